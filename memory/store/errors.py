@@ -1,0 +1,25 @@
+"""What can go wrong in a store."""
+
+from __future__ import annotations
+
+from schemas.errors import RecalldError, Transient
+
+
+class StoreFull(Transient):
+    """There is no space left where the index lives. Free some; indexing goes on by itself."""
+
+
+class StoreBusy(Transient):
+    """Another process holds the write lock for longer than the busy timeout."""
+
+
+class StoreCorrupt(RecalldError):
+    """The index file is damaged. It is set aside and rebuilt from the cache and the files."""
+
+
+class StoreUnreadable(RecalldError):
+    """The index file cannot be opened; the message says why and what to do."""
+
+
+class VectorSearchUnavailable(RecalldError):
+    """Vectors are stored and cannot be searched in this process."""

@@ -1,0 +1,194 @@
+"""What anybody may ask of one generation of one agent's index. Reading only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.documents import DocumentKey, FileStat
+
+#: One embedding: float32, shape (dimensions,), unit length.
+Vector = npt.NDArray[np.float32]
+
+
+class VectorState(StrEnum):
+    """Whether a chunk has its vector. `chunks_vec` holds exactly the ready ones."""
+
+    READY = "ready"
+    PENDING = "pending"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """What the index knows of a document's source, as it was when it was read.
+
+    `content_hash` is the SHA-256 hex digest of the bytes. `notes` are remarks for status, such as
+    "invalid UTF-8 was replaced".
+    """
+
+    key: DocumentKey
+    stat: FileStat
+    content_hash: str
+    revision: int
+    indexed_at: float
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """One chunk without its text: enough to tell what an edit keeps."""
+
+    id: int
+    text_hash: str
+    ordinal: int
+    start_line: int
+    end_line: int
+    vector_state: VectorState
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """One chunk with its text, for an answer."""
+
+    id: int
+    key: DocumentKey
+    ordinal: int
+    start_line: int
+    end_line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingChunk:
+    """A chunk that waits for its vector."""
+
+    id: int
+    text_hash: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One candidate: chunk id and score, higher is better (cosine, or BM25 made positive)."""
+
+    id: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCounts:
+    """Row counts and sizes, for status. `last_commit_at` is Unix time, None before the first commit."""
+
+    files: int = 0
+    chunks: int = 0
+    vectors_ready: int = 0
+    vectors_pending: int = 0
+    vectors_refused: int = 0
+    last_commit_at: float | None = None
+    disk_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRow:
+    """One document that could not be indexed, with the reason in words."""
+
+    key: DocumentKey
+    reason: str
+    error_class: str
+    attempts: int
+    first_at: float
+    last_at: float
+
+
+class StoreReader(ABC):
+    """Read access to one generation. Safe to use from several threads. Sees only committed transactions."""
+
+    @abstractmethod
+    def meta(self, name: str) -> str | None:
+        """One entry of the `meta` table, None when absent. "fingerprint" and "dimensions" are always asked so."""
+
+    @abstractmethod
+    def revision(self, key: DocumentKey) -> int:
+        """The document's revision, taken before its source is read and handed back with the commit.
+
+        Positive and growing with every commit of the document while the index knows it. For an unknown
+        document: minus the number of deletions the index ever made (0 or less), so that a document that
+        was added and deleted in between is noticed, too.
+        """
+
+    @abstractmethod
+    def file(self, key: DocumentKey) -> IndexedFile | None:
+        """What the index knows of one document."""
+
+    @abstractmethod
+    def files(self) -> Iterator[IndexedFile]:
+        """All documents, in no promised order, as of one snapshot."""
+
+    @abstractmethod
+    def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
+        """The document's chunks by ordinal."""
+
+    @abstractmethod
+    def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        """Chunks by id; ids that are gone are left out."""
+
+    @abstractmethod
+    def pending_chunks(self, limit: int) -> list[PendingChunk]:
+        """The next chunks that wait for a vector, oldest id first."""
+
+    @abstractmethod
+    def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
+        """Vectors that the index already holds for these texts."""
+
+    @abstractmethod
+    def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        """The k nearest chunks by cosine, best first. Empty when the index holds no vectors.
+
+        Raises:
+            VectorSearchUnavailable: vectors are there and cannot be searched.
+        """
+
+    @abstractmethod
+    def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
+        """Cosine of these chunks; chunks without a vector are left out."""
+
+    @abstractmethod
+    def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        """The k best chunks by BM25 for any of the query's terms, best first.
+
+        `query` is what a person typed: it is segmented and quoted here, never read as operators.
+        """
+
+    @abstractmethod
+    def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
+        """BM25 of these chunks for the query; chunks that hold none of its terms are left out."""
+
+    @abstractmethod
+    def dead_letters(self) -> list[DeadLetterRow]:
+        """Documents that could not be indexed, newest first."""
+
+    @abstractmethod
+    def counts(self) -> IndexCounts:
+        """Row counts and sizes."""
+
+    @abstractmethod
+    def change_token(self) -> object:
+        """A value that differs after any commit by anybody. Cheap."""
+
+    @abstractmethod
+    def check(self) -> list[str]:
+        """Look whether the store holds together; one sentence per finding, empty when sound.
+
+        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones', every chunk has its
+        file, and the database's own integrity check passes.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of all resources; calls in other threads finish first."""

@@ -1,0 +1,111 @@
+"""What workers may do to one generation of one agent's index. One transaction a call."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from memory.store.reader import StoreReader, Vector
+from schemas.documents import DocumentKey, FileStat
+
+
+@dataclass(frozen=True, slots=True)
+class NewChunk:
+    """A chunk to insert. Ready with a vector, refused with a reason, else pending."""
+
+    ordinal: int
+    start_line: int
+    end_line: int
+    text: str
+    text_hash: str
+    vector: Vector | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptChunk:
+    """A chunk that stays, at its place in the new version of the document."""
+
+    id: int
+    ordinal: int
+    start_line: int
+    end_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentWrite:
+    """The whole new state of one document, as the difference from what the index holds.
+
+    `expected_revision` is what `revision` said before the source was read. `moved` lists kept chunks
+    whose ordinal or lines changed. Kept chunks that did not move are not named.
+    """
+
+    key: DocumentKey
+    expected_revision: int
+    stat: FileStat
+    content_hash: str
+    added: tuple[NewChunk, ...] = ()
+    moved: tuple[KeptChunk, ...] = ()
+    removed: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentDelete:
+    """A document that is no longer there."""
+
+    key: DocumentKey
+    expected_revision: int
+
+
+class WriteOutcome(StrEnum):
+    """What became of one document's change."""
+
+    COMMITTED = "committed"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A chunk that the provider will never embed, and why."""
+
+    reason: str
+
+
+class Store(StoreReader):
+    """Read and write access to one generation. Several threads and processes may write; commits are serialised.
+
+    Raises, from every writing method:
+        StoreFull: the disk is full; nothing was written.
+        StoreCorrupt: the file is damaged; nothing was written.
+    """
+
+    @abstractmethod
+    def write(self, changes: Sequence[DocumentWrite | DocumentDelete]) -> list[WriteOutcome]:
+        """Apply all changes in one transaction.
+
+        A change whose expected revision is no longer the document's is left out and reported as a
+        conflict; the others are committed. A committed document's dead letter is removed.
+        """
+
+    @abstractmethod
+    def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
+        """Give chunks their vectors in one transaction: chunk id -> (text hash, vector or refusal).
+
+        A chunk that is gone, or whose text hash differs, or that is not pending any more is passed over.
+        Returns the number of chunks changed.
+        """
+
+    @abstractmethod
+    def touch(self, stats: Mapping[DocumentKey, FileStat]) -> None:
+        """Remember new stats of documents whose content did not change."""
+
+    @abstractmethod
+    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str) -> None:
+        """Record that a document could not be indexed; a second time counts the attempt."""
+
+    @abstractmethod
+    def set_meta(self, values: Mapping[str, str]) -> None:
+        """Set entries of the `meta` table."""

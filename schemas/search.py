@@ -1,0 +1,108 @@
+"""Request and answer of a search and of a read, as they travel over HTTP, MCP and the shell.
+
+Field names are camelCase on the wire because users of the reference system know them so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+Mode = Literal["hybrid", "vector", "keyword", "none"]
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class SearchRequest(_Wire):
+    """What to look for."""
+
+    query: Annotated[str, Field(max_length=20_000)]
+    agent: str | None = None
+    max_results: Annotated[int, Field(ge=1, le=100)] | None = None
+    min_score: Annotated[float, Field(ge=0, le=1)] | None = None
+    sources: tuple[Literal["memory", "sessions"], ...] | None = None
+    session_key: str | None = None
+    wait_ms: Annotated[int, Field(ge=0, le=60_000)] | None = None
+
+
+class SearchResult(_Wire):
+    """One place in memory. Line numbers are 1-based and inclusive, and hold the snippet."""
+
+    path: str
+    start_line: int
+    end_line: int
+    score: float
+    vector_score: float | None = None
+    text_score: float | None = None
+    snippet: str
+    source: str
+    citation: str | None = None
+
+
+class PendingState(_Wire):
+    """How far the answer may be behind the files."""
+
+    documents: int = 0
+    oldest_seconds: float | None = None
+    vectors: int = 0
+
+
+class SearchAnswer(_Wire):
+    """Results, best first, and how they were found.
+
+    `degraded` lists in words what was missing (empty when nothing was). An unavailable memory is an
+    answer too: no results, `disabled` or `unavailable`, `error` and `action`.
+    """
+
+    results: tuple[SearchResult, ...] = ()
+    provider: str | None = None
+    model: str | None = None
+    mode: Mode = "none"
+    fallback: bool = False
+    fallback_reason: str | None = None
+    citations: bool = False
+    degraded: tuple[str, ...] = ()
+    pending: PendingState = PendingState()
+    took_ms: float = 0.0
+    disabled: bool | None = None
+    unavailable: bool | None = None
+    error: str | None = None
+    warning: str | None = None
+    action: str | None = None
+
+
+class GetRequest(_Wire):
+    """Which lines of which document to read. `startLine` is another name of `from`."""
+
+    path: Annotated[str, Field(min_length=1, max_length=4096)]
+    from_: Annotated[int, Field(ge=1, alias="from")] | None = None
+    lines: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    agent: str | None = None
+    session_key: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_line(cls, data: object) -> object:
+        if isinstance(data, dict) and "startLine" in data:
+            data = dict(data)
+            start = data.pop("startLine")
+            data.setdefault("from", start)
+        return data
+
+
+class GetAnswer(_Wire):
+    """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated."""
+
+    path: str
+    text: str = ""
+    from_: int = Field(1, alias="from")
+    lines: int = 0
+    total_lines: int = 0
+    truncated: bool = False
+    next_from: int | None = None
+    disabled: bool | None = None
+    error: str | None = None

@@ -1,0 +1,304 @@
+"""The settings tree: every key, its default, its unit and its limits.
+
+The tree is pure data. Reading files, the environment and flags is the front door's business
+(`recalld.configuration`); this module only says what is valid and how an agent's overrides meet
+the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+ProviderName = Literal["auto", "openai", "gemini", "mistral", "ollama", "voyage", "local", "none", "stub"]
+Source = Literal["memory", "sessions"]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+#: An agent id becomes a folder name, a URL part and a token's file name.
+AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class RemoteBatch(_Section):
+    """The provider's own asynchronous Batch API (used for backfills)."""
+
+    enabled: bool = Field(False, description="Use the provider's Batch API for backfills.")
+    wait: bool = Field(True, description="Wait for a batch job to end before the command returns.")
+    concurrency: int = Field(2, ge=1, description="Batch jobs in flight.")
+    poll_interval_ms: int = Field(2000, ge=100, description="Milliseconds between two looks at a batch job.")
+    timeout_minutes: float = Field(60, gt=0, description="Minutes after which a batch job counts as failed.")
+
+
+class Remote(_Section):
+    """A remote embedding endpoint."""
+
+    base_url: str | None = Field(None, description="Endpoint of an OpenAI-compatible server, for example http://127.0.0.1:11434/v1.")
+    api_key: SecretStr | None = Field(None, description="Key for the endpoint; the provider's own environment variable is used when unset.")
+    headers: dict[str, str] = Field(default_factory=dict, description="Extra HTTP headers of every embedding request.")
+    concurrency: int = Field(4, ge=1, le=64, description="Embedding requests in flight per worker process.")
+    requests_per_minute: int | None = Field(None, ge=1, description="Upper bound of requests a minute; unset means unbounded.")
+    tokens_per_minute: int | None = Field(None, ge=1, description="Upper bound of tokens a minute; unset means unbounded.")
+    batch: RemoteBatch = RemoteBatch()
+
+
+class Local(_Section):
+    """A model that runs on this machine."""
+
+    model_path: str | None = Field(None, description="Name, folder or .gguf file of a local model; unset means the bundled multilingual model.")
+    model_cache_dir: Path | None = Field(None, description="Folder where downloaded models are kept.")
+
+
+class Chunking(_Section):
+    """How documents are cut."""
+
+    tokens: int = Field(400, ge=32, le=8000, description="Target size of a chunk in estimated tokens.")
+    overlap: int = Field(80, ge=0, description="Tokens of the previous chunk repeated at the start of the next one.")
+
+    @model_validator(mode="after")
+    def _overlap_below_half(self) -> Chunking:
+        if self.overlap > self.tokens // 2:
+            raise ValueError("overlap must be at most half of chunking.tokens")
+        return self
+
+
+class Mmr(_Section):
+    """Maximal marginal relevance: trade relevance for variety."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    enabled: bool = Field(False, description="Rerank results for variety.")
+    lambda_: Share = Field(0.7, alias="lambda", description="1 ranks by relevance alone, 0 by variety alone.")
+
+
+class TemporalDecay(_Section):
+    """Older notes count less."""
+
+    enabled: bool = Field(False, description="Let the score of dated notes fall with age.")
+    half_life_days: float = Field(30, gt=0, description="Days after which a score is halved.")
+
+
+class Hybrid(_Section):
+    """How the vector side and the keyword side are put together."""
+
+    enabled: bool = Field(True, description="Search keywords beside vectors.")
+    fusion: Literal["minmax", "weighted"] = Field("minmax", description="minmax: rank by normalised scores of both sides; weighted: the reference formula.")
+    vector_weight: float = Field(0.7, ge=0, le=1, description="Weight of the vector score in the weighted formula.")
+    text_weight: float = Field(0.3, ge=0, le=1, description="Weight of the keyword score in the weighted formula.")
+    candidate_multiplier: int = Field(4, ge=1, le=20, description="Candidates fetched from each side, as a multiple of max_results.")
+    mmr: Mmr = Mmr()
+    temporal_decay: TemporalDecay = TemporalDecay()
+
+
+class Query(_Section):
+    """Defaults of a search."""
+
+    max_results: int = Field(6, ge=1, le=100, description="Results a search returns.")
+    min_score: Share = Field(0.35, description="Results below this score are left out; a keyword hit is never lost to it.")
+    hybrid: Hybrid = Hybrid()
+
+
+class Cache(_Section):
+    """The embedding cache, shared by all agents of a host."""
+
+    enabled: bool = Field(True, description="Keep every embedding that a provider returned.")
+    max_entries: int | None = Field(None, ge=1, description="Upper bound of cached embeddings, least recently used first; unset means unbounded.")
+
+
+class StoreVector(_Section):
+    """The sqlite-vec extension."""
+
+    enabled: bool = Field(True, description="Keep vectors at all; off means keywords only.")
+    extension_path: Path | None = Field(None, description="Path of the sqlite-vec library when the installed one should not be used.")
+
+
+class StoreSettings(_Section):
+    """Where indexes live."""
+
+    url: str | None = Field(None, description="Database of a fleet; unset means one SQLite folder per agent.")
+    path: Path | None = Field(None, description="Folder of the indexes; unset means <home>/indexes.")
+    vector: StoreVector = StoreVector()
+
+
+class SyncSessions(_Section):
+    """When a growing transcript is synchronised."""
+
+    delta_bytes: int = Field(100_000, ge=0, description="Appended bytes that make a transcript due.")
+    delta_messages: int = Field(50, ge=0, description="Appended messages that make a transcript due.")
+    quiet_seconds: float = Field(5, ge=0, description="Seconds without a write after which a transcript is synchronised anyway.")
+    post_compaction_force: bool = Field(True, description="A compaction synchronises its transcript past every threshold.")
+    forget_deleted: bool = Field(False, description="Forget the memory of a transcript that vanished.")
+
+
+class Sync(_Section):
+    """When the index looks at the files."""
+
+    on_session_start: bool = Field(True, description="Compare files and index when a session starts.")
+    on_search: bool = Field(True, description="Let a search hurry up what is pending.")
+    watch: bool = Field(True, description="Watch the files.")
+    watch_debounce_ms: int = Field(1500, ge=0, le=600_000, description="Milliseconds a document must be quiet before it is queued.")
+    interval_minutes: float = Field(15, ge=0, description="Minutes between two comparisons of files and index; 0 means never.")
+    sessions: SyncSessions = SyncSessions()
+
+
+class Limits(_Section):
+    """Upper bounds of an answer."""
+
+    max_snippet_chars: int = Field(700, ge=40, description="Characters of one snippet.")
+    max_injected_chars: int = Field(4000, ge=40, description="Characters of all snippets of one tool answer together.")
+    timeout_ms: int = Field(15_000, ge=10, description="Milliseconds after which a search returns what it has.")
+
+
+class ScopeRule(_Section):
+    """One scope rule; every field given must match, the first matching rule wins."""
+
+    action: Literal["allow", "deny"]
+    channel: str | None = None
+    chat_type: str | None = None
+    key_prefix: str | None = None
+
+
+class Scope(_Section):
+    """Which sessions may search."""
+
+    default: Literal["allow", "deny"] = Field("allow", description="What happens to a session that no rule matches.")
+    rules: tuple[ScopeRule, ...] = Field((), description="Rules on channel, chat_type and key_prefix; the first match wins.")
+
+
+class MemorySettings(_Section):
+    """What an agent may override."""
+
+    enabled: bool = Field(True, description="Whether this memory exists at all.")
+    backend: Literal["builtin"] = Field("builtin", description="Which search manager answers.")
+    provider: ProviderName = Field("auto", description="Where embeddings come from; none means keywords only.")
+    fallback: ProviderName = Field("none", description="Provider that takes over when the first one fails for good.")
+    model: str | None = Field(None, description="Embedding model; unset means the provider's default.")
+    output_dimensionality: int | None = Field(None, ge=8, le=8192, description="Dimensions asked of a model that can shorten its vectors.")
+    remote: Remote = Remote()
+    local: Local = Local()
+    query_input_type: str | None = Field(None, description="Input type sent with queries, for models that tell them apart.")
+    document_input_type: str | None = Field(None, description="Input type sent with documents.")
+    sources: tuple[Source, ...] = Field(("memory",), description="What is indexed.")
+    extra_paths: tuple[str, ...] = Field((), description="Further files or folders of Markdown notes, absolute or relative to the workspace.")
+    chunking: Chunking = Chunking()
+    query: Query = Query()
+    sync: Sync = Sync()
+    limits: Limits = Limits()
+    citations: Literal["auto", "on", "off"] = Field("auto", description="Whether snippets end with their source.")
+    scope: Scope = Scope()
+
+
+class AgentSettings(MemorySettings):
+    """The effective settings of one agent: defaults and its own overrides, merged."""
+
+    id: str = Field(pattern=AGENT_ID_PATTERN, description="Name of the agent: letters, digits, dot, dash, underscore.")
+    workspace: Path = Field(description="Folder that holds MEMORY.md and memory/.")
+    sessions: tuple[str, ...] = Field((), description="Folders of the agent's transcripts.")
+
+    @field_validator("workspace")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        if not value.is_absolute():
+            raise ValueError("must be an absolute path")
+        return value
+
+
+class Auth(_Section):
+    """Who may ask."""
+
+    trust_loopback: bool = Field(False, description="With several agents, let every local process ask for any agent.")
+
+
+class Broker(_Section):
+    """The queue's server."""
+
+    url: SecretStr | None = Field(None, description="Redis or Valkey URL; unset means a private Valkey under <home>/broker.")
+    namespace: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Prefix of all keys; unset means one made for this home.")
+
+
+class Service(_Section):
+    """The query service."""
+
+    host: str = Field("127.0.0.1", description="Address that the query service listens on.")
+    port: int = Field(7373, ge=0, le=65535, description="Port that the query service listens on; 0 picks a free one.")
+
+
+class Workers(_Section):
+    """The worker pool of `up` and `work`."""
+
+    processes: int = Field(1, ge=1, le=64, description="Worker processes that `up` starts.")
+    threads: int = Field(2, ge=1, le=64, description="Jobs of one queue that a worker process runs at a time.")
+
+
+class Credentials(_Section):
+    """Provider keys from the environment. Never read from a file that recalld writes, never printed."""
+
+    openai: SecretStr | None = None
+    gemini: SecretStr | None = None
+    voyage: SecretStr | None = None
+    mistral: SecretStr | None = None
+    ollama: SecretStr | None = None
+
+
+class Settings(MemorySettings):
+    """Everything, resolved once at the entry point and handed down."""
+
+    home: Path = Field(description="Folder that holds everything recalld writes.")
+    store: StoreSettings = StoreSettings()
+    cache: Cache = Cache()
+    auth: Auth = Auth()
+    broker: Broker = Broker()
+    service: Service = Service()
+    workers: Workers = Workers()
+    credentials: Credentials = Credentials()
+    agents: tuple[AgentSettings, ...] = ()
+
+    @model_validator(mode="after")
+    def _unique_agents(self) -> Settings:
+        ids = [agent.id.lower() for agent in self.agents]
+        for agent_id in ids:
+            if ids.count(agent_id) > 1:
+                raise ValueError(f"agents: the id {agent_id!r} is used twice")
+        return self
+
+    @property
+    def indexes_path(self) -> Path:
+        """Folder with one folder per agent."""
+        return self.store.path or self.home / "indexes"
+
+    def agent(self, agent_id: str) -> AgentSettings:
+        """Return the effective settings of one agent.
+
+        Raises:
+            KeyError: no agent has that id; the message lists those that exist.
+        """
+        for agent in self.agents:
+            if agent.id == agent_id:
+                return agent
+        known = ", ".join(agent.id for agent in self.agents) or "none"
+        raise KeyError(f"no agent is called {agent_id!r} (known: {known})")
+
+
+def merge_agent(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge one agent's raw overrides into the raw defaults.
+
+    Tables are merged key by key, lists and values replace, except `extra_paths`, which are united
+    (defaults first, duplicates dropped): the rule that users of the reference system know.
+    """
+    merged = _merge(defaults, overrides)
+    united = [*defaults.get("extra_paths", ()), *overrides.get("extra_paths", ())]
+    if united:
+        merged["extra_paths"] = list(dict.fromkeys(united))
+    return merged
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,124 @@
+"""What `recalld status` and `GET /v1/status` say."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class DiskState(_Wire):
+    """Files on disk against files in the index.
+
+    `files` is None when the disk was not looked at. `missing` are on disk and not in the index, `stale`
+    differ in size, time or inode, `vanished` are in the index and not on disk.
+    """
+
+    files: int | None = None
+    missing: int = 0
+    stale: int = 0
+    vanished: int = 0
+
+
+class IndexState(_Wire):
+    """What the answering generation holds."""
+
+    files: int = 0
+    chunks: int = 0
+    vectors_ready: int = 0
+    vectors_pending: int = 0
+    vectors_refused: int = 0
+    generation: str | None = None
+    building: str | None = None
+    identity: str | None = None
+    identity_matches: bool = True
+    last_commit_at: float | None = None
+    disk_bytes: int = 0
+
+
+class QueueState(_Wire):
+    """What waits. `reachable` is False when the broker does not answer; the numbers then mean nothing."""
+
+    reachable: bool = True
+    pending: int = 0
+    running: int = 0
+    oldest_seconds: float | None = None
+
+
+class VectorState(_Wire):
+    """Progress of the embeddings: chunks a second and seconds left, None when not known; advice when it will take long."""
+
+    rate: float | None = None
+    eta_seconds: float | None = None
+    advice: str | None = None
+
+
+class Availability(_Wire):
+    """Whether a part works, and why not."""
+
+    available: bool
+    reason: str | None = None
+
+
+class DeadLetter(_Wire):
+    """One document that could not be indexed."""
+
+    source: str
+    path: str
+    reason: str
+    error_class: str
+    attempts: int
+    first_at: float
+    last_at: float
+
+
+class TroubleState(_Wire):
+    """A problem that is not over."""
+
+    part: str
+    message: str
+    since: float
+
+
+class AgentStatus(_Wire):
+    """One agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long."""
+
+    agent: str
+    ok: bool
+    workspace: str
+    provider: str
+    requested_provider: str
+    model: str | None = None
+    provider_reason: str | None = None
+    disk: DiskState
+    index: IndexState
+    queue: QueueState
+    vectors: VectorState
+    vector_search: Availability
+    text_search: Availability
+    watch: str | None = None
+    dead_letters: tuple[DeadLetter, ...] = ()
+    notes: tuple[str, ...] = ()
+    troubles: tuple[TroubleState, ...] = ()
+    integrity: tuple[str, ...] | None = None
+
+
+class CacheState(_Wire):
+    """The embedding cache."""
+
+    enabled: bool
+    entries: int = 0
+    disk_bytes: int = 0
+
+
+class Status(_Wire):
+    """All agents that the caller may see."""
+
+    ok: bool
+    version: str
+    home: str
+    agents: tuple[AgentStatus, ...]
+    cache: CacheState
