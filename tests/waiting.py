@@ -1,0 +1,27 @@
+"""Waiting for something to become true, instead of sleeping."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(predicate: Callable[[], T], *, timeout: float = 10.0, what: str = "") -> T:
+    """Return the predicate's first true value.
+
+    Raises:
+        AssertionError: it was not true within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    tick = threading.Event()
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what or predicate}")
+        tick.wait(0.01)
