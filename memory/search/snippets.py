@@ -1,0 +1,128 @@
+"""The part of a chunk that is shown: around what matched, cut nowhere ugly, with exact lines. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memory.search.boundaries import cut_at_or_after, cut_at_or_before, splits_character, splits_word
+from memory.search.terms import fold
+
+#: Matches of one term that are looked at; a chunk that repeats a word a thousand times is not worth more time.
+_MATCHES_PER_TERM = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """`text` is a contiguous part of the chunk; lines are 1-based, inclusive, and hold exactly that text."""
+
+    text: str
+    start_line: int
+    end_line: int
+
+
+def make_snippet(text: str, *, start_line: int, terms: Sequence[str], max_chars: int) -> Snippet:
+    """Cut the best part of at most `max_chars` characters out of a chunk.
+
+    Args:
+        text: the chunk, lines joined by line ends.
+        start_line: 1-based line of the file on which the chunk starts.
+        terms: what was asked for (`memory.search.terms.sought`); without a match the chunk's start is shown.
+        max_chars: upper bound of the snippet's length, at least 1.
+
+    Never cuts a visible character or a word in half, unless that alone is longer than `max_chars`.
+    """
+    start, end = _window(text, terms, max_chars)
+    return Snippet(
+        text=text[start:end],
+        start_line=start_line + text.count("\n", 0, start),
+        end_line=start_line + text.count("\n", 0, end),
+    )
+
+
+def _window(text: str, terms: Sequence[str], max_chars: int) -> tuple[int, int]:
+    start, end = _stripped(text, 0, len(text))
+    if end - start <= max_chars:
+        return start, end
+    first, last = _best_match(text, terms, start, end, max_chars)
+    begin = _beginning(text, first, last, start, max_chars)
+    begin = max(start, min(begin, end - max_chars))
+    begin = _allowed_beginning(text, begin, first, start, max_chars)
+    finish = min(end, begin + max_chars)
+    if finish < end:
+        finish = cut_at_or_before(text, finish, lowest=begin)
+    return _stripped(text, begin, finish)
+
+
+def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars: int) -> tuple[int, int]:
+    """The span that holds most different terms within `max_chars`; the chunk's start when nothing matches."""
+    matches = _matches(fold(text), terms, start, end)
+    best = (0, start, start)
+    inside: Counter[int] = Counter()
+    right = 0
+    for left, (begin, finish, term) in enumerate(matches):
+        if right <= left:
+            inside[term] += 1
+            right = left + 1
+        while right < len(matches) and matches[right][1] - begin <= max_chars:
+            inside[matches[right][2]] += 1
+            right += 1
+        if len(inside) > best[0]:
+            best = (len(inside), begin, max(finish, matches[right - 1][1]))
+        inside[term] -= 1
+        if not inside[term]:
+            del inside[term]
+    return best[1], min(best[2], best[1] + max_chars)
+
+
+def _matches(folded: str, terms: Sequence[str], start: int, end: int) -> list[tuple[int, int, int]]:
+    """(start, end, term number) of matches in order of place."""
+    matches = []
+    for number, term in enumerate(terms):
+        place = folded.find(term, start, end)
+        for _ in range(_MATCHES_PER_TERM):
+            if place < 0:
+                break
+            matches.append((place, place + len(term), number))
+            place = folded.find(term, place + len(term), end)
+    matches.sort()
+    return matches
+
+
+def _beginning(text: str, first: int, last: int, start: int, max_chars: int) -> int:
+    """Where the window begins: at the start of a line before the match when there is room, else a little before it."""
+    room = max_chars - (last - first)
+    lead = max(start, first - room // 2)
+    line_end = text.find("\n", lead, first)
+    if line_end >= 0:
+        return line_end + 1
+    line = max(start, text.rfind("\n", start, first) + 1)
+    return line if first - line <= room * 3 // 4 else lead
+
+
+def _allowed_beginning(text: str, begin: int, first: int, start: int, max_chars: int) -> int:
+    """The first allowed cut from `begin` to the match; else the start of the word that the match lies in."""
+    place = cut_at_or_after(text, begin, highest=max(begin, first))
+    word = place
+    while word > start and (splits_word(text, word) or splits_character(text, word)):
+        word -= 1
+    if not splits_word(text, word + max_chars) or cut_at_or_before(text, word + max_chars, lowest=word) >= first:
+        # The word fits, or what is shown of it holds the match.
+        return word
+    while place > start and splits_character(text, place):
+        place -= 1
+    return place
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """Leave out white space at both ends, except where a combining mark sits on it."""
+    while start < end and text[start].isspace() and not _carries_mark(text, start):
+        start += 1
+    while end > start and text[end - 1].isspace() and not _carries_mark(text, end - 1):
+        end -= 1
+    return start, end
+
+
+def _carries_mark(text: str, at: int) -> bool:
+    return text[at + 1 : at + 2] > "\u02ff" and splits_character(text, at + 1)
