@@ -1,0 +1,52 @@
+"""What an edit keeps: chunks are identified by their content within their document."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memory.store.reader import StoredChunk
+from memory.store.writer import KeptChunk
+
+
+@dataclass(frozen=True, slots=True)
+class CutChunk:
+    """A chunk of the new version of a document, as cut from its text."""
+
+    ordinal: int
+    start_line: int
+    end_line: int
+    text: str
+    text_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDifference:
+    """`added` to insert, `moved` kept ones whose place changed, `removed` ids to delete."""
+
+    added: tuple[CutChunk, ...]
+    moved: tuple[KeptChunk, ...]
+    removed: tuple[int, ...]
+
+
+def difference(stored: Sequence[StoredChunk], cut: Sequence[CutChunk]) -> ChunkDifference:
+    """Compare the stored chunks of a document with those of its new version.
+
+    Equal texts are matched in order, so that repeated passages keep as many rows as there are repeats.
+    """
+    rows: defaultdict[str, deque[StoredChunk]] = defaultdict(deque)
+    for chunk in stored:
+        rows[chunk.text_hash].append(chunk)
+    added: list[CutChunk] = []
+    moved: list[KeptChunk] = []
+    for new in cut:
+        same = rows[new.text_hash]
+        if not same:
+            added.append(new)
+            continue
+        old = same.popleft()
+        if (old.ordinal, old.start_line, old.end_line) != (new.ordinal, new.start_line, new.end_line):
+            moved.append(KeptChunk(old.id, new.ordinal, new.start_line, new.end_line))
+    removed = tuple(chunk.id for left in rows.values() for chunk in left)
+    return ChunkDifference(tuple(added), tuple(moved), removed)

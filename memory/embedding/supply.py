@@ -1,0 +1,59 @@
+"""Where an indexer gets its vectors: the cache, then the provider through the shared batcher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from memory.embedding.batching import EmbeddingBatcher, Ticket
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.selection import ProviderChoice
+from memory.fingerprint import NO_VECTORS
+from memory.store.reader import Vector
+from schemas.documents import Lane
+
+
+class EmbeddingSupply:
+    """The vectors of one provider identity, for all indexers of a process."""
+
+    def __init__(self, choice: ProviderChoice, cache: EmbeddingCache | None) -> None:
+        self.choice = choice
+        self._cache = cache
+        self._batcher = EmbeddingBatcher(choice.provider, cache) if choice.provider else None
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a provider to ask."""
+        return self._batcher is not None
+
+    @property
+    def identity(self) -> str:
+        """The provider's identity, `NO_VECTORS` without one."""
+        return self.choice.provider.identity if self.choice.provider else NO_VECTORS
+
+    @property
+    def slow(self) -> bool:
+        """Whether the model computes on this machine, in competition with everything else."""
+        return self.choice.provider is not None and self.choice.provider.limits.chunks_per_second < 500
+
+    def lookup(self, hashes: Sequence[str]) -> dict[str, Vector]:
+        """Vectors that were paid for already."""
+        if not hashes or self._cache is None or self.choice.provider is None:
+            return {}
+        return self._cache.get_many(self.identity, hashes)
+
+    def estimate_seconds(self, count: int) -> float:
+        """How long `count` more chunks would take, behind what already waits; infinite without a provider."""
+        return self._batcher.estimate_seconds(count) if self._batcher else float("inf")
+
+    def request(self, texts: Mapping[str, str], *, lane: Lane) -> Ticket:
+        """Ask for vectors that nobody has; text hash -> text."""
+        if self._batcher is None:
+            raise RuntimeError("there is no provider to ask; see `available`")
+        return self._batcher.submit(texts, lane=lane)
+
+    def close(self) -> None:
+        """Let requests in flight reach the cache, then let go."""
+        if self._batcher:
+            self._batcher.close(timeout_seconds=10.0)
+        if self.choice.provider:
+            self.choice.provider.close()

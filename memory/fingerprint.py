@@ -1,0 +1,45 @@
+"""One identity for an index: everything that decides what its rows look like.
+
+Computed the same by every process from settings alone, without secrets. When it changes, a new
+generation is built aside (`memory.generations`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from memory.chunking import CHUNKING_VERSION
+from memory.segmenting import SEGMENTER_VERSION
+from schemas.settings import MemorySettings
+
+#: Raised when the tables change in a way that migrations cannot carry over.
+SCHEMA_VERSION = 1
+
+#: Identity of an index without vectors.
+NO_VECTORS = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """`digest`: 32 hex characters; `description`: the same facts as sorted JSON, for people."""
+
+    digest: str
+    description: str
+
+
+def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
+    """Return the identity of the index that these settings ask for.
+
+    `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`.
+    """
+    facts = {
+        "chunking": [CHUNKING_VERSION, memory.chunking.tokens, memory.chunking.overlap],
+        "embedding": provider_identity,
+        "schema": SCHEMA_VERSION,
+        "segmenter": SEGMENTER_VERSION,
+    }
+    description = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    digest = hashlib.blake2b(description.encode(), digest_size=16).hexdigest()
+    return Fingerprint(digest=digest, description=description)

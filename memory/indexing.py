@@ -1,0 +1,465 @@
+"""Bring documents into the index: read, chunk, keep what is unchanged, embed what is missing, commit.
+
+Everything here may be repeated at any time: the source is read as it is now, the commit is refused when
+somebody else committed the document meanwhile, and what was paid for is in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import structlog
+
+from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
+from memory.chunking import chunk_text, text_hash
+from memory.diffing import CutChunk, difference
+from memory.embedding.batching import Ticket
+from memory.embedding.supply import EmbeddingSupply
+from memory.fingerprint import NO_VECTORS, Fingerprint, fingerprint
+from memory.generation_writing import GenerationWriter
+from memory.store.errors import StoreBusy, StoreFull
+from memory.store.reader import Vector
+from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, Store, WriteOutcome
+from schemas.documents import DocumentKey, FileStat, Lane
+from schemas.errors import RecalldError, Terminal, Transient
+from schemas.settings import AgentSettings
+
+log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
+
+#: A document waits this many seconds for its vectors; then its text and keywords are committed without.
+VECTOR_PATIENCE_SECONDS = 2.0
+
+#: New chunks in one transaction.
+MAX_CHUNKS_PER_COMMIT = 500
+
+#: Documents in one transaction.
+MAX_DOCUMENTS_PER_COMMIT = 128
+
+#: Groups of documents whose vectors are under way while the next ones are read.
+GROUPS_IN_FLIGHT = 3
+
+#: Times a document is read again because somebody else committed it meanwhile.
+_MAX_CONFLICTS = 5
+
+
+@dataclass(slots=True)
+class IndexReport:
+    """What an indexing run did, in documents and chunks.
+
+    `again` says why some documents were passed over and must be looked at again, None when none were.
+    """
+
+    documents: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    failed: int = 0
+    added: int = 0
+    removed: int = 0
+    vectors_missing: int = 0
+    again: Transient | None = None
+
+
+@dataclass(slots=True)
+class EmbedReport:
+    """What a run for vectors did. `error` says why it stopped early, None when it did not."""
+
+    ready: int = 0
+    refused: int = 0
+    left: bool = False
+    error: Transient | Terminal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one document differs from one store."""
+
+    write: DocumentWrite
+    added: tuple[CutChunk, ...]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Documents that are committed together."""
+
+    plans: list[_Plan] = field(default_factory=list)
+    deletes: list[DocumentDelete] = field(default_factory=list)
+    touched: dict[DocumentKey, FileStat] = field(default_factory=dict)
+    done: list[DocumentKey] = field(default_factory=list)
+    chunks: int = 0
+    vectors: dict[str, Vector | Refusal] = field(default_factory=dict)
+    ticket: Ticket | None = None
+    deadline: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.plans) + len(self.deletes) + len(self.touched) + len(self.done)
+
+
+class Indexer:
+    """Writes one agent's index. Several may run, in threads and in processes.
+
+    Every method raises what `memory.store.errors` names when the store cannot be written; what was
+    committed before stays.
+    """
+
+    def __init__(
+        self,
+        agent: AgentSettings,
+        *,
+        files: AgentFiles,
+        generations: GenerationWriter,
+        supply: EmbeddingSupply,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.agent = agent
+        self.files = files
+        self.generations = generations
+        self.supply = supply
+        self._clock = clock
+
+    def fingerprint(self) -> Fingerprint:
+        """The identity that this indexer writes.
+
+        A provider that was asked for and cannot be made (a missing key, say) is no reason to throw
+        vectors away: the identity of the answering generation is kept then, and keywords go on.
+        """
+        if not self.supply.available and self.supply.choice.error:
+            reader = self.generations.open_reader()
+            if reader is not None:
+                try:
+                    digest, description = reader.meta("fingerprint"), reader.meta("identity")
+                finally:
+                    reader.close()
+                if digest and description:
+                    return Fingerprint(digest, description)
+        return fingerprint(self.agent, self.supply.identity)
+
+    def index(
+        self,
+        keys: Iterable[DocumentKey],
+        *,
+        lane: Lane,
+        on_done: Callable[[Sequence[DocumentKey]], None],
+    ) -> IndexReport:
+        """Bring documents up to date. `on_done` is told of documents once what they hold is committed.
+
+        `keys` is taken one by one as there is time for them.
+        """
+        identity = self.fingerprint()
+        target, *others = self.generations.open_writer(identity.digest, identity.description)
+        report = IndexReport()
+        flight: deque[_Group] = deque()
+        group = _Group()
+        for key in keys:
+            self._add_safely(target, group, key, report)
+            if group.chunks >= MAX_CHUNKS_PER_COMMIT or len(group) >= MAX_DOCUMENTS_PER_COMMIT:
+                flight.append(self._request_vectors(target, group, lane))
+                group = _Group()
+            while len(flight) > GROUPS_IN_FLIGHT or (flight and flight[0].ticket is None):
+                self._commit(target, others, flight.popleft(), lane, report, on_done)
+        if len(group):
+            flight.append(self._request_vectors(target, group, lane))
+        while flight:
+            self._commit(target, others, flight.popleft(), lane, report, on_done)
+        return report
+
+    def embed_pending(self, *, seconds: float, on_ready: Callable[[int, float], None]) -> EmbedReport:
+        """Give chunks without vectors theirs, for about `seconds`.
+
+        `on_ready` is told of each commit: how many vectors, and how many seconds they took.
+        """
+        report = EmbedReport()
+        identity = self.fingerprint()
+        store = self.generations.open_writer(identity.digest, identity.description)[0]
+        if not self.supply.available:
+            return report
+        deadline = self._clock() + seconds
+        while self._clock() < deadline:
+            begun = self._clock()
+            per_second = 64 / max(self.supply.estimate_seconds(64), 1e-3)
+            chunks = store.pending_chunks(max(64, min(4 * MAX_CHUNKS_PER_COMMIT, int(per_second * 4))))
+            if not chunks:
+                return report
+            texts = {chunk.text_hash: chunk.text for chunk in chunks}
+            found: dict[str, Vector | Refusal] = dict(self.supply.lookup(list(texts)))
+            missing = {digest: text for digest, text in texts.items() if digest not in found}
+            if missing:
+                ticket = self.supply.request(missing, lane=Lane.BACKFILL)
+                try:
+                    ticket.wait(max(seconds * 2, 30.0))
+                    report.error = ticket.error()
+                finally:
+                    ticket.cancel()
+                found |= ticket.results()
+            rows = {chunk.id: (chunk.text_hash, found[chunk.text_hash]) for chunk in chunks if chunk.text_hash in found}
+            changed = 0
+            for part in _slices(list(rows.items()), MAX_CHUNKS_PER_COMMIT):
+                changed += store.write_vectors(dict(part))
+            refused = sum(isinstance(value, Refusal) for _, value in rows.values())
+            report.ready += changed - min(refused, changed)
+            report.refused += min(refused, changed)
+            if changed:
+                on_ready(changed, self._clock() - begun)
+            if report.error is not None or not rows:
+                break
+        report.left = bool(store.pending_chunks(1))
+        return report
+
+    def differences(self) -> list[DocumentKey]:
+        """Documents in which disk and the index under construction differ. Empty also when there is nothing to compare."""
+        identity = self.fingerprint()
+        store = self.generations.open_writer(identity.digest, identity.description)[0]
+        scan = self.files.scan()
+        indexed = {file.key: file.stat for file in store.files()}
+        changed = [key for key, stat in scan.documents.items() if indexed.get(key) != stat]
+        if scan.complete:
+            changed += [key for key in indexed if key not in scan.documents]
+        failed = {letter.key for letter in store.dead_letters()}
+        return [key for key in changed if key not in failed]
+
+    def complete_generation(self) -> bool:
+        """Put the generation under construction in place if it holds everything; True when it did."""
+        identity = self.fingerprint()
+        store = self.generations.open_writer(identity.digest, identity.description)[0]
+        if self.generations.next() is None or self.differences():
+            return False
+        if self.supply.available and store.pending_chunks(1):
+            return False
+        done = self.generations.complete(identity.digest)
+        if done:
+            log.info("generation_completed", agent=self.agent.id, generation=self.generations.current())
+        return done
+
+    # The steps of a document -----------------------------------------------------------------------
+
+    def _add_safely(self, store: Store, group: _Group, key: DocumentKey, report: IndexReport) -> None:
+        """`_add`, with every failure of this one document kept to this one document."""
+        try:
+            self._add(store, group, key, report)
+        except Transient as error:
+            if isinstance(error, StoreBusy | StoreFull):
+                raise
+            report.again = error
+        except RecalldError:
+            raise
+        except Exception as error:
+            self._fail(store, key, error)
+            report.failed += 1
+            group.done.append(key)
+
+    def _fail(self, store: Store, key: DocumentKey, error: Exception) -> None:
+        """Record a failure that nobody foresaw as the document's dead letter."""
+        log.exception("document_failed", agent=self.agent.id, path=key.path)
+        reason = f"unexpected {type(error).__name__}: {error}"
+        store.add_dead_letter(key, reason=reason, error_class=type(error).__name__)
+
+    def _add(self, store: Store, group: _Group, key: DocumentKey, report: IndexReport) -> None:
+        """Read one document and put what is to be done about it into the group."""
+        # The revision is taken before the source is read: whoever commits in between wins, and we read again.
+        revision = store.revision(key)
+        known = store.file(key)
+        stat = self.files.stat(key)
+        if stat is None:
+            self._add_delete(group, key, revision, report)
+            return
+        if known is not None and known.stat == stat:
+            group.done.append(key)
+            report.unchanged += 1
+            return
+        try:
+            source = self.files.read(key)
+        except DocumentGone:
+            self._add_delete(group, key, revision, report)
+            return
+        except (DocumentRefused, DocumentUnreadable) as error:
+            store.add_dead_letter(key, reason=error.reason, error_class=type(error).__name__)
+            log.warning("document_failed", agent=self.agent.id, path=key.path, reason=error.reason)
+            report.failed += 1
+            group.done.append(key)
+            return
+        if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
+            group.touched[key] = source.stat
+            report.unchanged += 1
+            return
+        cut = self._cut(source.text)
+        delta = difference(store.chunks_of(key), cut)
+        write = DocumentWrite(
+            key=key,
+            expected_revision=revision,
+            stat=source.stat,
+            content_hash=source.content_hash,
+            moved=delta.moved,
+            removed=delta.removed,
+            notes=source.notes,
+        )
+        group.plans.append(_Plan(write, delta.added))
+        group.chunks += len(delta.added)
+
+    def _add_delete(self, group: _Group, key: DocumentKey, revision: int, report: IndexReport) -> None:
+        if revision > 0:
+            group.deletes.append(DocumentDelete(key, revision))
+            report.deleted += 1
+        else:
+            group.done.append(key)
+
+    def _cut(self, text: str) -> list[CutChunk]:
+        limits = self.supply.choice.provider.limits if self.supply.choice.provider else None
+        chunks = chunk_text(
+            text,
+            tokens=self.agent.chunking.tokens,
+            overlap=self.agent.chunking.overlap,
+            **({"max_bytes": limits.input_bytes} if limits else {}),
+        )
+        kept = (chunk for chunk in chunks if not chunk.text.isspace() and chunk.text)
+        return [
+            CutChunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))
+            for ordinal, chunk in enumerate(kept)
+        ]
+
+    def _request_vectors(self, store: Store, group: _Group, lane: Lane) -> _Group:
+        """Find the group's vectors or ask for them, unless that would take too long."""
+        group.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
+        if not self.supply.available:
+            return group
+        texts = {chunk.text_hash: chunk.text for plan in group.plans for chunk in plan.added}
+        group.vectors.update(self.supply.lookup(list(texts)))
+        missing = [digest for digest in texts if digest not in group.vectors]
+        group.vectors.update(self._vectors_in_generations(store, missing))
+        missing = [digest for digest in missing if digest not in group.vectors]
+        if missing and self.supply.estimate_seconds(len(missing)) <= VECTOR_PATIENCE_SECONDS:
+            group.ticket = self.supply.request({digest: texts[digest] for digest in missing}, lane=lane)
+        return group
+
+    def _vectors_in_generations(self, target: Store, hashes: Sequence[str]) -> dict[str, Vector]:
+        """Vectors that this agent's generations hold already, for texts that the cache does not know."""
+        found: dict[str, Vector] = {}
+        if not hashes:
+            return found
+        for store in self.generations.open_stores():
+            if store is target or _embedding_identity(store) == self.supply.identity:
+                left = [digest for digest in hashes if digest not in found]
+                found |= store.vectors_by_hash(left)
+        return found
+
+    def _commit(
+        self,
+        target: Store,
+        others: Sequence[Store],
+        group: _Group,
+        lane: Lane,
+        report: IndexReport,
+        on_done: Callable[[Sequence[DocumentKey]], None],
+    ) -> None:
+        if group.ticket is not None:
+            group.ticket.wait(max(0.0, group.deadline - self._clock()))
+            group.ticket.cancel()
+            group.vectors.update(group.ticket.results())
+        # A document larger than a transaction should be gets its keywords now and its vectors in slices.
+        changes = [
+            _finished(plan, group.vectors if len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, self.supply.identity)
+            for plan in group.plans
+        ]
+        if group.touched:
+            target.touch(group.touched)
+        conflicts: list[DocumentKey] = []
+        for change, outcome in self._write(target, [*changes, *group.deletes]):
+            if outcome is WriteOutcome.CONFLICT:
+                conflicts.append(change.key)
+                continue
+            group.done.append(change.key)
+            if outcome is None:
+                report.failed += 1
+                continue
+            if isinstance(change, DocumentWrite):
+                report.documents += 1
+                report.added += len(change.added)
+                report.removed += len(change.removed)
+                report.vectors_missing += sum(chunk.vector is None and chunk.refused is None for chunk in change.added)
+        group.done.extend(group.touched)
+        for store in others:
+            self._mirror(store, group.done)
+        on_done(group.done)
+        if conflicts:
+            self._index_again(target, others, conflicts, lane, report, on_done)
+
+    def _write(
+        self, store: Store, changes: Sequence[DocumentWrite | DocumentDelete]
+    ) -> list[tuple[DocumentWrite | DocumentDelete, WriteOutcome | None]]:
+        """Commit changes together; one by one when they do not go in together, None for one that cannot go in."""
+        if not changes:
+            return []
+        try:
+            return list(zip(changes, store.write(changes), strict=True))
+        except RecalldError:
+            raise
+        except Exception as error:
+            if len(changes) == 1:
+                self._fail(store, changes[0].key, error)
+                return [(changes[0], None)]
+            return [result for change in changes for result in self._write(store, [change])]
+
+    def _index_again(
+        self,
+        target: Store,
+        others: Sequence[Store],
+        keys: Sequence[DocumentKey],
+        lane: Lane,
+        report: IndexReport,
+        on_done: Callable[[Sequence[DocumentKey]], None],
+        *,
+        attempt: int = 1,
+    ) -> None:
+        if attempt > _MAX_CONFLICTS:
+            raise Transient(f"{keys[0].path} is committed by somebody else again and again", retry_after=1.0)
+        group = _Group()
+        for key in keys:
+            self._add_safely(target, group, key, report)
+        self._commit(target, others, self._request_vectors(target, group, lane), lane, report, on_done)
+
+    def _mirror(self, store: Store, keys: Sequence[DocumentKey]) -> None:
+        """Bring changed documents into the generation that still answers, as far as it can hold them."""
+        group = _Group()
+        for key in keys:
+            self._add(store, group, key, IndexReport())
+        vectors: dict[str, Vector | Refusal] = {}
+        if _embedding_identity(store) == self.supply.identity:
+            hashes = [chunk.text_hash for plan in group.plans for chunk in plan.added]
+            vectors |= self._vectors_in_generations(store, hashes)
+        if group.touched:
+            store.touch(group.touched)
+        store.write([*(_finished(plan, vectors, self.supply.identity) for plan in group.plans), *group.deletes])
+
+
+def _finished(plan: _Plan, vectors: dict[str, Vector | Refusal], identity: str) -> DocumentWrite:
+    """The plan's write with its new chunks and what is known of their vectors."""
+    added = []
+    for chunk in plan.added:
+        value = vectors.get(chunk.text_hash) if identity != NO_VECTORS else None
+        added.append(
+            NewChunk(
+                ordinal=chunk.ordinal,
+                start_line=chunk.start_line,
+                end_line=chunk.end_line,
+                text=chunk.text,
+                text_hash=chunk.text_hash,
+                vector=None if isinstance(value, Refusal) else value,
+                refused=value.reason if isinstance(value, Refusal) else None,
+            )
+        )
+    return replace(plan.write, added=tuple(added))
+
+
+def _embedding_identity(store: Store) -> str:
+    description = store.meta("identity")
+    return str(json.loads(description).get("embedding", NO_VECTORS)) if description else NO_VECTORS
+
+
+def _slices(items: list[_T], size: int) -> Iterator[list[_T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

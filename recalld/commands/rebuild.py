@@ -1,0 +1,22 @@
+"""`recalld rebuild`: build the index anew, beside the answering one."""
+
+from __future__ import annotations
+
+import click
+
+from recalld.invocation import Invocation, pass_invocation, workspace_option
+
+
+@click.command("rebuild")
+@workspace_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@pass_invocation
+def command(invocation: Invocation, *, as_json: bool) -> int:
+    """Build the index anew from the files and the cache.
+
+    The present one answers until the new one holds everything; then readers change over. Embeddings
+    that were paid for are taken from the cache and from the present index.
+    """
+    from recalld.indexing_run import run_index
+
+    return run_index(invocation, fresh=True, as_json=as_json)

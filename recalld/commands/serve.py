@@ -1,0 +1,30 @@
+"""`recalld serve`: the query service."""
+
+from __future__ import annotations
+
+import click
+
+from recalld.child import announce_ready, stop_event, supervised_option
+from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
+
+
+@click.command("serve")
+@workspace_option
+@setting_option("--host", "service.host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
+@setting_option("--port", "service.port", type=int, metavar="N", help="Port to listen on; 0 picks a free one. [7373]")
+@supervised_option
+@pass_invocation
+def command(invocation: Invocation, *, supervised: bool) -> None:
+    """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
+    from memory.service.run import serve
+    from recalld.logs import configure_logs
+    from recalld.wiring import open_broker
+
+    settings = invocation.settings
+    stop = stop_event(supervised=supervised)
+    configure_logs()
+    broker = open_broker(settings)
+    try:
+        serve(settings, broker.board, stop=stop, on_ready=lambda: announce_ready(supervised=supervised))
+    finally:
+        broker.client.close()

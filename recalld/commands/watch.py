@@ -1,0 +1,42 @@
+"""`recalld watch`: the producers."""
+
+from __future__ import annotations
+
+import click
+
+from recalld.child import announce_ready, stop_event, supervised_option
+from recalld.configuration import check_workspace
+from recalld.invocation import Invocation, pass_invocation, workspace_option
+
+
+@click.command("watch")
+@workspace_option
+@supervised_option
+@pass_invocation
+def command(invocation: Invocation, *, supervised: bool) -> None:
+    """Run only the producers: watch files and queue what changed, until Ctrl-C."""
+    from producers.run import run_producers
+    from recalld.broker_life import running_broker
+    from recalld.logs import configure_logs
+    from recalld.wiring import building_in, indexed_by, open_broker
+
+    settings = invocation.settings
+    for agent in invocation.agents():
+        check_workspace(agent)
+    stop = stop_event(supervised=supervised)
+    configure_logs()
+    with running_broker(settings, supervised=supervised):
+        broker = open_broker(settings)
+        try:
+            run_producers(
+                settings,
+                broker.queue,
+                broker.inbox,
+                broker.board,
+                stop,
+                indexed=indexed_by(settings),
+                building=building_in(settings),
+                on_ready=lambda: announce_ready(supervised=supervised),
+            )
+        finally:
+            broker.client.close()

@@ -1,0 +1,228 @@
+"""`recalld up`: supervise broker, producers, workers and query service, and tell a person how far they are."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from contextlib import closing
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from recalld.child import stop_event
+from recalld.client import Client, ClientError
+from recalld.configuration import check_workspace
+from recalld.invocation import Invocation
+from recalld.supervisor import Child, Supervisor
+from recalld.up_lock import only_daemon
+from schemas.errors import RecalldError, UserError
+from schemas.settings import Settings
+from workers.broker_server import BrokerServer
+from workers.connection import connect, namespace
+from workers.marks import PendingMarks
+from workers.names import Keys
+
+#: Seconds between two looks at the children.
+_LOOK_SECONDS = 0.2
+
+#: Seconds between two questions about progress, while there is some.
+_ASK_SECONDS = 1.0
+
+#: Seconds between two lines of progress where there is no terminal.
+_LINE_SECONDS = 10.0
+
+#: Seconds that the processes get to come up.
+_READY_SECONDS = 60.0
+
+
+def run_daemon(invocation: Invocation) -> int:
+    """Run until Ctrl-C; returns the exit code."""
+    settings = invocation.settings
+    if not settings.agents:
+        raise UserError("no workspace is known yet; give one with --workspace DIR", exit_code=2)
+    for agent in settings.agents:
+        check_workspace(agent)
+    with only_daemon(settings.home):
+        _check_port(settings)
+        invocation.remember()
+        broker = BrokerServer(settings)
+        broker.ensure()
+        stop = stop_event(supervised=False)
+        supervisor = Supervisor(_children(invocation), say=_say)
+        try:
+            supervisor.start()
+            if _wait_ready(supervisor, stop):
+                _greet(settings)
+                _watch_over(settings, supervisor, broker, stop)
+        finally:
+            if stop.is_set():
+                _say("stopping: what is being indexed is finished first")
+            supervisor.stop()
+            broker.stop()
+        if stop.is_set():
+            _say("stopped")
+            return 0
+        return 1
+
+
+def _children(invocation: Invocation) -> list[Child]:
+    settings = invocation.settings
+    shared = ["--home", str(settings.home)]
+    for flag, value in (("--config", invocation.config), ("--agent", invocation.agent)):
+        if value is not None:
+            shared += [flag, value]
+    here = ["--workspace", str(settings.agent(invocation.agent or "main").workspace)] if invocation.workspace else []
+    logs = settings.home / "log"
+    port = ["--host", settings.service.host, "--port", str(settings.service.port)]
+    return [
+        Child("watch", [*shared, "watch", *here], log_folder=logs),
+        *(
+            Child(f"work-{number}", [*shared, "work", *here], log_folder=logs)
+            for number in range(1, settings.workers.processes + 1)
+        ),
+        Child("serve", [*shared, "serve", *here, *port], log_folder=logs),
+    ]
+
+
+def _check_port(settings: Settings) -> None:
+    """Find out before anything is started whether the query service could listen."""
+    host, port = settings.service.host, settings.service.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UserError(
+                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port, 0 picks a free one"
+            ) from None
+
+
+def _wait_ready(supervisor: Supervisor, stop: threading.Event) -> bool:
+    """Wait for the children; False when one of them cannot start or the person gave up."""
+    deadline = time.monotonic() + _READY_SECONDS
+    while not stop.wait(_LOOK_SECONDS / 4):
+        if supervisor.all_ready():
+            return True
+        for child in supervisor.children:
+            code = child.ended_with()
+            # Wrong settings do not become right by starting again.
+            if code is not None and code != 0:
+                raise UserError(
+                    f"{child.name} does not start: {child.last_words() or f'exit code {code}'} (log: {child.log})"
+                )
+        if time.monotonic() > deadline:
+            slow = ", ".join(child.name for child in supervisor.children if not child.ready.is_set())
+            raise UserError(
+                f"{slow} did not come up within {_READY_SECONDS:.0f} s; the logs are next to {supervisor.children[0].log}"
+            )
+    return False
+
+
+def _greet(settings: Settings) -> None:
+    _say(f"recalld {version('recalld')} is up (home: {settings.home})")
+    for agent in settings.agents:
+        _say(f"  agent {agent.id}: {agent.workspace}")
+    client = Client.at_home(settings.home)
+    if client is not None:
+        host = f"[{client.host}]" if ":" in client.host else client.host
+        _say(f'  search at http://{host}:{client.port}/ or in another shell: recalld search "what you look for"')
+    _say("  Ctrl-C stops everything")
+
+
+def _watch_over(settings: Settings, supervisor: Supervisor, broker: BrokerServer, stop: threading.Event) -> None:
+    progress = _Progress(settings)
+    asked_at = 0.0
+    while not stop.wait(_LOOK_SECONDS):
+        supervisor.look()
+        if time.monotonic() - asked_at < _ASK_SECONDS:
+            continue
+        asked_at = time.monotonic()
+        if not broker.answers():
+            try:
+                broker.ensure()
+                _say("the broker was gone; it is started again")
+            except RecalldError as error:
+                _say(str(error))
+        progress.look()
+
+
+class _Progress:
+    """Tells how far indexing is, as long as there is something to index."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._marks = PendingMarks(connect(settings), Keys(namespace(settings)))
+        self._terminal = sys.stdout.isatty()
+        self._said: str | None = None
+        self._said_at = 0.0
+        self._busy = True
+        self._advised = False
+
+    def look(self) -> None:
+        """Ask and tell, cheaply when there is nothing to tell."""
+        try:
+            waiting = bool(self._marks.agents())
+        except Exception:  # noqa: BLE001 - the broker is looked after elsewhere; progress can wait
+            return
+        if not (waiting or self._busy):
+            return
+        states = [state for agent in self._settings.agents if (state := self._state(agent.id)) is not None]
+        if not states:
+            return
+        behind = sum(state["queue"].get("pending", 0) for state in states)
+        lacking = sum(state["index"].get("vectorsPending", 0) for state in states if state["provider"] != "none")
+        self._busy = bool(behind or lacking)
+        self._tell(states, behind, lacking)
+
+    def _state(self, agent: str) -> dict[str, Any] | None:
+        client = Client.at_home(self._settings.home, agent=agent)
+        if client is None:
+            return None
+        try:
+            agents = client.status(agent=agent)["agents"]
+        except ClientError:
+            return None
+        return agents[0] if agents else None
+
+    def _tell(self, states: list[dict[str, Any]], behind: int, lacking: int) -> None:
+        files = sum(state["index"].get("files", 0) for state in states)
+        ready = sum(state["index"].get("vectorsReady", 0) for state in states)
+        if not self._busy:
+            text = f"up to date: {files:,} notes, {ready:,} chunks with vectors"
+        else:
+            text = f"{files:,} notes searchable by keyword"
+            text += f", {behind:,} to go" if behind else ""
+            text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
+            etas = [eta for state in states if (eta := state["vectors"].get("etaSeconds")) is not None]
+            rates = [rate for state in states if (rate := state["vectors"].get("rate"))]
+            if lacking and etas:
+                text += f", {sum(rates):.0f} a second, about {_duration(max(etas))} left"
+        now = time.monotonic()
+        if text == self._said or (
+            self._busy and not self._terminal and now - self._said_at < _LINE_SECONDS and self._said
+        ):
+            return
+        if self._terminal:
+            click.echo(f"\r{text}\x1b[K", nl=not self._busy)
+        else:
+            click.echo(text)
+        self._said, self._said_at = text, now
+        advice = next((said for state in states if (said := state["vectors"].get("advice"))), None)
+        if advice and not self._advised:
+            self._advised = True
+            _say(advice)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _say(message: str) -> None:
+    click.echo(message)
+    sys.stdout.flush()

@@ -1,0 +1,147 @@
+"""Starts the processes of one machine, starts them again when they die, and stops them in order."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from recalld.child import READY
+
+#: Seconds a process gets to end by itself before it is killed. Workers drain for 20.
+STOP_SECONDS = 30.0
+
+#: Pause before a process that died is started again: the first, and the longest it grows to.
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 10.0
+
+#: A process that lived this long is healthy; the next pause is the first one again.
+HEALTHY_AFTER_SECONDS = 30.0
+
+#: A log larger than this is put aside when its process is started.
+LOG_BYTES = 10_000_000
+
+
+class Child:
+    """One supervised process: `recalld <arguments> --supervised`, its log, and when to start it again."""
+
+    def __init__(self, name: str, arguments: Sequence[str], *, log_folder: Path) -> None:
+        self.name = name
+        self.ready = threading.Event()
+        self.log = log_folder / f"{name}.log"
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._not_before = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the process in a session of its own, so that Ctrl-C reaches only the supervisor."""
+        self.ready.clear()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                [sys.executable, "-m", "recalld", *self._arguments, "--supervised"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._started_at = time.monotonic()
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+
+    def look(self) -> str | None:
+        """Start the process again if it died; returns what happened in words, None when nothing did."""
+        now = time.monotonic()
+        if self._process is None:
+            if now < self._not_before:
+                return None
+            self.start()
+            return None
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._forget()
+        if now - self._started_at > HEALTHY_AFTER_SECONDS:
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._not_before = now + self._pause_seconds
+        self._pause_seconds = min(self._pause_seconds * 2, LONGEST_PAUSE_SECONDS)
+        why = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"{self.name} {why}; it is started again (log: {self.log})"
+
+    def ended_with(self) -> int | None:
+        """The exit code if the process ended and was not looked at since, else None."""
+        return self._process.poll() if self._process else None
+
+    def last_words(self) -> str:
+        """The last line of the log: what the process said before it ended."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1] if lines else ""
+
+    def stop(self) -> None:
+        """Ask the process to end and wait; kill it when it does not."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None  # noqa: S101 - we asked for a pipe
+        with process.stdout as lines:
+            for line in lines:
+                if line.strip().decode("ascii", "replace") == READY and process is self._process:
+                    self.ready.set()
+
+
+class Supervisor:
+    """Keeps children alive until told to stop."""
+
+    def __init__(self, children: Sequence[Child], *, say: Callable[[str], None]) -> None:
+        self.children = children
+        self._say = say
+
+    def start(self) -> None:
+        """Start all children."""
+        for child in self.children:
+            child.start()
+
+    def look(self) -> None:
+        """Start again what died."""
+        for child in self.children:
+            said = child.look()
+            if said:
+                self._say(said)
+
+    def all_ready(self) -> bool:
+        """Whether every child does its work."""
+        return all(child.ready.is_set() for child in self.children)
+
+    def stop(self) -> None:
+        """Stop the children one after the other, in their order: producers, then workers, then answers."""
+        for child in self.children:
+            child.stop()

@@ -1,0 +1,60 @@
+"""Who runs the daemon of a home: a lock that ends with its holder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from schemas.errors import UserError
+
+
+def daemon_pid(home: Path) -> int | None:
+    """The process id of the `recalld up` of this home, None when none runs."""
+    try:
+        handle = (home / "run" / "up.lock").open("r")
+    except OSError:
+        return None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return _pid(handle.read())
+        return None
+
+
+@contextmanager
+def only_daemon(home: Path) -> Iterator[None]:
+    """Hold the lock for as long as the block runs.
+
+    Raises:
+        UserError: another daemon runs in this home, or the home cannot be written.
+    """
+    path = home / "run" / "up.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = path.open("a+")
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path.parent}: {error.strerror}; choose another folder with --home or RECALLD_HOME"
+        ) from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = _pid(path.read_text(encoding="ascii", errors="replace"))
+            raise UserError(
+                f"recalld already runs for {home}"
+                + (f" (process {pid})" if pid else "")
+                + "; stop it first, or choose another folder with --home"
+            ) from None
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield
+
+
+def _pid(text: str) -> int | None:
+    return int(text) if text.strip().isdigit() else None

@@ -1,0 +1,147 @@
+"""Waiting until the queue is empty and every chunk has its vector, with progress on the way."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from memory.generations import Generations
+from memory.store.reader import IndexCounts, StoreReader
+from recalld.wiring import BrokerSide, generations_of
+from schemas.settings import AgentSettings, Settings
+
+#: Seconds between two looks at the queue.
+_LOOK_SECONDS = 0.05
+
+#: Seconds between two lines of progress where there is no terminal.
+_LINE_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How waiting ended for one agent. `stopped` says why vectors will not come, None when they did."""
+
+    agent: str
+    counts: IndexCounts
+    failed: tuple[str, ...] = ()
+    stopped: str | None = None
+
+
+class IndexWait:
+    """Looks at queue and index of some agents until nothing is left to do."""
+
+    def __init__(self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide) -> None:
+        self._agents = agents
+        self._broker = broker
+        self._generations = {agent.id: generations_of(settings, agent) for agent in agents}
+        self._readers: dict[str, tuple[str, StoreReader]] = {}
+        self._most_documents = 0
+        self._vectors_settled: dict[str, object] = {}
+
+    def until_done(self, stop: threading.Event) -> list[Outcome]:
+        """Wait, show progress on standard error, and say how it ended."""
+        bar = _Progress()
+        while not stop.wait(_LOOK_SECONDS):
+            documents = sum(self._pending(agent) for agent in self._agents)
+            self._most_documents = max(self._most_documents, documents)
+            counts = [self._counts(agent) for agent in self._agents]
+            ready = sum(one.vectors_ready for one in counts)
+            lacking = sum(one.vectors_pending for one in counts)
+            bar.show(self._most_documents - documents, self._most_documents, ready, ready + lacking)
+            if documents == 0 and all(self._settled(agent) for agent in self._agents):
+                break
+        bar.end()
+        return [self._outcome(agent) for agent in self._agents]
+
+    def close(self) -> None:
+        """Close the readers."""
+        for _, reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _pending(self, agent: AgentSettings) -> int:
+        pending = self._broker.board.pending(agent.id)
+        # A broker that is away for a moment is no reason to say that all is done.
+        return pending.documents if pending is not None else 1
+
+    def _settled(self, agent: AgentSettings) -> bool:
+        if self._generations[agent.id].next() is not None:
+            return self._stopped(agent) is not None
+        counts = self._counts(agent)
+        return counts.vectors_pending == 0 or self._stopped(agent) is not None or not self._wants_vectors(agent)
+
+    def _wants_vectors(self, agent: AgentSettings) -> bool:
+        reader = self._reader(agent)
+        return reader is not None and '"embedding":"none"' not in (reader.meta("identity") or "")
+
+    def _stopped(self, agent: AgentSettings) -> str | None:
+        """Why the provider gives no vectors, None while it does."""
+        for trouble in self._broker.board.troubles(agent.id):
+            if trouble.part.startswith("provider "):
+                return trouble.message
+        return None
+
+    def _reader(self, agent: AgentSettings) -> StoreReader | None:
+        """The generation that is being written: the one under construction, else the answering one."""
+        generations: Generations = self._generations[agent.id]
+        name = generations.next() or generations.current()
+        if name is None:
+            return None
+        known = self._readers.get(agent.id)
+        if known is None or known[0] != name:
+            if known is not None:
+                known[1].close()
+            reader = generations.open_named(name)
+            if reader is None:
+                self._readers.pop(agent.id, None)
+                return None
+            self._readers[agent.id] = (name, reader)
+        return self._readers[agent.id][1]
+
+    def _counts(self, agent: AgentSettings) -> IndexCounts:
+        reader = self._reader(agent)
+        return reader.counts() if reader is not None else IndexCounts()
+
+    def _outcome(self, agent: AgentSettings) -> Outcome:
+        reader = self._reader(agent)
+        failed = tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
+        counts = self._counts(agent)
+        stopped = self._stopped(agent) if counts.vectors_pending else None
+        return Outcome(agent.id, counts, failed, stopped)
+
+
+class _Progress:
+    """A bar on a terminal, now and then a line elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._begun = time.monotonic()
+        self._said_at = self._begun
+        self._drawn = False
+
+    def show(self, documents: int, of_documents: int, vectors: int, of_vectors: int) -> None:
+        if of_documents == 0 and vectors == of_vectors:
+            return
+        now = time.monotonic()
+        if now - self._said_at < (0.2 if self._terminal else _LINE_SECONDS):
+            return
+        self._said_at = now
+        text = f"notes {documents:,}/{of_documents:,}  vectors {vectors:,}/{of_vectors:,}"
+        if self._terminal:
+            share = (documents + vectors) / max(of_documents + of_vectors, 1)
+            filled = int(30 * share)
+            click.echo(
+                f"\r[{'#' * filled}{'.' * (30 - filled)}] {text}  {now - self._begun:.0f} s\x1b[K", err=True, nl=False
+            )
+            self._drawn = True
+        else:
+            click.echo(text, err=True)
+
+    def end(self) -> None:
+        if self._drawn:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,0 +1,76 @@
+"""Hands the rooms to each other: what a command needs of the broker, the queue and the index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memory.embedding.selection import choose_provider
+from memory.fingerprint import NO_VECTORS, Fingerprint, fingerprint
+from memory.generations import Generations
+from memory.store.options import StoreOptions
+from memory.store.reader import StoreReader
+from schemas.settings import AgentSettings, Settings
+from workers.board import Board
+from workers.connection import connect, namespace
+from workers.inbox import BrokerInbox
+from workers.job_queue import BrokerJobQueue
+from workers.names import Keys
+
+if TYPE_CHECKING:
+    import redis
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSide:
+    """The broker as producers and commands see it. `client` is closed by whoever opened this."""
+
+    client: redis.Redis
+    keys: Keys
+    queue: BrokerJobQueue
+    board: Board
+    inbox: BrokerInbox
+
+
+def open_broker(settings: Settings) -> BrokerSide:
+    """Open the broker's ports. Does not connect yet."""
+    client = connect(settings)
+    keys = Keys(namespace(settings))
+    return BrokerSide(
+        client=client,
+        keys=keys,
+        queue=BrokerJobQueue(client, keys),
+        board=Board(client, keys),
+        inbox=BrokerInbox(client, keys),
+    )
+
+
+def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
+    """The agent's generations, for reading."""
+    return Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+
+
+def wanted_fingerprint(settings: Settings, agent: AgentSettings) -> Fingerprint:
+    """The identity that these settings ask for; that of the answering generation while the provider cannot be made."""
+    choice = choose_provider(agent, settings.credentials)
+    if choice.provider is None and choice.error:
+        reader = generations_of(settings, agent).open_reader()
+        if reader is not None:
+            try:
+                digest, description = reader.meta("fingerprint"), reader.meta("identity")
+            finally:
+                reader.close()
+            if digest and description:
+                return Fingerprint(digest, description)
+    return fingerprint(agent, choice.provider.identity if choice.provider else NO_VECTORS)
+
+
+def indexed_by(settings: Settings) -> Callable[[AgentSettings], StoreReader | None]:
+    """For `reconcile`: the generation of an agent that disk has to be compared with."""
+    return lambda agent: generations_of(settings, agent).target_reader(wanted_fingerprint(settings, agent).digest)
+
+
+def building_in(settings: Settings) -> Callable[[AgentSettings], bool]:
+    """For `reconcile`: whether a generation of an agent is under construction."""
+    return lambda agent: generations_of(settings, agent).next() is not None

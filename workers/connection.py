@@ -1,0 +1,75 @@
+"""The connection to the broker's server, and the namespace of a home within it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from schemas.errors import UserError
+from schemas.settings import Settings
+
+#: A unix socket's path may hold 107 bytes on Linux and 103 on macOS.
+_MAX_SOCKET_PATH = 100
+
+
+def socket_path(home: Path) -> Path:
+    """Where the private server of this home listens; a short path elsewhere when the home's is too long."""
+    path = home / "broker" / "valkey.sock"
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        return path
+    digest = hashlib.blake2b(os.fsencode(home.absolute()), digest_size=8).hexdigest()
+    folder = Path(tempfile.gettempdir()) / f"recalld-{os.getuid()}-{digest}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise UserError(f"{folder} belongs to somebody else; choose a shorter --home so that it is not needed")
+    return folder / "valkey.sock"
+
+
+def connect(settings: Settings) -> redis.Redis:
+    """Return a client of the configured server, else of the private one. Does not connect yet.
+
+    A broken connection is tried again at once and once more; whoever must not fail then catches
+    `redis.ConnectionError` and goes on without the broker.
+    """
+    url = settings.broker.url.get_secret_value() if settings.broker.url else f"unix://{socket_path(settings.home)}"
+    try:
+        return redis.Redis.from_url(
+            url,
+            socket_connect_timeout=2.0,
+            socket_timeout=30.0,
+            health_check_interval=30,
+            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2),
+        )
+    except ValueError as error:
+        raise UserError(f"broker.url (or REDIS_URL) is not a Redis URL: {error}", exit_code=2) from None
+
+
+def namespace(settings: Settings) -> str:
+    """Return the prefix under which this home keeps its keys, so that homes can share one server.
+
+    Unless `broker.namespace` says otherwise it is a random name made once and kept in the home.
+    """
+    if settings.broker.namespace:
+        return settings.broker.namespace
+    path = settings.home / "namespace"
+    with suppress(FileNotFoundError):
+        return path.read_text(encoding="ascii").strip()
+    settings.home.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"namespace.{os.getpid()}.{secrets.token_hex(4)}")
+    fresh.write_text(secrets.token_hex(8), encoding="ascii")
+    try:
+        # A link fails if another process was first; then its name counts.
+        path.hardlink_to(fresh)
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()
+    return path.read_text(encoding="ascii").strip()

@@ -1,0 +1,129 @@
+"""What producers hand to workers: marks, and one message per agent and kind of work."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import dramatiq
+import redis
+
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import BrokerUnavailable
+from workers.broker import make_broker, message
+from workers.marks import PendingMarks
+from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
+
+#: Seconds after which a "message is queued" flag is doubted: it may have been set by a process that died
+#: before it sent the message.
+DOUBT_AFTER_SECONDS = 10.0
+
+
+class BrokerJobQueue:
+    """`schemas.ports.JobQueue` over the broker.
+
+    The marks are the list of work; a message only says that an agent has some. So one message per agent
+    and lane is enough, agents take turns in the queue, and a thousand changes cost one message.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys, *, broker: dramatiq.Broker | None = None) -> None:
+        self._client: Any = client
+        self._keys = keys
+        self.marks = PendingMarks(client, keys)
+        self._broker = broker or make_broker(client, keys)
+
+    def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
+        """Mark documents as pending and make sure that a job will look at them."""
+        if not documents:
+            return
+        with _broker_errors():
+            self.marks.mark(agent, documents, lane=lane, now=time.time())
+            self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+
+    def request_vectors(self, agent: str) -> None:
+        """Make sure that a job will look for chunks without vectors."""
+        with _broker_errors():
+            self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+
+    def request_completion(self, agent: str) -> None:
+        """Make sure that a job will check the generation under construction."""
+        with _broker_errors():
+            self._queue_once(COMPLETE_GENERATION, Lane.BACKFILL.value, agent, Lane.BACKFILL.value)
+
+    def continue_indexing(self, agent: str) -> None:
+        """Queue a message for each lane in which documents of this agent wait."""
+        with _broker_errors():
+            waiting = self.marks.waiting(agent)
+            for lane, count in ((Lane.LIVE, waiting.live), (Lane.BACKFILL, waiting.backfill)):
+                if count:
+                    self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+
+    def epoch(self) -> str | None:
+        """A name of the server's present data: it changes when the server lost them. None when it does not answer."""
+        try:
+            fresh = f"{time.time():.6f}"
+            self._client.set(self._keys.epoch, fresh, nx=True)
+            value = self._client.get(self._keys.epoch)
+        except redis.RedisError:
+            return None
+        return value.decode() if value else fresh
+
+    def started(self, actor: str, agent: str, lane: str) -> None:
+        """Said by a job as it begins: whatever is marked from now on needs a new message."""
+        self._client.delete(self._keys.queued(actor, agent, lane))
+
+    def sweep(self) -> int:
+        """Put right what died half-way: flags without a message, documents held by jobs that are gone.
+
+        Returns how many things were put right. A job is alive while its message is in the broker,
+        waiting, running or delayed.
+        """
+        with _broker_errors():
+            jobs, queued = self._living()
+            put_right = 0
+            for agent in self.marks.agents():
+                back = self.marks.recover(agent, alive=sorted(jobs), now=time.time())
+                waiting = self.marks.waiting(agent)
+                put_right += back
+                for lane, count in ((Lane.LIVE, waiting.live), (Lane.BACKFILL, waiting.backfill)):
+                    if not count or (INDEX_PENDING, agent, lane.value) in queued:
+                        continue
+                    if back or self._doubtful(INDEX_PENDING, agent, lane.value):
+                        self.started(INDEX_PENDING, agent, lane.value)
+                        self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+                        put_right += 1
+            return put_right
+
+    def _queue_once(self, actor: str, queue: str, agent: str, lane: str) -> None:
+        flag = self._keys.queued(actor, agent, lane)
+        # The flag ends by itself, so that a lost message delays its work and never strands it.
+        if self._client.set(flag, f"{time.time():.3f}", nx=True, ex=3600):
+            arguments = (agent, lane) if actor == INDEX_PENDING else (agent,)
+            self._broker.enqueue(message(actor, queue, *arguments))
+
+    def _doubtful(self, actor: str, agent: str, lane: str) -> bool:
+        since = self._client.get(self._keys.queued(actor, agent, lane))
+        return since is None or time.time() - float(since) > DOUBT_AFTER_SECONDS
+
+    def _living(self) -> tuple[set[str], set[tuple[str, ...]]]:
+        """Ids of all jobs in the broker, and (actor, agent, lane) of their messages."""
+        jobs: set[str] = set()
+        work: set[tuple[str, ...]] = set()
+        for queue in QUEUES:
+            for key in (self._keys.messages(queue), self._keys.delayed_messages(queue)):
+                for raw in self._client.hvals(key):
+                    body = json.loads(raw)
+                    jobs.add(body["message_id"])
+                    work.add((body["actor_name"], *map(str, body["args"])))
+        return jobs, work
+
+
+@contextmanager
+def _broker_errors() -> Iterator[None]:
+    try:
+        yield
+    except redis.RedisError as error:
+        raise BrokerUnavailable(f"the broker does not answer: {error}") from error

@@ -1,0 +1,66 @@
+"""Names that every process of one home agrees on: queues, actors, keys."""
+
+from __future__ import annotations
+
+from schemas.documents import Lane
+
+#: Queue of the jobs that give chunks their vectors.
+VECTORS_QUEUE = "vectors"
+#: All queues, in the order of their importance.
+QUEUES = (Lane.LIVE.value, Lane.BACKFILL.value, VECTORS_QUEUE)
+
+INDEX_PENDING = "index_pending"
+EMBED_PENDING = "embed_pending"
+COMPLETE_GENERATION = "complete_generation"
+
+
+class Keys:
+    """The broker's keys of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.prefix = f"recalld:{namespace}"
+        self.dramatiq = f"{self.prefix}:dramatiq"
+        self.agents = f"{self.prefix}:agents"
+        self.inbox = f"{self.prefix}:inbox"
+        self.epoch = f"{self.prefix}:epoch"
+        self.sweeper = f"{self.prefix}:sweeper"
+
+    def sequence(self, agent: str) -> str:
+        """Hash: document -> "sequence number|lane" of its latest mark."""
+        return f"{self.prefix}:sequence:{agent}"
+
+    def since(self, agent: str) -> str:
+        """Sorted set: document -> Unix time of the oldest change that is not committed."""
+        return f"{self.prefix}:since:{agent}"
+
+    def waiting(self, agent: str, lane: str) -> str:
+        """Sorted set: document -> order, of the documents that no job has taken."""
+        return f"{self.prefix}:waiting:{agent}:{lane}"
+
+    def running(self, agent: str) -> str:
+        """Hash: document -> "job|sequence number" of the documents that a job has taken."""
+        return f"{self.prefix}:running:{agent}"
+
+    def queued(self, actor: str, agent: str, lane: str) -> str:
+        """String: set while a message of this actor for this agent waits in a queue."""
+        return f"{self.prefix}:queued:{actor}:{agent}:{lane}"
+
+    def progress(self, agent: str) -> str:
+        """Hash: rate and time of the vectors that came in."""
+        return f"{self.prefix}:progress:{agent}"
+
+    def troubles(self, agent: str) -> str:
+        """Hash: part -> JSON of its trouble; agent "*" for all."""
+        return f"{self.prefix}:troubles:{agent}"
+
+    def freshness(self) -> str:
+        """Hash: histogram buckets of the time from event to searchable."""
+        return f"{self.prefix}:freshness"
+
+    def messages(self, queue: str) -> str:
+        """Dramatiq's hash of a queue's messages: waiting and not yet acknowledged."""
+        return f"{self.dramatiq}:{queue}.msgs"
+
+    def delayed_messages(self, queue: str) -> str:
+        """Dramatiq's hash of a queue's delayed messages."""
+        return f"{self.dramatiq}:{queue}.DQ.msgs"

@@ -1,0 +1,110 @@
+"""A worker process: consumers for every queue, a sweeper, and an orderly end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import dramatiq
+import structlog
+from dramatiq.worker import Worker
+
+from schemas.documents import Lane
+from schemas.errors import RecalldError
+from schemas.settings import Settings
+from workers.actors import declare_actors
+from workers.board import Board
+from workers.broker import make_broker
+from workers.connection import connect, namespace
+from workers.job_queue import BrokerJobQueue
+from workers.names import VECTORS_QUEUE, Keys
+from workers.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two looks at what died half-way.
+SWEEP_SECONDS = 5.0
+
+#: Seconds between two rounds of clearing away.
+HOUSEKEEPING_SECONDS = 300.0
+
+#: Seconds for which a replaced generation stays on disk for readers that still use it.
+OLD_GENERATION_SECONDS = 600.0
+
+#: Seconds that running jobs get to end when the process is asked to stop. Their documents wait again.
+DRAIN_SECONDS = 20.0
+
+
+def run_workers(settings: Settings, stop: threading.Event, *, on_ready: Callable[[], None] | None = None) -> None:
+    """Work until `stop` is set, then let running jobs end and close everything."""
+    client = connect(settings)
+    keys = Keys(namespace(settings))
+    broker = make_broker(client, keys)
+    queue = BrokerJobQueue(client, keys, broker=broker)
+    board = Board(client, keys)
+    runtime = Runtime(settings, queue, board)
+    declare_actors(broker, runtime)
+    broker.emit_after("process_boot")
+    # One set of threads a queue, so that a long job of one can never hold up another.
+    workers = [
+        _start_worker(broker, {Lane.LIVE.value}, settings.workers.threads),
+        _start_worker(broker, {Lane.BACKFILL.value}, settings.workers.threads),
+        _start_worker(broker, {VECTORS_QUEUE}, settings.workers.threads),
+    ]
+    sweeper = threading.Thread(target=_sweep, args=(client, keys, queue, runtime, stop), name="sweeper", daemon=True)
+    sweeper.start()
+    threading.Thread(target=runtime.warm_up, name="warm-up", daemon=True).start()
+    log.info("workers_started", threads=settings.workers.threads)
+    if on_ready is not None:
+        on_ready()
+    stop.wait()
+    log.info("workers_stopping")
+    stoppers = [
+        threading.Thread(target=worker.stop, kwargs={"timeout": int(DRAIN_SECONDS * 1000)}) for worker in workers
+    ]
+    for thread in stoppers:
+        thread.start()
+    for thread in stoppers:
+        thread.join()
+    sweeper.join(timeout=SWEEP_SECONDS)
+    runtime.close()
+    broker.close()
+    client.close()
+    log.info("workers_stopped")
+
+
+def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Worker:
+    worker = Worker(broker, queues=queues, worker_threads=threads, worker_timeout=1000)
+    # Prefetched messages would wait behind a long job while another process is idle.
+    worker.queue_prefetch = threads
+    worker.start()
+    return worker
+
+
+def _sweep(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, stop: threading.Event) -> None:
+    """Every few seconds, in one process of all: put right what died half-way."""
+    elapsed = HOUSEKEEPING_SECONDS
+    while not stop.wait(SWEEP_SECONDS):
+        try:
+            if client.set(keys.sweeper, "1", nx=True, px=int(SWEEP_SECONDS * 900)):
+                found = queue.sweep()
+                if found:
+                    log.info("swept", put_right=found)
+        except (RecalldError, OSError) as error:
+            log.warning("sweep_failed", error=str(error))
+        except Exception:
+            log.exception("sweep_failed")
+        elapsed += SWEEP_SECONDS
+        if elapsed >= HOUSEKEEPING_SECONDS:
+            elapsed = 0.0
+            _keep_house(runtime)
+
+
+def _keep_house(runtime: Runtime) -> None:
+    for agent in runtime.settings.agents:
+        try:
+            with runtime.indexer(agent.id) as indexer:
+                indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
+        except (RecalldError, OSError) as error:
+            log.warning("housekeeping_failed", agent=agent.id, error=str(error))

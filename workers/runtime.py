@@ -1,0 +1,108 @@
+"""What a worker process holds while it runs: the queue, the board, and the open indexes of its agents."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from memory.agent_files import AgentFiles
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.selection import choose_provider
+from memory.embedding.supply import EmbeddingSupply
+from memory.generation_writing import GenerationWriter
+from memory.indexing import Indexer
+from memory.store.options import StoreOptions
+from schemas.settings import AgentSettings, Settings
+from workers.board import Board
+from workers.job_queue import BrokerJobQueue
+
+log = structlog.get_logger(__name__)
+
+#: Agents whose indexes stay open. More of them take turns; opening one costs about a millisecond.
+MAX_OPEN_AGENTS = 64
+
+
+class Runtime:
+    """Everything a job needs beyond its arguments."""
+
+    def __init__(self, settings: Settings, queue: BrokerJobQueue, board: Board) -> None:
+        self.settings = settings
+        self.queue = queue
+        self.board = board
+        self._cache: EmbeddingCache | None = None
+        self._supplies: dict[str, EmbeddingSupply] = {}
+        self._indexers: OrderedDict[str, _Open] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def indexer(self, agent_id: str) -> Iterator[Indexer]:
+        """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an agent that is not configured."""
+        agent = self.settings.agent(agent_id)
+        with self._lock:
+            entry = self._indexers.get(agent_id)
+            if entry is None:
+                entry = self._indexers[agent_id] = _Open(self._make(agent))
+            self._indexers.move_to_end(agent_id)
+            entry.users += 1
+        try:
+            yield entry.indexer
+        finally:
+            with self._lock:
+                entry.users -= 1
+                self._close_idle(keep=MAX_OPEN_AGENTS)
+
+    def forget(self, agent_id: str) -> None:
+        """Close an agent's index as soon as nobody uses it, so that the next job opens it anew."""
+        with self._lock:
+            entry = self._indexers.pop(agent_id, None)
+            if entry is not None:
+                entry.indexer.generations.close()
+
+    def close(self) -> None:
+        """Close everything. Embeddings in flight still reach the cache."""
+        for supply in self._supplies.values():
+            supply.close()
+        with self._lock:
+            self._close_idle(keep=0)
+        if self._cache is not None:
+            self._cache.close()
+
+    def warm_up(self) -> None:
+        """Load the models that agents of this process use, so that the first job does not have to."""
+        for agent in self.settings.agents:
+            with self._lock:
+                supply = self._supply(agent)
+            if supply.slow and supply.choice.provider is not None:
+                supply.choice.provider.warm_up()
+
+    def _make(self, agent: AgentSettings) -> Indexer:
+        generations = GenerationWriter(self.settings.indexes_path / agent.id, StoreOptions.of(self.settings.store))
+        return Indexer(agent, files=AgentFiles(agent), generations=generations, supply=self._supply(agent))
+
+    def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
+        choice = choose_provider(agent, self.settings.credentials)
+        identity = choice.provider.identity if choice.provider else f"none:{choice.name}:{choice.error}"
+        if identity not in self._supplies:
+            if self._cache is None and self.settings.cache.enabled:
+                path = self.settings.home / "cache" / "embeddings.sqlite"
+                self._cache = EmbeddingCache(path, max_entries=self.settings.cache.max_entries)
+            self._supplies[identity] = EmbeddingSupply(choice, self._cache)
+        return self._supplies[identity]
+
+    def _close_idle(self, *, keep: int) -> None:
+        for agent_id in [name for name, entry in self._indexers.items() if entry.users == 0]:
+            if len(self._indexers) <= keep:
+                return
+            self._indexers.pop(agent_id).indexer.generations.close()
+
+
+class _Open:
+    """An indexer and how many jobs use it."""
+
+    def __init__(self, indexer: Indexer) -> None:
+        self.indexer = indexer
+        self.users = 0
