@@ -1,1 +1,6 @@
-"""TODO"""
+"""The front door: the command line, `up`, and `recalld.client` for agents' runtimes.
+
+Thin: it hands rooms to each other.
+"""
+
+from __future__ import annotations

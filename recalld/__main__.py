@@ -1,0 +1,23 @@
+"""The entry point of the `recalld` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line and leave with its exit code."""
+    # One BLAS thread a process, decided before anything imports numpy (later is too late). The pool would start a
+    # thread for every core of the machine; worker threads that each do that fight over the cores and over memory,
+    # and the small matrices of one search are multiplied faster by a single thread.
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    from recalld.cli import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

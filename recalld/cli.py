@@ -1,0 +1,144 @@
+"""The frame of the command line: which commands there are, global options, exit codes, errors as one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from recalld.invocation import Invocation, global_options
+from schemas.errors import RecalldError, UserError
+
+#: Name -> what `recalld --help` says of it. A command is `command` in `recalld.commands.<name>`, imported when used.
+COMMANDS = {
+    "up": "Run everything on this machine: broker, watching, indexing and search.",
+    "index": "Bring the index up to date, wait until it is, and stop.",
+    "search": "Search an agent's memory.",
+    "get": "Print lines of a memory file.",
+    "status": "Say how files, index and queue compare.",
+    "watch": "Run only the producers: watch files and queue what changed.",
+    "work": "Run only the workers: index what is queued.",
+    "serve": "Run only the query service.",
+    "rebuild": "Build the index anew beside the answering one, then change over.",
+    "emit": "Tell the daemon that something happened.",
+    "config": "Show the settings and where each of them came from.",
+}
+
+EXIT_CODES = """\
+Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 status is not ok; \
+130 interrupted; 141 the reader of the output went away."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called: starting fast is part of searching fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names, in the order in which a newcomer meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command and let it take the global options, too."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"recalld.commands.{cmd_name}").command
+        _accept_global_options(command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _accept_global_options(command: click.Command) -> None:
+    own = {option for param in command.params for option in param.opts}
+    command.params += [option for option in global_options() if not own.intersection(option.opts)]
+    command.epilog = command.epilog or EXIT_CODES
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _accept_global_options(below)
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
+    if value:
+        from importlib.metadata import version
+
+        click.echo(f"recalld {version('recalld')}")
+        ctx.exit()
+
+
+root = LazyGroup(
+    "recalld",
+    help="Fresh, crash-safe, hybrid-searchable memory for agents, from Markdown notes.",
+    epilog=EXIT_CODES,
+    params=[
+        *global_options(),
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            help="Print the version.",
+            callback=_print_version,
+        ),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code. Whatever goes wrong is one sentence a person can act on."""
+    invocation = Invocation()
+    try:
+        outcome = root.main(list(arguments) or ["--help"], prog_name="recalld", standalone_mode=False, obj=invocation)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "recalld"
+        return _say(f"{_one_line(error.format_message())} (see {where} --help)", exit_code=2)
+    except click.ClickException as error:
+        return _say(_one_line(error.format_message()), exit_code=error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Whatever is still buffered has no reader; without this the interpreter complains at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except UserError as error:
+        return _say(str(error), exit_code=error.exit_code)
+    except RecalldError as error:
+        return _say(str(error), exit_code=1)
+    except Exception as error:  # noqa: BLE001 - the traceback is kept where a person can find it
+        return _say(_crashed(error, invocation), exit_code=1)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _say(message: str, *, exit_code: int) -> int:
+    for line in message.splitlines() or [""]:
+        click.echo(f"recalld: {line}", err=True)
+    return exit_code
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split()).rstrip(".")
+
+
+def _crashed(error: Exception, invocation: Invocation) -> str:
+    """Keep the traceback, readable by its owner only: locals are not in it, but paths and settings may be."""
+    import traceback
+
+    first = next(iter(str(error).splitlines()), "")
+    what = f"unexpected {type(error).__name__}" + (f": {first}" if first else "")
+    text = "".join(traceback.format_exception(error))
+    file = Path(invocation.home_path) / "run" / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as log:
+            log.write(text)
+    except OSError as reason:
+        return f"{what}; the traceback could not be kept in {file} ({reason.strerror}):\n{text.rstrip()}"
+    return f"{what}; this is a defect, the traceback is in {file}"

@@ -1,0 +1,211 @@
+"""Where settings come from. The only module that reads settings files and the environment.
+
+Sources, weakest first: the schema's defaults, `recalld.toml`, the environment, flags. Nothing heavy is imported
+before `load` runs: finding the home folder is all that a search through a running service needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recalld.remembered import remember_workspace, remembered_workspaces
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from recalld.settings_sources import AgentSource, Source
+    from schemas.settings import AgentSettings, Settings
+
+__all__ = [
+    "LoadedSettings",
+    "check_workspace",
+    "find_config",
+    "find_home",
+    "load",
+    "remember_workspace",
+    "select_agent",
+]
+
+#: The agent of somebody who has only one.
+DEFAULT_AGENT = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings, and for every dotted key where its value came from ("default", a file, a variable, a flag)."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    config: Path | None
+
+
+def find_home(home: str | None = None, *, environment: Mapping[str, str] | None = None) -> Path:
+    """The folder that recalld writes to: --home, else RECALLD_HOME, else recalld in the XDG data folder."""
+    variables = os.environ if environment is None else environment
+    chosen = home or variables.get("RECALLD_HOME")
+    if chosen:
+        return _absolute(chosen)
+    return _absolute(variables.get("XDG_DATA_HOME") or "~/.local/share") / "recalld"
+
+
+def find_config(config: str | None = None, *, home: Path, environment: Mapping[str, str] | None = None) -> Path | None:
+    """The settings file: --config, else RECALLD_CONFIG, else the first of the two usual places that exists.
+
+    A `recalld.toml` in the current directory is not read unless it is named: a folder that somebody else wrote
+    must not decide where notes are sent.
+
+    Raises:
+        UserError: a file was named and is not there.
+    """
+    variables = os.environ if environment is None else environment
+    for name, value in (("--config", config), ("RECALLD_CONFIG", variables.get("RECALLD_CONFIG"))):
+        if value:
+            named = _absolute(value)
+            if not named.exists():
+                raise UserError(f"{name}: there is no file {named}", exit_code=2)
+            return named
+    usual = _absolute(variables.get("XDG_CONFIG_HOME") or "~/.config") / "recalld" / "recalld.toml"
+    return next((file for file in (usual, home / "recalld.toml") if file.exists()), None)
+
+
+def load(
+    *,
+    config: str | None = None,
+    home: str | None = None,
+    workspace: str | None = None,
+    agent: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    """Read every source and return the valid whole.
+
+    `workspace` adds the agent (`main` unless `agent` names one) or replaces that agent's workspace. Without it, and
+    if nothing else names any agent, the workspaces remembered in the home folder are used. `overrides` maps dotted
+    keys to values, as flags give them.
+
+    Raises:
+        UserError: with exit code 2 and one line for every offending key.
+    """
+    from recalld.settings_resolution import resolve
+    from recalld.settings_sources import from_environment, from_flags, from_table
+
+    variables = os.environ if environment is None else environment
+    here = Path.cwd()
+    home_path = find_home(home, environment=variables)
+    file = find_config(config, home=home_path, environment=variables)
+    sources: list[Source] = []
+    if file is not None:
+        sources.append(from_table(_parsed(file), file=file))
+    sources.append(from_environment(variables, base=here))
+    flags = from_flags(overrides or {}, base=here)
+    named = [found for source in sources for found in [source.agents] if found is not None]
+    agents = named[-1] if named else None
+    if workspace is not None:
+        flags.agents = _with_workspace(agents or [], agent or DEFAULT_AGENT, _absolute(workspace))
+    elif not agents:
+        flags.agents = _remembered(home_path)
+    sources.append(flags)
+    settings, origins = resolve(sources, home=home_path)
+    origins["home"] = _home_origin(home, variables)
+    return LoadedSettings(settings, origins, file)
+
+
+def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
+    """The one agent that a command is about.
+
+    Raises:
+        UserError: there is none, or several and none was named, or none of that name.
+    """
+    known = ", ".join(found.id for found in settings.agents)
+    if not settings.agents:
+        raise UserError("no workspace is known yet; give one with --workspace DIR", exit_code=2)
+    if agent is None:
+        if len(settings.agents) > 1:
+            raise UserError(f"there are several agents; say which with --agent (one of {known})", exit_code=2)
+        return settings.agents[0]
+    for found in settings.agents:
+        if found.id == agent:
+            return found
+    raise UserError(f"--agent: no agent is called {agent!r}; known are {known}", exit_code=2)
+
+
+def check_workspace(agent: AgentSettings) -> None:
+    """See that the agent's workspace is a folder one can read.
+
+    Raises:
+        UserError: it is not, and what to do.
+    """
+    folder = agent.workspace
+    if not folder.exists():
+        problem = "does not exist; create it or name another with --workspace DIR"
+    elif not folder.is_dir():
+        problem = "is not a folder; name the folder that holds MEMORY.md and memory/"
+    elif not os.access(folder, os.R_OK | os.X_OK):
+        problem = "cannot be read; give this user permission to list it"
+    else:
+        return
+    raise UserError(f"the workspace {folder} of agent {agent.id!r} {problem}", exit_code=2)
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(file.read_text("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror})", exit_code=2) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not UTF-8 text", exit_code=2) from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{file} is not valid TOML: {error}", exit_code=2) from None
+
+
+def _with_workspace(agents: list[AgentSource], agent: str, workspace: Path) -> list[AgentSource]:
+    """The same agents, with this one's workspace replaced, or this one added."""
+    from recalld.settings_sources import AgentSource, Written
+
+    written = Written(str(workspace), "--workspace", "--workspace")
+    kept = []
+    replaced = False
+    for known in agents:
+        own = known.keys.get("id")
+        if own is not None and own.value == agent:
+            known = AgentSource(known.label, known.origin, {**known.keys, "workspace": written})  # noqa: PLW2901
+            replaced = True
+        kept.append(known)
+    if not replaced:
+        name = Written(agent, "--agent", "--agent")
+        kept.append(AgentSource("--workspace", "--workspace", {"id": name, "workspace": written}))
+    return kept
+
+
+def _remembered(home: Path) -> list[AgentSource]:
+    from recalld.settings_sources import AgentSource, Written
+
+    file = str(home / "agents.json")
+    return [
+        AgentSource(
+            file,
+            file,
+            {
+                "id": Written(agent, file, f"{file}: {agent}"),
+                "workspace": Written(str(workspace), file, f"{file}: {agent}"),
+            },
+        )
+        for agent, workspace in remembered_workspaces(home).items()
+    ]
+
+
+def _home_origin(home: str | None, variables: Mapping[str, str]) -> str:
+    if home:
+        return "--home"
+    return "RECALLD_HOME" if variables.get("RECALLD_HOME") else "default"
+
+
+def _absolute(text: str) -> Path:
+    """`~` expanded and made absolute by name: a workspace behind a symlink keeps the name its owner gave it."""
+    expanded = os.path.expanduser(text)  # noqa: PTH111 - Path.expanduser raises where this leaves the text alone
+    return Path(os.path.abspath(expanded))  # noqa: PTH100 - Path.resolve would follow symlinks

@@ -1,0 +1,141 @@
+"""What one call of the command line knows: global options, flags that override settings, and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from recalld import configuration
+
+if TYPE_CHECKING:
+    from schemas.settings import AgentSettings, Settings
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+@dataclass
+class Invocation:
+    """One call of the command line; `ctx.obj` of every command.
+
+    `overrides` maps dotted setting keys to what flags said. Nothing is read before it is asked for, so that a
+    search through a running service does not pay for settings it does not need.
+    """
+
+    config: str | None = None
+    home: str | None = None
+    agent: str | None = None
+    workspace: str | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def home_path(self) -> Path:
+        """The folder that recalld writes to. Cheap; reads no settings."""
+        return configuration.find_home(self.home)
+
+    @cached_property
+    def loaded(self) -> configuration.LoadedSettings:
+        """The settings with the origin of each. Raises UserError (exit code 2) naming every offending key."""
+        return configuration.load(
+            config=self.config,
+            home=self.home,
+            workspace=self.workspace,
+            agent=self.agent,
+            overrides=self.overrides,
+        )
+
+    @property
+    def settings(self) -> Settings:
+        """The settings. Raises like `loaded`."""
+        return self.loaded.settings
+
+    def the_agent(self) -> AgentSettings:
+        """The one agent this call is about: --agent, else the only one.
+
+        Raises:
+            UserError: there is none, or several and none was named, or none of that name.
+        """
+        return configuration.select_agent(self.settings, self.agent)
+
+    def agents(self) -> tuple[AgentSettings, ...]:
+        """The agents this call is about: the one --agent names, else all.
+
+        Raises:
+            UserError: there is none, or none of that name.
+        """
+        if self.agent is not None or not self.settings.agents:
+            return (self.the_agent(),)
+        return self.settings.agents
+
+    def remember(self) -> None:
+        """Keep the workspace that --workspace named, so that later commands find it without the flag."""
+        if self.workspace is not None:
+            agent = self.agent or configuration.DEFAULT_AGENT
+            configuration.remember_workspace(self.settings.home, agent, self.settings.agent(agent).workspace)
+
+
+def global_options() -> list[click.Parameter]:
+    """The options that every command takes, before or after its name."""
+    return [
+        click.Option(
+            ["--config"],
+            metavar="FILE",
+            help="Settings file. [RECALLD_CONFIG]",
+            expose_value=False,
+            callback=_remember_option,
+        ),
+        click.Option(
+            ["--home"],
+            metavar="DIR",
+            help="Folder for everything recalld writes. [RECALLD_HOME]",
+            expose_value=False,
+            callback=_remember_option,
+        ),
+        click.Option(
+            ["--agent"],
+            metavar="ID",
+            help="The agent whose memory is meant.",
+            expose_value=False,
+            callback=_remember_option,
+        ),
+    ]
+
+
+def workspace_option(command: AnyFunction) -> AnyFunction:
+    """Give a command `--workspace DIR`, kept in `Invocation.workspace`."""
+    return click.option(
+        "--workspace",
+        metavar="DIR",
+        help="Folder that holds MEMORY.md and memory/; remembered for later commands.",
+        expose_value=False,
+        callback=_remember_option,
+    )(command)
+
+
+def setting_option(flag: str, key: str, **attributes: Any) -> Callable[[AnyFunction], AnyFunction]:
+    """Give a command a flag that overrides the setting `key`, kept in `Invocation.overrides`.
+
+    The flag's name must be the key's last part (`--port` for service.port): errors name it so.
+    """
+
+    def keep(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        if value is not None:
+            ctx.ensure_object(Invocation).overrides[key] = value
+
+    return click.option(flag, expose_value=False, callback=keep, **attributes)
+
+
+def _remember_option(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    if not value:
+        raise click.BadParameter("must not be empty", ctx=ctx, param=param)
+    assert param.name is not None  # noqa: S101 - click names every option
+    setattr(ctx.ensure_object(Invocation), param.name, value)
+
+
+pass_invocation = click.make_pass_decorator(Invocation, ensure=True)

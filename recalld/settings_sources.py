@@ -1,0 +1,270 @@
+"""From a TOML table, environment variables or flags to settings written one key at a time.
+
+Every value keeps the name under which a person wrote it, because that is the name an error has to say. Unknown
+keys are found here; whether a value is valid is for the schema to say (`recalld.settings_resolution`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from recalld.settings_keys import PATH_KEYS, SettingKey, agent_keys, is_section, top_level_keys
+
+#: Variables that other tools know, too, and the key each one sets.
+FOREIGN_VARIABLES: Mapping[str, str] = {
+    "REDIS_URL": "broker.url",
+    "OPENAI_API_KEY": "credentials.openai",
+    "GEMINI_API_KEY": "credentials.gemini",
+    "VOYAGE_API_KEY": "credentials.voyage",
+    "MISTRAL_API_KEY": "credentials.mistral",
+    "OLLAMA_API_KEY": "credentials.ollama",
+}
+
+#: Meant for OpenAI's own client, so it must not turn another provider's requests (and key) to OpenAI's address.
+OPENAI_BASE_URL = "OPENAI_BASE_URL"
+
+_PREFIX = "RECALLD_"
+#: Read before the settings are (`recalld.configuration`).
+SPECIAL_VARIABLES = frozenset({"RECALLD_HOME", "RECALLD_CONFIG"})
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One value as a person wrote it: `origin` is where, `label` is the key's name there, for errors."""
+
+    value: Any
+    origin: str
+    label: str
+
+
+@dataclass(slots=True)
+class AgentSource:
+    """One agent's own keys; `label` names the table they were written in."""
+
+    label: str
+    origin: str
+    keys: dict[str, Written] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Source:
+    """What one source says: keys, agents (None when it does not speak of agents), and what is wrong with it."""
+
+    keys: dict[str, Written] = field(default_factory=dict)
+    agents: list[AgentSource] | None = None
+    openai_base_url: Written | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def from_table(table: Mapping[str, Any], *, file: Path) -> Source:
+    """Read the parsed `recalld.toml`. Relative paths in it are relative to its folder."""
+    source = Source()
+    reader = _TableReader(origin=str(file), prefix=f"{file}: ", base=file.parent, problems=source.problems)
+    agents = table.get("agents")
+    rest = {key: value for key, value in table.items() if key != "agents"}
+    source.keys = reader.read(rest, top_level_keys())
+    if agents is not None:
+        source.agents = reader.read_agents(agents, name="agents")
+    return source
+
+
+def from_environment(environment: Mapping[str, str], *, base: Path) -> Source:
+    """Read `RECALLD_...` and the variables that other tools know; an empty variable counts as not set.
+
+    Every one of them may be given as NAME_FILE instead, naming a file that holds the value. Relative paths are
+    relative to `base`, the current directory.
+    """
+    source = Source()
+    for name, key in FOREIGN_VARIABLES.items():
+        written = _variable(environment, name, source.problems)
+        if written is not None:
+            source.keys[key] = written
+    source.openai_base_url = _variable(environment, OPENAI_BASE_URL, source.problems)
+    known = {_PREFIX + key.upper().replace(".", "__"): key for key in top_level_keys()}
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in SPECIAL_VARIABLES:
+            plain = name.removesuffix("_FILE")
+            if name not in known and (plain == name or plain not in known):
+                source.problems.append(f"{name}: unknown variable{_did_you_mean(name, [*known, *SPECIAL_VARIABLES])}")
+    for name, key in known.items():
+        written = _variable(environment, name, source.problems)
+        if written is None:
+            continue
+        try:
+            value = _parse(written.value, top_level_keys()[key])
+        except ValueError as error:
+            source.problems.append(f"{written.label}: {error}")
+            continue
+        if key == "agents":
+            reader = _TableReader(origin=name, prefix="", base=base, problems=source.problems)
+            source.agents = reader.read_agents(value, name=name)
+        else:
+            source.keys[key] = Written(_place(key, value, base), written.origin, written.label)
+    return source
+
+
+def from_flags(overrides: Mapping[str, Any], *, base: Path) -> Source:
+    """Take what flags set: dotted key -> value. The flag's name is the key's last part: service.port is --port."""
+    source = Source()
+    for key, value in overrides.items():
+        if key not in top_level_keys():
+            raise KeyError(f"a flag sets {key!r}, which is no setting")
+        flag = "--" + key.rpartition(".")[2].replace("_", "-")
+        source.keys[key] = Written(_place(key, value, base), flag, flag)
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class _TableReader:
+    """Walks nested tables against the known keys."""
+
+    origin: str
+    prefix: str
+    base: Path
+    problems: list[str]
+
+    def read(self, table: Mapping[str, Any], known: Mapping[str, SettingKey], *, name: str = "") -> dict[str, Written]:
+        found: dict[str, Written] = {}
+        self._walk(table, known, "", name, found)
+        return found
+
+    def read_agents(self, tables: Any, *, name: str) -> list[AgentSource]:
+        if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
+            self.problems.append(f"{self.prefix}{name} must be tables, each written under its own [[agents]] line")
+            return []
+        agents = []
+        for number, table in enumerate(tables):
+            own = table.get("id")
+            label = f"{name}.{own}" if isinstance(own, str) and own else f"{name}[{number}]"
+            keys = self.read(table, agent_keys(), name=f"{label}.")
+            agents.append(AgentSource(self.prefix + label, self.origin, keys))
+        return agents
+
+    def _walk(
+        self,
+        table: Mapping[str, Any],
+        known: Mapping[str, SettingKey],
+        above: str,
+        name: str,
+        found: dict[str, Written],
+    ) -> None:
+        for part, value in table.items():
+            key = above + part
+            label = f"{self.prefix}{name}{key}"
+            if key in known:
+                found[key] = Written(_place(key, value, self.base), self.origin, label)
+            elif is_section(known, key):
+                if isinstance(value, Mapping):
+                    self._walk(value, known, key + ".", name, found)
+                else:
+                    self.problems.append(
+                        f"{label} must be a table with keys of its own, such as {_example(known, key)}"
+                    )
+            else:
+                self.problems.append(f"{label}: {_unknown(key, known)}")
+
+
+def _unknown(key: str, known: Mapping[str, SettingKey]) -> str:
+    if key == "home":
+        return "the home folder cannot be set here; use --home or RECALLD_HOME"
+    if key in top_level_keys() or is_section(top_level_keys(), key):
+        return "this key holds for all agents; write it outside [[agents]]"
+    if key in agent_keys():
+        return "this key belongs to one agent; write it under [[agents]]"
+    return f"unknown key{_did_you_mean(key, list(known))}"
+
+
+def _did_you_mean(key: str, known: Iterable[str]) -> str:
+    """A suggestion, if a known name is near: by its whole name, else by its last part wherever that lives."""
+    names = list(known)
+    by_plain_name = {_plain(name): name for name in names}
+    near = get_close_matches(_plain(key), by_plain_name, n=1, cutoff=0.8)
+    if not near:
+        by_leaf = {_plain(name.rpartition(".")[2]): name for name in reversed(names)}
+        near = get_close_matches(_plain(key.rpartition(".")[2]), by_leaf, n=1, cutoff=0.8)
+        by_plain_name = by_leaf
+    return f"; did you mean {by_plain_name[near[0]]}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    """Without case and underscores: maxResults is near max_results."""
+    return name.lower().replace("_", "")
+
+
+def _example(known: Mapping[str, SettingKey], section: str) -> str:
+    return next(key for key in known if key.startswith(f"{section}."))
+
+
+def _variable(environment: Mapping[str, str], name: str, problems: list[str]) -> Written | None:
+    value, file = environment.get(name, ""), environment.get(f"{name}_FILE", "")
+    if value and file:
+        problems.append(f"{name} and {name}_FILE are both set; keep one of them")
+        return None
+    if value:
+        return Written(value, name, name)
+    if not file:
+        return None
+    label = f"{name}_FILE"
+    try:
+        text = Path(file).expanduser().read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        problems.append(f"{label}: {file} cannot be read ({reason})")
+        return None
+    if not text:
+        problems.append(f"{label}: {file} is empty")
+        return None
+    return Written(text, label, label)
+
+
+def _parse(text: str, key: SettingKey) -> Any:
+    """A variable's text as the key's shape wants it; numbers and booleans are left to the schema."""
+    if key.shape == "value":
+        return text
+    wants_json = text.lstrip().startswith(("[", "{")) or key.shape == "table" or key.allowed == "a list of tables"
+    if not wants_json:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"must be {key.allowed}, written as JSON ({_json_trouble(error)})") from None
+    if not isinstance(value, dict if key.shape == "table" else list):
+        raise ValueError(f"must be {key.allowed}, written as JSON")  # noqa: TRY004 - it is the text that is wrong
+    return value
+
+
+def _json_trouble(error: ValueError) -> str:
+    return f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "not JSON"
+
+
+def _place(key: str, value: Any, base: Path) -> Any:
+    """Expand `~` and make paths absolute, without following symlinks; anything that is no path stays as it is."""
+    if key == "extra_paths" and isinstance(value, list | tuple):
+        return [_expanded(item) for item in value]
+    if key not in PATH_KEYS:
+        return value
+    if isinstance(value, list | tuple):
+        return [_absolute(item, base) for item in value]
+    if key == "local.model_path" and not _looks_like_a_path(value):
+        return value
+    return _absolute(value, base)
+
+
+def _looks_like_a_path(value: Any) -> bool:
+    return isinstance(value, str) and (value.startswith(("~", ".")) or os.sep in value or value.endswith(".gguf"))
+
+
+def _expanded(value: Any) -> Any:
+    return os.path.expanduser(value) if isinstance(value, str) else value  # noqa: PTH111 - relative ones stay as they are
+
+
+def _absolute(value: Any, base: Path) -> Any:
+    if not isinstance(value, str | Path) or not str(value):
+        return value
+    return os.path.normpath(base / Path(value).expanduser())
