@@ -24,8 +24,8 @@ def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> Non
         moved = indexer.generations.set_aside_damaged()
         runtime.board.report(
             "index file",
-            f"the index was damaged ({error}) and was set aside as {', '.join(str(path) for path in moved) or 'nothing'};"
-            " it is being rebuilt from the files and the cache",
+            f"the index was damaged ({error}) and was set aside ({', '.join(path.name for path in moved)}); "
+            "it is being rebuilt from the files and the cache",
             agent=agent,
         )
         log.error("index_set_aside", agent=agent, moved=[str(path) for path in moved], at=time.time())

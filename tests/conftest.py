@@ -1,0 +1,58 @@
+"""Fixtures that many tests share: a home, its settings and its private broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from schemas.settings import Settings
+from workers.broker_server import BrokerServer
+from workers.connection import connect, namespace
+from workers.names import Keys
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home folder that nothing was written to yet."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """An empty workspace with its memory folder."""
+    folder = tmp_path / "workspace"
+    (folder / "memory").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def settings(home: Path, workspace: Path) -> Settings:
+    """One agent, the deterministic stub provider, everything else as it comes."""
+    return Settings.model_validate(
+        {"home": home, "provider": "stub", "agents": [{"id": "main", "workspace": workspace, "provider": "stub"}]}
+    )
+
+
+@pytest.fixture
+def broker_server(settings: Settings) -> Iterator[BrokerServer]:
+    """The home's private Valkey, running."""
+    server = BrokerServer(settings)
+    server.ensure()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(settings: Settings, broker_server: BrokerServer) -> Iterator[redis.Redis]:
+    """A client of the home's Valkey."""
+    with connect(settings) as connected:
+        yield connected
+
+
+@pytest.fixture
+def keys(settings: Settings) -> Keys:
+    """The home's key names."""
+    return Keys(namespace(settings))

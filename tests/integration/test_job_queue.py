@@ -1,0 +1,144 @@
+"""Messages and their sweeper on a real Valkey."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import redis
+
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import BrokerUnavailable
+from schemas.settings import Settings
+from workers import job_queue
+from workers.broker_server import BrokerServer
+from workers.connection import connect
+from workers.job_queue import BrokerJobQueue
+from workers.names import INDEX_PENDING, Keys
+
+A = DocumentKey("memory", "MEMORY.md")
+B = DocumentKey("memory", "memory/b.md")
+
+
+@pytest.fixture
+def queue(client: redis.Redis, keys: Keys) -> BrokerJobQueue:
+    return BrokerJobQueue(client, keys)
+
+
+def messages(client: redis.Redis, keys: Keys, name: str) -> list[dict[str, object]]:
+    return [json.loads(raw) for raw in client.hvals(keys.messages(name))]
+
+
+def test_a_thousand_changes_of_one_agent_are_one_message(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
+) -> None:
+    for number in range(20):
+        queue.mark_changed("main", [DocumentKey("memory", f"memory/{i}.md") for i in range(50)], lane=Lane.LIVE)
+        assert number < 20
+    assert [(m["actor_name"], m["args"]) for m in messages(client, keys, "live")] == [(INDEX_PENDING, ["main", "live"])]
+
+
+def test_agents_take_turns_in_the_queue(queue: BrokerJobQueue, client: redis.Redis, keys: Keys) -> None:
+    queue.mark_changed("noisy", [DocumentKey("memory", f"memory/{i}.md") for i in range(1000)], lane=Lane.BACKFILL)
+    queue.mark_changed("quiet", [A], lane=Lane.BACKFILL)
+    order = [client.hget(keys.messages("backfill"), raw) for raw in client.lrange(f"{keys.dramatiq}:backfill", 0, -1)]
+    assert [json.loads(raw)["args"][0] for raw in order if raw] == ["noisy", "quiet"]
+
+
+def test_a_change_after_the_job_began_sends_a_new_message(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
+) -> None:
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    queue.started(INDEX_PENDING, "main", "live")
+    queue.mark_changed("main", [B], lane=Lane.LIVE)
+    assert len(messages(client, keys, "live")) == 2
+
+
+def test_a_lost_message_is_sent_again(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    client.delete(keys.messages("live"), f"{keys.dramatiq}:live")
+    assert queue.sweep() == 0, "a flag that was just set may belong to a process that is about to send"
+    monkeypatch.setattr(job_queue, "DOUBT_AFTER_SECONDS", 0.0)
+    assert queue.sweep() == 1
+    assert len(messages(client, keys, "live")) == 1
+    assert queue.sweep() == 0
+
+
+def test_a_lost_flag_does_not_strand_a_mark(queue: BrokerJobQueue, client: redis.Redis, keys: Keys) -> None:
+    queue.marks.mark("main", [A], lane=Lane.BACKFILL, now=time.time())
+    assert queue.sweep() == 1
+    assert len(messages(client, keys, "backfill")) == 1
+
+
+def test_documents_of_a_job_whose_message_is_gone_wait_again(queue: BrokerJobQueue) -> None:
+    queue.mark_changed("main", [A, B], lane=Lane.LIVE)
+    queue.marks.claim("main", lane=Lane.LIVE, job="gone", limit=2)
+    assert queue.sweep() >= 2
+    assert queue.marks.waiting("main").live == 2
+
+
+def test_documents_of_a_living_job_are_left_to_it(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
+) -> None:
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    job = str(messages(client, keys, "live")[0]["message_id"])
+    queue.marks.claim("main", lane=Lane.LIVE, job=job, limit=1)
+    assert queue.sweep() == 0
+    assert queue.marks.waiting("main").running == 1
+
+
+def test_two_homes_on_one_server_do_not_disturb_each_other(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
+) -> None:
+    other = BrokerJobQueue(client, Keys("other"))
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    assert other.marks.agents() == []
+    assert other.marks.claim("main", lane=Lane.LIVE, job="j", limit=1) == []
+    assert messages(client, Keys("other"), "live") == []
+
+
+def test_the_epoch_changes_when_the_server_lost_its_data(queue: BrokerJobQueue, client: redis.Redis) -> None:
+    before = queue.epoch()
+    assert before == queue.epoch()
+    client.flushall()
+    assert queue.epoch() not in {before, None}
+
+
+def test_an_absent_broker_is_said_so_and_nothing_is_pretended(settings: Settings, keys: Keys) -> None:
+    queue = BrokerJobQueue(connect(settings), keys)
+    with pytest.raises(BrokerUnavailable):
+        queue.mark_changed("main", [A], lane=Lane.LIVE)
+
+
+def test_the_private_server_keeps_its_marks_over_a_restart_and_is_adopted(
+    settings: Settings, broker_server: BrokerServer, queue: BrokerJobQueue
+) -> None:
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    second = BrokerServer(settings)
+    second.ensure()
+    assert not second.started, "a server that answers is adopted, not started twice"
+    broker_server.stop()
+    assert not second.answers()
+    second.ensure()
+    try:
+        assert second.started
+        assert queue.marks.pending("main").documents == 1
+    finally:
+        second.stop()
+
+
+def test_a_damaged_broker_file_is_set_aside(settings: Settings, broker_server: BrokerServer) -> None:
+    broker_server.stop()
+    folder = settings.home / "broker" / "appendonlydir"
+    for file in folder.iterdir():
+        file.write_bytes(b"this is no append-only file" * 100)
+    again = BrokerServer(settings)
+    again.ensure()
+    try:
+        assert again.answers()
+        assert list((settings.home / "broker").glob("damaged-*"))
+    finally:
+        again.stop()

@@ -1,0 +1,96 @@
+"""Pending marks on a real Valkey."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from schemas.documents import DocumentKey, Lane
+from workers.marks import PendingMarks
+from workers.names import Keys
+
+A, B, C = (DocumentKey("memory", f"memory/{name}.md") for name in "abc")
+
+
+@pytest.fixture
+def marks(client: redis.Redis, keys: Keys) -> PendingMarks:
+    return PendingMarks(client, keys)
+
+
+def test_many_marks_of_one_document_are_one_piece_of_work(marks: PendingMarks) -> None:
+    for _ in range(5):
+        marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
+    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [A]
+    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == []
+    assert marks.pending("main").documents == 1
+
+
+def test_a_mark_during_the_job_causes_exactly_one_more(marks: PendingMarks) -> None:
+    marks.mark("main", [A], lane=Lane.LIVE, now=100.0)
+    assert marks.claim("main", lane=Lane.LIVE, job="first", limit=10) == [A]
+    marks.mark("main", [A], lane=Lane.LIVE, now=101.0)
+    marks.mark("main", [A], lane=Lane.LIVE, now=102.0)
+    assert marks.claim("main", lane=Lane.LIVE, job="other", limit=10) == []
+    assert marks.finish("main", [A], job="first", now=103.0) == []
+    assert marks.claim("main", lane=Lane.LIVE, job="second", limit=10) == [A]
+    assert marks.finish("main", [A], job="second", now=104.0) == [100.0]
+    assert marks.pending("main").documents == 0
+    assert marks.agents() == []
+
+
+def test_documents_are_taken_in_the_order_they_were_given(marks: PendingMarks) -> None:
+    many = [DocumentKey("memory", f"memory/{number}.md") for number in range(1300)]
+    marks.mark("main", many, lane=Lane.BACKFILL, now=time.time())
+    taken: list[DocumentKey] = []
+    while part := marks.claim("main", lane=Lane.BACKFILL, job="j", limit=64):
+        taken += part
+    assert taken == many
+
+
+def test_a_live_mark_overtakes_the_backfill(marks: PendingMarks) -> None:
+    marks.mark("main", [A, B], lane=Lane.BACKFILL, now=time.time())
+    marks.mark("main", [B], lane=Lane.LIVE, now=time.time())
+    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [B]
+    assert marks.claim("main", lane=Lane.BACKFILL, job="j", limit=10) == [A]
+
+
+def test_a_backfill_mark_does_not_slow_a_live_one_down(marks: PendingMarks) -> None:
+    marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
+    marks.mark("main", [A], lane=Lane.BACKFILL, now=time.time())
+    assert marks.claim("main", lane=Lane.BACKFILL, job="j", limit=10) == []
+    assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [A]
+
+
+def test_what_a_dead_job_held_waits_again_and_keeps_its_age(marks: PendingMarks) -> None:
+    marks.mark("main", [A, B], lane=Lane.LIVE, now=50.0)
+    marks.claim("main", lane=Lane.LIVE, job="dead", limit=1)
+    marks.claim("main", lane=Lane.LIVE, job="alive", limit=1)
+    assert marks.recover("main", alive=["alive"], now=60.0) == 1
+    assert marks.claim("main", lane=Lane.LIVE, job="next", limit=10) == [A]
+    assert marks.pending("main").oldest_at == 50.0
+
+
+def test_a_redelivered_job_finds_what_its_first_delivery_held(marks: PendingMarks) -> None:
+    marks.mark("main", [A, B, C], lane=Lane.BACKFILL, now=time.time())
+    marks.claim("main", lane=Lane.BACKFILL, job="same", limit=2)
+    assert marks.release("main", job="same", now=time.time()) == 2
+    assert sorted(marks.claim("main", lane=Lane.BACKFILL, job="same", limit=10)) == [A, B, C]
+
+
+def test_a_job_cannot_finish_what_another_one_holds(marks: PendingMarks) -> None:
+    marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
+    marks.claim("main", lane=Lane.LIVE, job="first", limit=1)
+    marks.recover("main", alive=[], now=time.time())
+    marks.claim("main", lane=Lane.LIVE, job="second", limit=1)
+    assert marks.finish("main", [A], job="first", now=time.time()) == []
+    assert marks.pending("main").running == 1
+
+
+def test_agents_do_not_see_each_other(marks: PendingMarks) -> None:
+    marks.mark("one", [A], lane=Lane.LIVE, now=time.time())
+    marks.mark("two", [A], lane=Lane.LIVE, now=time.time())
+    assert marks.claim("one", lane=Lane.LIVE, job="j", limit=10) == [A]
+    assert marks.pending("two").running == 0
+    assert marks.agents() == ["one", "two"]
