@@ -1,0 +1,74 @@
+"""Answers without a running service: this process reads the index itself.
+
+With keywords only: loading a model or a provider's SDK for one query would take seconds, a running service has
+done it already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from memory.search.manager import SearchManager
+    from recalld.invocation import Invocation
+
+KEYWORDS_ONLY = "no service is running, so this is keywords only; `recalld up` adds search by meaning"
+
+
+def search(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
+    """Search; the answer as the service would give it, with a word on what is missing.
+
+    Raises:
+        UserError: the settings are wrong, no agent is known, or its memory cannot be opened.
+    """
+    from schemas.search import SearchRequest
+
+    by_meaning = invocation.the_agent().provider != "none"
+    manager = _keyword_manager(invocation)
+    try:
+        answer = manager.search(SearchRequest.model_validate(request))
+    finally:
+        manager.close()
+    if by_meaning:
+        answer = answer.model_copy(update={"degraded": (KEYWORDS_ONLY, *answer.degraded)})
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
+    """Read lines of a memory file; the answer as the service would give it. Raises like `search`."""
+    from schemas.search import GetRequest
+
+    manager = _keyword_manager(invocation)
+    try:
+        answer = manager.read_file(GetRequest.model_validate(request))
+    finally:
+        manager.close()
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _keyword_manager(invocation: Invocation) -> SearchManager:
+    from memory.search_manager import get_search_manager
+
+    asked = invocation.the_agent()
+    agent = asked.model_copy(update={"provider": "none", "fallback": "none"})
+    settings = invocation.settings.model_copy(update={"agents": (agent,)})
+    manager, error = get_search_manager(settings, agent.id)
+    if manager is None:
+        raise UserError(error or f"the memory of agent {agent.id!r} cannot be opened")
+    return manager
+
+
+def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
+    """The status of the asked agent, or of all. The queue is asked, too. Raises like `search`."""
+    from memory.reporting import build_status
+    from recalld.wiring import open_broker
+
+    settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
+    broker = open_broker(settings)
+    try:
+        answer = build_status(settings, broker.board, deep=deep)
+    finally:
+        broker.client.close()
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
