@@ -1,0 +1,79 @@
+# make up       run everything on this machine        make test       lint, types and tests (minutes)
+# make install  only make the environment             make test-full  what takes long
+#
+# Needs Python 3.11 to 3.14 with venv, and the package index (or a mirror that pip is configured for), once.
+
+PYTHON ?= python3
+UV ?= uv
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+# For `make up`: the folder with MEMORY.md and memory/, and optionally the agent's id, the port and the home folder.
+WORKSPACE ?= deploy/sample-workspace
+AGENT ?=
+PORT ?=
+HOME_DIR ?=
+
+.PHONY: help install install-dev up test lint test-full chaos lock clean
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+help:
+	@sed -n 's/^# \{0,1\}//;1,2p' Makefile
+
+install: $(VENV)/installed
+
+install-dev: $(VENV)/installed-dev
+
+# exec: Ctrl-C then reaches recalld once, not a shell and recalld.
+up: install
+	@exec $(BIN)/recalld up --workspace "$(WORKSPACE)" \
+		$(if $(AGENT),--agent "$(AGENT)") $(if $(PORT),--port "$(PORT)") $(if $(HOME_DIR),--home "$(HOME_DIR)")
+
+test: lint
+	$(BIN)/python -m pytest -q -m "not long"
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-full: install-dev
+	$(BIN)/python -m pytest -q -m long
+
+# Kills processes while notes change; reserved, part of test-full until then.
+chaos: install-dev
+	$(BIN)/python -m pytest -q tests/chaos
+
+# The stamps: a second run installs nothing, a changed lock or package definition does.
+$(VENV)/installed: requirements.lock pyproject.toml
+	$(call make_environment,requirements.lock)
+	@touch $@
+
+$(VENV)/installed-dev: requirements-dev.lock pyproject.toml
+	$(call make_environment,requirements-dev.lock)
+	@touch $@ $(VENV)/installed
+
+# An environment that a failed or interrupted run left half made, or whose Python is gone, is made anew.
+define make_environment
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
+		{ echo "recalld needs Python 3.11 to 3.14 and '$(PYTHON)' is not one; name one with make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing $(1) into $(VENV)"
+	@$(PIP) install --quiet --require-hashes -r $(1)
+	@$(PIP) install --quiet --no-index --no-deps --no-build-isolation -e .
+endef
+
+# Exact versions and hashes for every platform, of the oldest Python on; no host is written into them.
+LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra local --extra openai \
+	--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--no-annotate --no-header --quiet
+
+lock:
+	$(LOCK) -o requirements.lock
+	$(LOCK) --extra voyage --extra test --extra lint -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
