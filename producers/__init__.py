@@ -1,1 +1,6 @@
-"""TODO"""
+"""The outside world becomes events: files are watched, compared with the index, and what differs is queued.
+
+Nothing here reads a document or writes an index. A producer only ever says "look there".
+"""
+
+from __future__ import annotations

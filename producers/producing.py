@@ -1,0 +1,264 @@
+"""What happens with an event, wherever it comes from, and when files and index are compared."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import structlog
+
+from memory.agent_files import AgentFiles
+from memory.store.reader import StoreReader
+from producers import spool
+from producers.handing_over import HandOver
+from producers.reconciling import ReconcileReport, reconcile
+from producers.scheduling import ReconcileSchedule
+from producers.watch_report import WatchReport
+from producers.watching import Watcher, WatchMode, WatchState
+from schemas.ports import Event, JobQueue, TroubleReporter
+from schemas.settings import AgentSettings, Settings
+
+log = structlog.get_logger(__name__)
+
+#: A comparison that a moved root asks for waits so long for the move to be over.
+SETTLE_SECONDS = 1.0
+SPOOL_SECONDS = 2.0
+EPOCH_SECONDS = 5.0
+
+#: The loop looks at `stop` this often; the caller's event cannot be waited for together with our own.
+_STOP_SECONDS = 0.25
+
+
+@runtime_checkable
+class _HasEpoch(Protocol):
+    def epoch(self) -> str | None:
+        """A name of what the broker holds: another one after it lost something. None while it does not answer."""
+
+
+class Producers:
+    """The watcher's listener and the handler of events; `start` and `loop` belong to one thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queue: JobQueue,
+        troubles: TroubleReporter,
+        *,
+        indexed: Callable[[AgentSettings], StoreReader | None],
+        building: Callable[[AgentSettings], bool],
+    ) -> None:
+        self._home = settings.home
+        self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
+        self._files = {agent.id: AgentFiles(agent) for agent in self._agents.values()}
+        self._queue = queue
+        self._troubles = troubles
+        self._indexed = indexed
+        self._building = building
+        self._report = WatchReport(settings.home, self._agents, troubles)
+        self._schedule = ReconcileSchedule(
+            {agent.id: agent.sync.interval_minutes * 60 or None for agent in self._agents.values()},
+            now=time.monotonic(),
+        )
+        self._schedule_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._watcher: Watcher | None = None
+        self._epoch: str | None = None
+        self._broker_was_away = False
+        self._reconcile_troubles: dict[str, str] = {}
+        self._next_spool = self._next_epoch = 0.0
+        self.hand_over = HandOver(
+            queue,
+            troubles,
+            quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
+            on_recovered=lambda: self._request_all("the queue answers again"),
+        )
+
+    # The watcher's listener
+
+    def on_change(self, agent: str, path: str) -> None:
+        """A document may have changed; other paths are not ours."""
+        key = self._files[agent].key_of(path)
+        if key is not None:
+            self._report.event(agent)
+            self.hand_over.touch(agent, key)
+
+    def on_overflow(self) -> None:
+        """Events were lost."""
+        log.warning("file_events_lost")
+        self._report.overflow()
+        self._request_all("file events were lost")
+
+    def on_uncertain(self, agent: str) -> None:
+        """Roots came, went or changed places."""
+        self._request(agent, "what is watched changed", delay_seconds=SETTLE_SECONDS)
+
+    # Events from outside
+
+    def handle(self, event: Event) -> None:
+        """Do what an event from the inbox or the spool asks for. Events that make no sense are logged."""
+        agent = self._agents.get(event.agent)
+        if agent is None:
+            log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown agent")
+        elif event.kind == "changed" and event.paths:
+            self._changed(agent.id, event.paths)
+        elif event.kind in ("reconcile", "changed"):
+            self._request(agent.id, event.kind, urgent=True)
+        elif event.kind == "session-start":
+            if agent.sync.on_session_start:
+                self._request(agent.id, event.kind, urgent=True)
+        elif event.kind == "flush":
+            self.hand_over.flush(agent.id)
+        else:
+            log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown kind")
+
+    def _changed(self, agent: str, paths: tuple[str, ...]) -> None:
+        files = self._files[agent]
+        keys = {path: files.key_of(path) for path in paths}
+        self.hand_over.submit(agent, [key for key in keys.values() if key is not None])
+        for path, key in keys.items():
+            if key is None and files.owns_directory(Path(path)):
+                self._request(agent, "a folder changed", urgent=True)
+            elif key is None:
+                log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
+
+    # The scheduler's thread
+
+    def start(self, watcher: Watcher, stop: threading.Event) -> None:
+        """Watch every agent and compare it for the first time, one after the other.
+
+        The watch comes first, so that no change falls between the two.
+        """
+        self._watcher = watcher
+        self._watch_epoch()
+        for agent in self._agents.values():
+            if stop.is_set():
+                return
+            if agent.sync.watch:
+                watcher.add_root(agent.id, self._files[agent.id])
+            self._note_state(agent)
+            self._compare_next()
+            self._report.publish(now=time.monotonic())
+
+    def loop(self, stop: threading.Event) -> None:
+        """Compare what is due, deliver the spool and publish the state, until `stop`."""
+        while not stop.is_set():
+            self._wake.clear()
+            now = time.monotonic()
+            if now >= self._next_spool:
+                self._next_spool = now + SPOOL_SECONDS
+                self._drain_spool()
+            if now >= self._next_epoch:
+                self._next_epoch = now + EPOCH_SECONDS
+                self._watch_epoch()
+            self._report.publish(now=now)
+            if not self._compare_next():
+                self._wake.wait(_STOP_SECONDS)
+
+    def close(self) -> None:
+        """Hand over what waits and say that nobody watches any more."""
+        self.hand_over.stop()
+        self._report.close()
+
+    def _compare_next(self) -> bool:
+        with self._schedule_lock:
+            due = self._schedule.take(now=time.monotonic())
+        if due is None:
+            return False
+        agent, reason = due
+        try:
+            self._compare(self._agents[agent], reason)
+        except Exception as error:  # noqa: BLE001 - told through the troubles, and tried again
+            with self._schedule_lock:
+                pause = self._schedule.failed(agent, now=time.monotonic())
+            self._tell(agent, f"files and index could not be compared ({error}); tried again in {pause:.0f} s")
+        else:
+            with self._schedule_lock:
+                self._schedule.done(agent, now=time.monotonic())
+        return True
+
+    def _compare(self, agent: AgentSettings, reason: str) -> None:
+        if self._watcher is not None and agent.sync.watch and reason != "start":
+            self._watcher.refresh(agent.id)
+        report = reconcile(
+            agent,
+            self._files[agent.id],
+            lambda: self._indexed(agent),
+            self._queue,
+            building=lambda: self._building(agent),
+        )
+        self._note_state(agent)
+        self._report.reconciled(agent.id)
+        self._tell(agent.id, "; ".join(report.problems))
+        _log_report(report, reason)
+
+    def _note_state(self, agent: AgentSettings) -> None:
+        if not agent.sync.watch:
+            minutes = agent.sync.interval_minutes
+            instead = f"files are compared every {minutes:g} minutes" if minutes else "files are compared on demand"
+            self._report.watched(agent.id, WatchState(WatchMode.OFF, f"sync.watch is off; {instead}"))
+        elif self._watcher is not None:
+            self._report.watched(agent.id, self._watcher.state(agent.id))
+
+    def _tell(self, agent: str, message: str) -> None:
+        if self._reconcile_troubles.get(agent) == message:
+            return
+        self._reconcile_troubles[agent] = message
+        if message:
+            self._troubles.report("reconcile", message, agent=agent)
+        else:
+            self._troubles.resolve("reconcile", agent=agent)
+
+    def _drain_spool(self) -> None:
+        try:
+            drained = spool.drain(self._home, self.handle)
+        except OSError as error:
+            self._troubles.report("spool", f"the spool cannot be read: {error}")
+            return
+        if drained.set_aside:
+            self._troubles.report("spool", "; ".join(drained.set_aside))
+
+    def _watch_epoch(self) -> None:
+        """A broker that lost what it held, or was away, may have lost marks: compare everything."""
+        if not isinstance(self._queue, _HasEpoch):
+            return
+        epoch = self._ask_epoch()
+        if epoch is None:
+            self._broker_was_away = True
+            return
+        if self._broker_was_away or self._epoch not in (None, epoch):
+            log.warning("broker_came_back", lost_data=self._epoch not in (None, epoch))
+            self._report.tell_again()
+            self._reconcile_troubles.clear()
+            self._request_all("the broker came back")
+        self._broker_was_away = False
+        self._epoch = epoch
+
+    def _ask_epoch(self) -> str | None:
+        return self._queue.epoch() if isinstance(self._queue, _HasEpoch) else None
+
+    def _request(self, agent: str, reason: str, *, delay_seconds: float = 0.0, urgent: bool = False) -> None:
+        with self._schedule_lock:
+            self._schedule.request(agent, reason, now=time.monotonic(), delay_seconds=delay_seconds, urgent=urgent)
+        self._wake.set()
+
+    def _request_all(self, reason: str) -> None:
+        with self._schedule_lock:
+            self._schedule.request(self._agents, reason, now=time.monotonic())
+        self._wake.set()
+
+
+def _log_report(report: ReconcileReport, reason: str) -> None:
+    write = log.info if report.marked or report.problems else log.debug
+    write(
+        "files_compared",
+        agent=report.agent,
+        reason=reason,
+        on_disk=report.on_disk,
+        new=report.new,
+        changed=report.changed,
+        vanished=report.vanished,
+        seconds=round(report.seconds, 4),
+    )

@@ -1,0 +1,126 @@
+"""Comparing an agent's files with its index, by stat only, and queueing what differs.
+
+Events are hints and may be lost; this is what makes up for them. A document is read only when its size, time
+or inode differ from what the index remembers, and then by a worker, not here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+
+from memory.agent_files import AgentFiles, priority
+from memory.store.errors import StoreCorrupt
+from memory.store.reader import StoreReader
+from producers.handing_over import mark_in_calls
+from producers.polling_watcher import is_unlisted
+from schemas.documents import DocumentKey, FileStat, Lane
+from schemas.ports import JobQueue
+from schemas.settings import AgentSettings
+
+#: Up to so many documents that differ are as good as an edit; more of them wait in the backfill queue.
+LIVE_DOCUMENTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileReport:
+    """What a comparison found.
+
+    `on_disk` and `in_index` count documents (`in_index` is 0 when there is no index to compare with), `new`,
+    `changed` and `vanished` those that were marked, `spared` those that are absent where the disk could not be
+    listed and were therefore left alone. `problems` holds one sentence each. Times in seconds.
+    """
+
+    agent: str
+    on_disk: int
+    in_index: int
+    new: int
+    changed: int
+    vanished: int
+    spared: int
+    lane: Lane | None
+    vectors_requested: bool
+    completion_requested: bool
+    problems: tuple[str, ...]
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def marked(self) -> int:
+        """How many documents were queued."""
+        return self.new + self.changed + self.vanished
+
+
+def reconcile(
+    agent: AgentSettings,
+    files: AgentFiles,
+    indexed: Callable[[], StoreReader | None],
+    queue: JobQueue,
+    *,
+    building: Callable[[], bool] = lambda: False,
+    today: date | None = None,
+) -> ReconcileReport:
+    """Queue every document whose file and index entry differ, the most important ones first.
+
+    `indexed` opens the generation that the files must agree with, None when there is none (then everything on
+    disk is queued); the reader is closed here. `building` says whether a generation is under construction: it
+    may be whole now, so its completion is asked for.
+
+    Raises:
+        BrokerUnavailable: not everything was queued; reconcile again later.
+        StoreUnreadable, StoreBusy: the index could not be looked at.
+    """
+    began, cpu_began = time.monotonic(), time.thread_time()
+    scan = files.scan()
+    remembered, vectors_pending = _remembered(indexed)
+    new = [key for key in scan.documents if key not in remembered]
+    changed = [key for key, stat in scan.documents.items() if key in remembered and remembered[key] != stat]
+    absent = [key for key in remembered if key not in scan.documents]
+    vanished = [key for key in absent if not is_unlisted(files.path_of(key), scan)]
+
+    day = today or date.today()  # the day of the notes' names, which are local
+    marks = sorted([*new, *changed, *vanished], key=lambda key: priority(key, today=day))
+    lane = (Lane.BACKFILL if len(marks) > LIVE_DOCUMENTS else Lane.LIVE) if marks else None
+    if lane is not None:
+        mark_in_calls(queue, agent.id, marks, lane=lane)
+    elif vectors_pending:
+        queue.request_vectors(agent.id)
+    complete = building()
+    if complete:
+        queue.request_completion(agent.id)
+    return ReconcileReport(
+        agent=agent.id,
+        on_disk=len(scan.documents),
+        in_index=len(remembered),
+        new=len(new),
+        changed=len(changed),
+        vanished=len(vanished),
+        spared=len(absent) - len(vanished),
+        lane=lane,
+        vectors_requested=lane is None and vectors_pending,
+        completion_requested=complete,
+        problems=scan.problems,
+        seconds=time.monotonic() - began,
+        cpu_seconds=time.thread_time() - cpu_began,
+    )
+
+
+def _remembered(indexed: Callable[[], StoreReader | None]) -> tuple[dict[DocumentKey, FileStat], bool]:
+    """What the index knows of the files, and whether chunks wait for their vectors.
+
+    A damaged index knows nothing: the worker that gets the marks sets it aside and builds a new one.
+    """
+    try:
+        reader = indexed()
+        if reader is None:
+            return {}, False
+        try:
+            # Transcripts are not in the scan and their absence there means nothing.
+            remembered = {file.key: file.stat for file in reader.files() if file.key.source == "memory"}
+            return remembered, reader.counts().vectors_pending > 0
+        finally:
+            reader.close()
+    except StoreCorrupt:
+        return {}, False

@@ -1,0 +1,148 @@
+"""What is known about watching, for status: `home/run/watch.json`, and troubles for what is degraded.
+
+The file is one object `{agent: {mode, reason, overflows, lastEventAt, lastReconcileAt, pid}}`: mode is
+"events", "polling" or "off", times are Unix seconds or null, and `pid` is the process that watches (when it is
+gone, nobody does). It is removed at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from producers.watching import WatchMode, WatchState
+from schemas.ports import TroubleReporter
+
+log = structlog.get_logger(__name__)
+
+#: The file is written at most this often.
+WRITE_SECONDS = 1.0
+
+_OFF = WatchState(WatchMode.OFF)
+
+
+@dataclass(slots=True)
+class _Entry:
+    state: WatchState = _OFF
+    overflows: int = 0
+    overflow_open: bool = False
+    last_event_at: float | None = None
+    last_reconcile_at: float | None = None
+    told: str | None = None
+
+
+class WatchReport:
+    """Thread-safe, but `publish` and `close` belong to one thread."""
+
+    def __init__(self, home: Path, agents: Iterable[str], troubles: TroubleReporter) -> None:
+        self._path = home / "run" / "watch.json"
+        self._troubles = troubles
+        self._lock = threading.Lock()
+        self._entries = {agent: _Entry() for agent in agents}
+        self._dirty = True
+        self._written_at: float | None = None
+        self._unwritable = False
+
+    def event(self, agent: str) -> None:
+        """A document of the agent was reported by the watcher."""
+        with self._lock:
+            self._entries[agent].last_event_at = time.time()
+            self._dirty = True
+
+    def overflow(self) -> None:
+        """Events were lost; said of every agent that lives by events until its next comparison."""
+        with self._lock:
+            for entry in self._entries.values():
+                if entry.state.mode is WatchMode.EVENTS:
+                    entry.overflows += 1
+                    entry.overflow_open = True
+            self._dirty = True
+
+    def reconciled(self, agent: str) -> None:
+        """The agent's files were compared with its index: what an overflow lost was found."""
+        with self._lock:
+            entry = self._entries[agent]
+            entry.last_reconcile_at = time.time()
+            entry.overflow_open = False
+            self._dirty = True
+
+    def watched(self, agent: str, state: WatchState) -> None:
+        """How the agent is watched now."""
+        with self._lock:
+            entry = self._entries[agent]
+            self._dirty = self._dirty or entry.state != state
+            entry.state = state
+
+    def tell_again(self) -> None:
+        """Whoever keeps the troubles may have forgotten them: report them all once more at the next `publish`."""
+        with self._lock:
+            for entry in self._entries.values():
+                entry.told = None
+            self._dirty = True
+
+    def publish(self, *, now: float) -> None:
+        """Write the file if there is news and the last time is long enough ago; tell troubles that changed."""
+        with self._lock:
+            if not self._dirty or (self._written_at is not None and now - self._written_at < WRITE_SECONDS):
+                return
+            self._dirty = False
+            self._written_at = now
+            body = {agent: _as_json(entry) for agent, entry in self._entries.items()}
+            news = [(agent, message) for agent, entry in self._entries.items() if (message := _news(entry)) is not None]
+        for agent, message in news:
+            if message:
+                self._troubles.report("watch", message, agent=agent)
+            else:
+                self._troubles.resolve("watch", agent=agent)
+        self._write(body)
+
+    def close(self) -> None:
+        """Nobody watches from now on."""
+        self._path.unlink(missing_ok=True)
+
+    def _write(self, body: object) -> None:
+        hidden = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            hidden.write_text(json.dumps(body, indent=1), encoding="utf-8")
+            hidden.replace(self._path)
+        except OSError as error:
+            self._unwritable = True
+            self._troubles.report("watch-state", f"{self._path} cannot be written: {error.strerror}; free space there")
+        else:
+            if self._unwritable:
+                self._unwritable = False
+                self._troubles.resolve("watch-state")
+
+
+def _as_json(entry: _Entry) -> dict[str, object]:
+    return {
+        "mode": entry.state.mode.value,
+        "reason": entry.state.reason,
+        "overflows": entry.overflows,
+        "lastEventAt": entry.last_event_at,
+        "lastReconcileAt": entry.last_reconcile_at,
+        "pid": os.getpid(),
+    }
+
+
+def _news(entry: _Entry) -> str | None:
+    """The trouble to report, "" when there is none any more, None when the last word still holds."""
+    message = ""
+    if entry.overflow_open:
+        message = "the system's queue of file events overflowed; all files are being compared with the index"
+    elif entry.state.mode is not WatchMode.OFF and entry.state.reason is not None:
+        message = entry.state.reason
+        if entry.state.mode is WatchMode.POLLING:
+            message = f"file changes are noticed by polling: {message}"
+    if message == entry.told:
+        return None
+    entry.told = message
+    return message

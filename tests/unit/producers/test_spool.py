@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from producers.spool import drain, write_event
+from schemas.errors import BrokerUnavailable
+from schemas.ports import Event
+
+
+def test_spooled_events_are_delivered_once_and_in_order(tmp_path: Path) -> None:
+    events = [Event("changed", "main", (f"/w/memory/{number}.md", "/w/日记.md")) for number in range(5)]
+    for event in events:
+        write_event(tmp_path, event)
+    got: list[Event] = []
+    assert drain(tmp_path, got.append).delivered == 5
+    assert got == events
+    assert drain(tmp_path, got.append).delivered == 0
+    assert got == events
+
+
+def test_an_empty_home_has_nothing_to_deliver(tmp_path: Path) -> None:
+    assert drain(tmp_path, pytest.fail).delivered == 0
+
+
+def test_an_event_that_cannot_be_delivered_stays_with_all_later_ones(tmp_path: Path) -> None:
+    for kind in ("reconcile", "session-start", "changed"):
+        write_event(tmp_path, Event(kind, "main"))
+    got: list[str] = []
+
+    def deliver(event: Event) -> None:
+        if event.kind == "session-start" and not got[1:]:
+            got.append("refused")
+            raise BrokerUnavailable("away")
+        got.append(event.kind)
+
+    with pytest.raises(BrokerUnavailable):
+        drain(tmp_path, deliver)
+    drain(tmp_path, deliver)
+    assert got == ["reconcile", "refused", "session-start", "changed"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b"[]", b'{"kind": 1, "agent": "main"}', b'{"kind": "changed", "agent": "main", "paths": [1]}'],
+)
+def test_a_damaged_file_is_set_aside_with_a_reason_and_the_rest_is_delivered(tmp_path: Path, content: bytes) -> None:
+    write_event(tmp_path, Event("reconcile", "main"))
+    (tmp_path / "spool" / "0-broken.json").write_bytes(content)
+    got: list[Event] = []
+    report = drain(tmp_path, got.append)
+    assert got == [Event("reconcile", "main")]
+    assert len(report.set_aside) == 1
+    damaged = tmp_path / "spool" / "damaged"
+    assert (damaged / "0-broken.json").read_bytes() == content
+    assert "0-broken.json was set aside: " in (damaged / "0-broken.json.reason").read_text()
+    assert drain(tmp_path, got.append).set_aside == ()
+
+
+def test_nothing_but_regular_files_is_read(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"kind": "reconcile", "agent": "main"}')
+    (spool / "1-link.json").symlink_to(secret)
+    os.mkfifo(spool / "2-pipe.json")
+    (spool / "3-folder.json").mkdir()
+    report = drain(tmp_path, pytest.fail)
+    assert len(report.set_aside) == 3
+    assert drain(tmp_path, pytest.fail).set_aside == ()
+
+
+def test_a_half_written_file_is_not_looked_at_and_an_abandoned_one_is_removed(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    (spool / ".1-young.json").write_text("{")
+    (spool / ".2-old.json").write_text("{")
+    os.utime(spool / ".2-old.json", (0, 0))
+    assert drain(tmp_path, pytest.fail).set_aside == ()
+    assert [path.name for path in spool.iterdir()] == [".1-young.json"]
+
+
+def test_only_the_owner_can_read_the_spool(tmp_path: Path) -> None:
+    path = write_event(tmp_path, Event("changed", "main", ("/w/private.md",)))
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
