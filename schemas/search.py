@@ -79,7 +79,7 @@ class GetRequest(_Wire):
     """Which lines of which document to read. `startLine` is another name of `from`."""
 
     path: Annotated[str, Field(min_length=1, max_length=4096)]
-    from_: Annotated[int, Field(ge=1, alias="from")] | None = None
+    from_: Annotated[int | None, Field(ge=1, alias="from")] = None
     lines: Annotated[int, Field(ge=1, le=100_000)] | None = None
     agent: str | None = None
     session_key: str | None = None
@@ -99,10 +99,11 @@ class GetAnswer(_Wire):
 
     path: str
     text: str = ""
-    from_: int = Field(1, alias="from")
+    from_: Annotated[int, Field(alias="from")] = 1
     lines: int = 0
     total_lines: int = 0
     truncated: bool = False
     next_from: int | None = None
     disabled: bool | None = None
     error: str | None = None
+    warning: str | None = None
