@@ -47,7 +47,7 @@ def _plain(value: Any, key: SettingKey) -> Any:
     if value is None:
         return None
     if isinstance(value, Mapping):
-        return {name: MASK if key.secret else _plain(item, key) for name, item in value.items()}
+        return {name: MASK if key.secret else _plain(item, key) for name, item in value.items() if item is not None}
     if isinstance(value, SecretStr) or key.secret:
         return MASK
     if isinstance(value, BaseModel):
