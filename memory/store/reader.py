@@ -24,6 +24,18 @@ class VectorState(StrEnum):
     REFUSED = "refused"
 
 
+class VectorBackend(StrEnum):
+    """What there is to handle vectors with.
+
+    SQLITE_VEC: all is well. NUMPY: sqlite-vec cannot be loaded; stored vectors are searched all the same
+    (exactly), and new chunks stay pending. OFF: vectors are switched off.
+    """
+
+    SQLITE_VEC = "sqlite-vec"
+    NUMPY = "numpy"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
     """What the index knows of a document's source, as it was when it was read.
@@ -108,6 +120,16 @@ class DeadLetterRow:
 
 class StoreReader(ABC):
     """Read access to one generation. Safe to use from several threads. Sees only committed transactions."""
+
+    @property
+    @abstractmethod
+    def vector_backend(self) -> VectorBackend:
+        """What this process handles vectors with."""
+
+    @property
+    @abstractmethod
+    def vector_reason(self) -> str | None:
+        """Why it is not what it should be, in words for status; None when all is well."""
 
     @abstractmethod
     def meta(self, name: str) -> str | None:

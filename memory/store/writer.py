@@ -99,8 +99,14 @@ class Store(StoreReader):
         """
 
     @abstractmethod
-    def touch(self, stats: Mapping[DocumentKey, FileStat]) -> None:
-        """Remember new stats of documents whose content did not change."""
+    def touch(
+        self, stats: Mapping[DocumentKey, FileStat], *, content_hashes: Mapping[DocumentKey, str] | None = None
+    ) -> None:
+        """Remember new stats of documents whose content did not change.
+
+        With `content_hashes`, only where the index (still) holds that content: somebody else may have
+        committed an older reading in between, and a fresh stat on it would hide it for ever.
+        """
 
     @abstractmethod
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str) -> None:

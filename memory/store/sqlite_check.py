@@ -1,0 +1,76 @@
+"""Whether the tables of one SQLite generation hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apsw
+
+from memory.store import vec0_tables
+from memory.store.sqlite_rows import fetch, fetch_one, meta_value
+
+#: Findings of one kind that are listed with their ids; the rest is a number.
+MAX_LISTED_IDS = 5
+
+# Also asks FTS5 to check its own structure.
+MAX_INTEGRITY_MESSAGES = 20
+
+SELECT_CHUNK_IDS = "SELECT id FROM chunks"
+SELECT_READY_IDS = "SELECT id FROM chunks WHERE vector_state = 'ready'"
+SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
+SELECT_ORPHANS = "SELECT id FROM chunks WHERE file_id NOT IN (SELECT id FROM files)"
+SELECT_HAS_VECTORS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec'"
+
+
+def findings(connection: apsw.Connection) -> list[str]:
+    """Look at everything, as of one snapshot; one sentence per finding."""
+    connection.execute("BEGIN")
+    try:
+        return [*_integrity(connection), *_keywords(connection), *_vectors(connection), *_files(connection)]
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        return [f"the database is damaged: {error}"]
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _integrity(connection: apsw.Connection) -> Iterator[str]:
+    for (message,) in fetch(connection, f"PRAGMA integrity_check({MAX_INTEGRITY_MESSAGES:d})"):
+        # Without its extension SQLite can only say that it does not know the table.
+        if message != "ok" and "no such module: vec0" not in message:
+            yield f"integrity_check: {message}"
+
+
+def _keywords(connection: apsw.Connection) -> Iterator[str]:
+    chunks = _ids(connection, SELECT_CHUNK_IDS)
+    indexed = _ids(connection, SELECT_FTS_IDS)
+    yield from _difference("chunks without a row in chunks_fts", chunks - indexed)
+    yield from _difference("rows of chunks_fts without a chunk", indexed - chunks)
+
+
+def _vectors(connection: apsw.Connection) -> Iterator[str]:
+    ready = _ids(connection, SELECT_READY_IDS)
+    exists = fetch_one(connection, SELECT_HAS_VECTORS) is not None
+    if exists != (meta_value(connection, "dimensions") is not None):
+        yield "chunks_vec and the dimensions in meta do not agree"
+    if not exists:
+        yield from _difference("ready chunks without a row in chunks_vec", ready)
+        return
+    in_blocks, listed = vec0_tables.stored_ids(connection)
+    yield from _difference("ready chunks without a row in chunks_vec", ready - in_blocks)
+    yield from _difference("rows of chunks_vec without a ready chunk", in_blocks - ready)
+    yield from _difference("rows of chunks_vec that it does not agree on itself", in_blocks ^ listed)
+
+
+def _files(connection: apsw.Connection) -> Iterator[str]:
+    yield from _difference("chunks without a file", _ids(connection, SELECT_ORPHANS))
+
+
+def _ids(connection: apsw.Connection, statement: str) -> set[int]:
+    return {int(row[0]) for row in fetch(connection, statement)}
+
+
+def _difference(what: str, ids: set[int]) -> Iterator[str]:
+    if ids:
+        shown = ", ".join(map(str, sorted(ids)[:MAX_LISTED_IDS]))
+        yield f"{len(ids)} {what} (ids {shown}{', ...' if len(ids) > MAX_LISTED_IDS else ''})"

@@ -1,0 +1,129 @@
+"""Read-only connections to one index file, shared by the threads of a process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from memory.store.errors import StoreUnreadable
+from memory.store.options import StoreOptions
+from memory.store.reader import VectorBackend
+from memory.store.sqlite_connection import in_our_words, load_vectors, open_for_reading, translated
+
+#: Connections kept open between uses; an idle one holds two descriptors and about 100 KB.
+MAX_IDLE_CONNECTIONS = 4
+
+#: What SQLite says when it needs a -shm file and can neither read nor make one.
+_NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.PermissionsError)
+
+
+class ReadConnections:
+    """Lends connections, each to one thread at a time. Opens one at once, so that errors come at the start.
+
+    `vector_backend` and `vector_reason` say what became of sqlite-vec.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt: from the constructor, and from `borrow` when the file changed.
+    """
+
+    def __init__(self, path: Path, options: StoreOptions) -> None:
+        self._path = path
+        self._options = options
+        # Each with the number of the state of the file that it was opened in.
+        self._idle: list[tuple[apsw.Connection, int]] = []
+        self._state = 0
+        self._lent = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        # Of a file that is read as immutable: what it looked like. None in the normal way.
+        self._frozen: tuple[int, ...] | None = None
+        self.vector_backend = VectorBackend.OFF
+        self.vector_reason: str | None = "vectors are switched off (store.vector.enabled)"
+        self._idle.append((self._open(), self._state))
+
+    @contextmanager
+    def borrow(self) -> Iterator[apsw.Connection]:
+        """Lend a connection; apsw's errors come out as the store's."""
+        with translated(self._path):
+            connection, state = self._take()
+            try:
+                yield connection
+            finally:
+                self._give_back(connection, state)
+
+    def close(self) -> None:
+        """Wait for the connections that are lent, then close all."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._lent == 0)
+            self._close_idle()
+
+    def _take(self) -> tuple[apsw.Connection, int]:
+        with self._changed:
+            if self._closed:
+                raise StoreUnreadable(f"{self._path} was closed")
+            if self._frozen is not None and self._frozen != self._looks():
+                self._close_idle()
+                self._frozen = None
+                self._state += 1
+            self._lent += 1
+            state = self._state
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._open(), state
+        except BaseException:
+            self._forget_lent()
+            raise
+
+    def _give_back(self, connection: apsw.Connection, state: int) -> None:
+        with self._changed:
+            if state == self._state and len(self._idle) < MAX_IDLE_CONNECTIONS:
+                self._idle.append((connection, state))
+            else:
+                connection.close()
+        self._forget_lent()
+
+    def _forget_lent(self) -> None:
+        with self._changed:
+            self._lent -= 1
+            self._changed.notify_all()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop()[0].close()
+
+    def _open(self) -> apsw.Connection:
+        with translated(self._path):
+            try:
+                connection = open_for_reading(self._path, self._options)
+            except _NO_SHARED_MEMORY as error:
+                connection = self._open_immutable(error)
+        if self._options.vector_enabled:
+            self.vector_reason = load_vectors(connection, self._options)
+            self.vector_backend = VectorBackend.NUMPY if self.vector_reason else VectorBackend.SQLITE_VEC
+        return connection
+
+    def _open_immutable(self, error: apsw.Error) -> apsw.Connection:
+        """Open a database without its -wal and -shm files, if it is whole without them."""
+        if not self._path.is_file() or self._wal_size() > 0:
+            raise in_our_words(error, self._path) or error
+        self._frozen = self._looks()
+        return open_for_reading(self._path, self._options, immutable=True)
+
+    def _looks(self) -> tuple[int, ...]:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return ()
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, self._wal_size()
+
+    def _wal_size(self) -> int:
+        try:
+            return self._path.with_name(f"{self._path.name}-wal").stat().st_size
+        except OSError:
+            return 0

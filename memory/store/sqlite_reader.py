@@ -1,0 +1,235 @@
+"""Reading one SQLite generation. Never writes, never waits for a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import apsw
+
+from memory.segmenting import match_expression
+from memory.store import sqlite_search, vec0_tables
+from memory.store.errors import VectorSearchUnavailable
+from memory.store.options import StoreOptions
+from memory.store.reader import (
+    ChunkRow,
+    DeadLetterRow,
+    Hit,
+    IndexCounts,
+    IndexedFile,
+    PendingChunk,
+    StoredChunk,
+    StoreReader,
+    Vector,
+    VectorBackend,
+)
+from memory.store.sqlite_check import findings
+from memory.store.sqlite_pool import ReadConnections
+from memory.store.sqlite_rows import (
+    FILE_COLUMNS,
+    STORED_CHUNK_COLUMNS,
+    as_json,
+    chunk_row,
+    current_revision,
+    fetch,
+    fetch_one,
+    indexed_file,
+    meta_value,
+    name_of,
+    stored_chunk,
+)
+from schemas.documents import DocumentKey
+
+SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
+SELECT_FILES = f"SELECT {FILE_COLUMNS} FROM files"  # noqa: S608 - a constant
+
+SELECT_CHUNKS_OF = f"""
+SELECT {STORED_CHUNK_COLUMNS}
+FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)
+ORDER BY ordinal
+"""  # noqa: S608 - a constant
+
+SELECT_CHUNK_ROWS = """
+SELECT c.id, f.source, f.path, c.ordinal, c.start_line, c.end_line, c.text
+FROM chunks AS c JOIN files AS f ON f.id = c.file_id
+WHERE c.id IN (SELECT value FROM json_each(?))
+"""
+
+SELECT_PENDING = "SELECT id, text_hash, text FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
+
+# One chunk a text; any of several with the same text will do.
+SELECT_READY_BY_HASH = """
+SELECT min(id), text_hash FROM chunks
+WHERE text_hash IN (SELECT value FROM json_each(?)) AND vector_state = 'ready'
+GROUP BY text_hash
+"""
+
+SELECT_DEAD_LETTERS = """
+SELECT source, path, reason, error_class, attempts, first_at, last_at
+FROM dead_letters ORDER BY last_at DESC, source, path
+"""
+
+# The number of ready ones is what is left: counting them would read every row.
+SELECT_COUNTS = """
+SELECT
+    (SELECT count(*) FROM files),
+    (SELECT count(*) FROM chunks),
+    (SELECT count(*) FROM chunks WHERE vector_state = 'pending'),
+    (SELECT count(*) FROM chunks WHERE vector_state = 'refused'),
+    (SELECT value FROM meta WHERE name = 'last_commit_at')
+"""
+
+
+class SqliteReader(StoreReader):
+    """One generation, read-only. Works in a folder that this user cannot write, and while others write.
+
+    Raises:
+        StoreUnreadable: the file cannot be opened, or belongs to another version of recalld.
+        StoreCorrupt: the file is damaged, or is no index.
+    """
+
+    def __init__(self, path: Path, options: StoreOptions) -> None:
+        self._path = path
+        self._options = options
+        self._readers = ReadConnections(path, options)
+        self._known_dimensions: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The generation's file name, as the pointers spell it."""
+        return self._path.name
+
+    @property
+    def vector_backend(self) -> VectorBackend:
+        return self._readers.vector_backend
+
+    @property
+    def vector_reason(self) -> str | None:
+        return self._readers.vector_reason
+
+    def meta(self, name: str) -> str | None:
+        with self._readers.borrow() as connection:
+            return meta_value(connection, name)
+
+    def revision(self, key: DocumentKey) -> int:
+        with self._readers.borrow() as connection:
+            return current_revision(connection, key)
+
+    def file(self, key: DocumentKey) -> IndexedFile | None:
+        with self._readers.borrow() as connection:
+            row = fetch_one(connection, SELECT_FILE, name_of(key))
+        return indexed_file(row) if row else None
+
+    def files(self) -> Iterator[IndexedFile]:
+        # Fetched at once: a half-read statement would hold its snapshot, and the write-ahead log with it.
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_FILES)
+        return map(indexed_file, rows)
+
+    def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_CHUNKS_OF, name_of(key))
+        return [stored_chunk(row) for row in rows]
+
+    def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_CHUNK_ROWS, (as_json(ids),))
+        return {row[0]: chunk_row(row) for row in rows}
+
+    def pending_chunks(self, limit: int) -> list[PendingChunk]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_PENDING, (limit,))
+        return [PendingChunk(id=row[0], text_hash=row[1], text=row[2]) for row in rows]
+
+    def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
+        with self._readers.borrow() as connection:
+            dimensions = self._dimensions(connection)
+            if dimensions is None:
+                return {}
+            rows = fetch(connection, SELECT_READY_BY_HASH, (as_json(text_hashes),))
+            hashes = {int(row[0]): str(row[1]) for row in rows}
+            vectors = vec0_tables.vectors_of(connection, list(hashes), dimensions)
+        return {hashes[chunk_id]: vector for chunk_id, vector in vectors.items()}
+
+    def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        with self._readers.borrow() as connection:
+            if self._searchable_dimensions(connection, vector) is None or k < 1:
+                return []
+            return sqlite_search.nearest(connection, vector, k, sources)
+
+    def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
+        with self._readers.borrow() as connection:
+            dimensions = self._searchable_dimensions(connection, vector)
+            if dimensions is None or not ids:
+                return {}
+            vectors = vec0_tables.vectors_of(connection, ids, dimensions)
+        return sqlite_search.dot_products(vectors, vector)
+
+    def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        expression = match_expression(query)
+        if expression is None or k < 1:
+            return []
+        with self._readers.borrow() as connection:
+            return sqlite_search.best_texts(connection, expression, k, sources)
+
+    def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
+        expression = match_expression(query)
+        if expression is None or not ids:
+            return {}
+        with self._readers.borrow() as connection:
+            return sqlite_search.text_scores(connection, expression, ids)
+
+    def dead_letters(self) -> list[DeadLetterRow]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_DEAD_LETTERS)
+        return [DeadLetterRow(DocumentKey(row[0], row[1]), *row[2:]) for row in rows]
+
+    def counts(self) -> IndexCounts:
+        with self._readers.borrow() as connection:
+            [(files, chunks, pending, refused, last)] = fetch(connection, SELECT_COUNTS)
+        return IndexCounts(
+            files=files,
+            chunks=chunks,
+            vectors_ready=chunks - pending - refused,
+            vectors_pending=pending,
+            vectors_refused=refused,
+            last_commit_at=None if last is None else float(last),
+            disk_bytes=sum(_size(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
+        )
+
+    def change_token(self) -> object:
+        return self._path.name, self.meta("transactions")
+
+    def check(self) -> list[str]:
+        with self._readers.borrow() as connection:
+            return findings(connection)
+
+    def close(self) -> None:
+        self._readers.close()
+
+    def _dimensions(self, connection: apsw.Connection) -> int | None:
+        """None as long as the index never held a vector."""
+        if self._known_dimensions is None:
+            value = meta_value(connection, "dimensions")
+            self._known_dimensions = None if value is None else int(value)
+        return self._known_dimensions
+
+    def _searchable_dimensions(self, connection: apsw.Connection, vector: Vector) -> int | None:
+        dimensions = self._dimensions(connection)
+        if dimensions is None:
+            return None
+        if self.vector_backend is VectorBackend.OFF:
+            raise VectorSearchUnavailable(f"the index holds vectors, but {self.vector_reason}")
+        if vector.shape != (dimensions,):
+            raise VectorSearchUnavailable(
+                f"the index holds vectors of {dimensions} dimensions and the query's has {vector.size}; "
+                "`recalld rebuild` makes them one"
+            )
+        return dimensions
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,178 @@
+"""The tables of one SQLite generation, and how they came to be.
+
+`chunks_vec` is missing from the migrations: it is made when the number of dimensions is first known, in
+the transaction that brings the first vectors.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import apsw
+
+from memory.segmenting import FTS5_TOKENIZER
+
+#: Marks the file as ours ("rcld"), so that another application's database is never taken for an index.
+APPLICATION_ID = 0x72636C64
+
+#: Bytes. Vectors are kept in blobs of up to 1.5 MB; with SQLite's default of 4096 inserting is 30 times slower.
+PAGE_SIZE = 16_384
+
+#: Bytes of one vec0 chunk (rows times dimensions times 4): insert rates collapse with blobs much above it.
+MAX_VECTOR_BLOCK_BYTES = 1_572_864
+
+# Facts about the generation as name and value: fingerprint, identity, dimensions, and the counters below.
+CREATE_META = """
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID
+"""
+
+# `revision` is the number of the transaction that wrote the document last: it never repeats, not even for a
+# document that went and came back. `notes` is a JSON array.
+CREATE_FILES = """
+CREATE TABLE files (
+    id           INTEGER PRIMARY KEY,
+    source       TEXT NOT NULL,
+    path         TEXT NOT NULL,
+    size         INTEGER NOT NULL,
+    mtime_ns     INTEGER NOT NULL,
+    inode        INTEGER NOT NULL,
+    content_hash TEXT NOT NULL,
+    revision     INTEGER NOT NULL,
+    indexed_at   REAL NOT NULL,
+    notes        TEXT NOT NULL,
+    UNIQUE (source, path)
+) STRICT
+"""
+
+# AUTOINCREMENT: an id that a reader still holds must never come to mean another chunk.
+# The text comes last, so that a scan of the small columns does not walk through its overflow pages.
+CREATE_CHUNKS = """
+CREATE TABLE chunks (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    file_id      INTEGER NOT NULL,
+    ordinal      INTEGER NOT NULL,
+    start_line   INTEGER NOT NULL,
+    end_line     INTEGER NOT NULL,
+    vector_state TEXT NOT NULL CHECK (vector_state IN ('ready', 'pending', 'refused')),
+    text_hash    TEXT NOT NULL,
+    refusal      TEXT,
+    text         TEXT NOT NULL
+) STRICT
+"""
+
+CREATE_CHUNKS_BY_FILE = "CREATE INDEX chunks_by_file ON chunks (file_id, ordinal)"
+CREATE_CHUNKS_BY_HASH = "CREATE INDEX chunks_by_hash ON chunks (text_hash)"
+
+# Partial: the next chunks to embed, and the counts of status, without a scan of all chunks.
+CREATE_CHUNKS_PENDING = "CREATE INDEX chunks_pending ON chunks (id) WHERE vector_state = 'pending'"
+CREATE_CHUNKS_REFUSED = "CREATE INDEX chunks_refused ON chunks (id) WHERE vector_state = 'refused'"
+
+# Contentless: the text is in `chunks` already. What is indexed is `memory.segmenting.index_text` of it.
+CREATE_CHUNKS_FTS = f"""
+CREATE VIRTUAL TABLE chunks_fts USING fts5 (
+    text, content = '', contentless_delete = 1, tokenize = '{FTS5_TOKENIZER}'
+)
+"""
+
+CREATE_DEAD_LETTERS = """
+CREATE TABLE dead_letters (
+    source      TEXT NOT NULL,
+    path        TEXT NOT NULL,
+    reason      TEXT NOT NULL,
+    error_class TEXT NOT NULL,
+    attempts    INTEGER NOT NULL,
+    first_at    REAL NOT NULL,
+    last_at     REAL NOT NULL,
+    PRIMARY KEY (source, path)
+) STRICT, WITHOUT ROWID
+"""
+
+# `transactions` counts commits, `deletions` documents that were deleted, `last_commit_at` is Unix time.
+INITIAL_COUNTERS = "INSERT INTO meta (name, value) VALUES ('transactions', '0'), ('deletions', '0')"
+
+SELECT_META = "SELECT value FROM meta WHERE name = ?"
+SET_META = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema; its number is its place in `MIGRATIONS`, starting at 1."""
+
+    name: str
+    statements: tuple[str, ...]
+
+
+MIGRATIONS = (
+    Migration(
+        "first tables",
+        (
+            CREATE_META,
+            CREATE_FILES,
+            CREATE_CHUNKS,
+            CREATE_CHUNKS_BY_FILE,
+            CREATE_CHUNKS_BY_HASH,
+            CREATE_CHUNKS_PENDING,
+            CREATE_CHUNKS_REFUSED,
+            CREATE_CHUNKS_FTS,
+            CREATE_DEAD_LETTERS,
+            INITIAL_COUNTERS,
+        ),
+    ),
+)
+
+#: What `PRAGMA user_version` says of an index that has all migrations.
+SCHEMA_NUMBER = len(MIGRATIONS)
+
+#: The oldest schema that can still be read without migrating it; readers cannot.
+OLDEST_READABLE_SCHEMA_NUMBER = 1
+
+
+def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> int:
+    """Apply the migrations that the database does not have yet, each in a transaction of its own.
+
+    Each is recorded in `meta` as "migration:<number>" with its name and time. Several processes may
+    try at once. Returns the number of migrations applied.
+    """
+    applied = 0
+    for number, migration in enumerate(migrations, start=1):
+        if _user_version(connection) >= number:
+            continue
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _user_version(connection) < number:  # nobody else was faster
+                for statement in migration.statements:
+                    connection.execute(statement)
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                connection.execute(SET_META, (f"migration:{number}", f"{migration.name}, {when}"))
+                connection.pragma("user_version", number)
+                connection.pragma("application_id", APPLICATION_ID)
+                applied += 1
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return applied
+
+
+def create_chunks_vec(dimensions: int) -> str:
+    """The statement that makes `chunks_vec`: rowid = chunks.id, unit vectors, L2 metric.
+
+    L2 orders unit vectors like cosine does, and sqlite-vec computes it faster.
+    """
+    rows = vector_block_rows(dimensions)
+    return f"CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[{dimensions:d}], chunk_size = {rows:d})"
+
+
+def vector_block_rows(dimensions: int) -> int:
+    """Rows of one vec0 chunk: a power of two from 8 to 1024 that keeps it below `MAX_VECTOR_BLOCK_BYTES`."""
+    rows = max(8, min(1024, MAX_VECTOR_BLOCK_BYTES // (dimensions * 4)))
+    return 1 << (rows.bit_length() - 1)
+
+
+def _user_version(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version"))
