@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import redis
 import structlog
@@ -34,21 +35,20 @@ START_TIMEOUT_SECONDS = 20.0
 class BrokerServer:
     """The server that this home's processes talk to.
 
-    `started` tells whether this object started it and therefore stops it.
+    Whoever holds the owner lock stops the server at its end: the process that started it, or, when that one
+    was killed, the next process that needs the server.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._folder = settings.home / "broker"
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner_lock: IO[str] | None = None
 
     @property
-    def started(self) -> bool:
-        return self._process is not None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+    def owned(self) -> bool:
+        """Whether `stop` of this object stops the server."""
+        return self._owner_lock is not None
 
     def answers(self) -> bool:
         """Whether a server answers now."""
@@ -69,32 +69,46 @@ class BrokerServer:
             UserError: a configured server does not answer, or the private one cannot be started.
         """
         if self.answers():
+            self._adopt()
             return
         if self._settings.broker.url is not None:
             raise UserError(
                 "the broker named by REDIS_URL (broker.url) does not answer; start it, correct the URL, "
                 "or unset it to use the private one"
             )
-        with self._lock():
-            if self.answers():
-                return
-            self._start()
-
-    def alive(self) -> bool:
-        """Whether the process that this object started still runs."""
-        return self._process is not None and self._process.poll() is None
+        with self._start_lock():
+            if not self.answers():
+                self._start()
+        self._adopt()
 
     def stop(self) -> None:
-        """Stop the server if this object started it; what it holds is on disk afterwards."""
-        process, self._process = self._process, None
-        if process is None:
+        """Stop the server if it is ours to stop; what it holds is on disk afterwards."""
+        if self._owner_lock is None:
             return
-        process.terminate()
+        process, self._process = self._process, None
+        with suppress(redis.RedisError), connect(self._settings) as client:
+            client.shutdown()
+        if process is not None:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._owner_lock.close()
+        self._owner_lock = None
+
+    def _adopt(self) -> None:
+        """Become the server's owner if it has none."""
+        if self._settings.broker.url is not None or self._owner_lock is not None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        handle = (self._folder / "owner.lock").open("w")
         try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            handle.close()
+        else:
+            self._owner_lock = handle
 
     def _start(self) -> None:
         binary = _binary()
@@ -144,14 +158,16 @@ class BrokerServer:
         while time.monotonic() < deadline:
             if self.answers():
                 return True
-            if not self.alive():
+            if self._process is None or self._process.poll() is not None:
                 return False
             tick.wait(0.02)
-        self.stop()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         return False
 
     @contextmanager
-    def _lock(self) -> Iterator[None]:
+    def _start_lock(self) -> Iterator[None]:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._folder.chmod(0o700)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -11,6 +13,7 @@ import redis
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
+from tests.daemon import REPOSITORY
 from workers import job_queue
 from workers.broker_server import BrokerServer
 from workers.connection import connect
@@ -80,9 +83,7 @@ def test_documents_of_a_job_whose_message_is_gone_wait_again(queue: BrokerJobQue
     assert queue.marks.waiting("main").live == 2
 
 
-def test_documents_of_a_living_job_are_left_to_it(
-    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
-) -> None:
+def test_documents_of_a_living_job_are_left_to_it(queue: BrokerJobQueue, client: redis.Redis, keys: Keys) -> None:
     queue.mark_changed("main", [A], lane=Lane.LIVE)
     job = str(messages(client, keys, "live")[0]["message_id"])
     queue.marks.claim("main", lane=Lane.LIVE, job=job, limit=1)
@@ -113,21 +114,35 @@ def test_an_absent_broker_is_said_so_and_nothing_is_pretended(settings: Settings
         queue.mark_changed("main", [A], lane=Lane.LIVE)
 
 
-def test_the_private_server_keeps_its_marks_over_a_restart_and_is_adopted(
+def test_the_private_server_keeps_its_marks_over_a_restart(
     settings: Settings, broker_server: BrokerServer, queue: BrokerJobQueue
 ) -> None:
     queue.mark_changed("main", [A], lane=Lane.LIVE)
     second = BrokerServer(settings)
     second.ensure()
-    assert not second.started, "a server that answers is adopted, not started twice"
+    assert not second.owned, "a server that has an owner is used, not taken"
     broker_server.stop()
     assert not second.answers()
     second.ensure()
     try:
-        assert second.started
+        assert second.owned
         assert queue.marks.pending("main").documents == 1
     finally:
         second.stop()
+
+
+def test_a_server_whose_owner_was_killed_is_adopted_and_stopped_by_the_next_one(settings: Settings) -> None:
+    code = (
+        "import os, sys; from schemas.settings import Settings; from workers.broker_server import BrokerServer\n"
+        f"server = BrokerServer(Settings(home={str(settings.home)!r})); server.ensure(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False)
+    heir = BrokerServer(settings)
+    assert heir.answers(), "the server outlives its owner"
+    heir.ensure()
+    assert heir.owned
+    heir.stop()
+    assert not heir.answers()
 
 
 def test_a_damaged_broker_file_is_set_aside(settings: Settings, broker_server: BrokerServer) -> None:

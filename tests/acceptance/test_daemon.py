@@ -1,0 +1,172 @@
+"""One command, notes in, answers out: the whole of recalld as a person uses it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import Daemon, recalld
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def daemon(home: Path, workspace: Path) -> Iterator[Daemon]:
+    (workspace / "MEMORY.md").write_text("# Memory\n\nThe gateway listens on port 18789.\n", encoding="utf-8")
+    with Daemon(home, workspace) as running:
+        wait_until(lambda: running.found("gateway port 18789", "MEMORY.md"), timeout=30)
+        yield running
+
+
+def test_a_note_is_found_after_writing_editing_renaming_and_gone_after_deleting(daemon: Daemon) -> None:
+    note = daemon.write("memory/2026-11-20.md", "# Friday\n\nWe chose Postgres because of pgvector.\n")
+    wait_until(lambda: daemon.found("why Postgres", "memory/2026-11-20.md"), timeout=20)
+
+    daemon.write("memory/2026-11-20.md", "# Friday\n\n数据库迁移推迟到下个月，因为测试环境内存不足。\n")
+    wait_until(lambda: daemon.found("数据库迁移 推迟", "memory/2026-11-20.md"), timeout=20)
+    assert not any("Postgres" in result["snippet"] for result in daemon.search("why Postgres"))
+
+    note.rename(daemon.workspace / "memory" / "migration.md")
+    wait_until(lambda: daemon.found("数据库迁移", "memory/migration.md"), timeout=20)
+    wait_until(lambda: not daemon.found("数据库迁移", "memory/2026-11-20.md"), timeout=20)
+
+    (daemon.workspace / "memory" / "migration.md").unlink()
+    wait_until(lambda: not daemon.found("数据库迁移", "memory/migration.md"), timeout=20)
+
+
+def test_results_say_the_exact_lines_and_get_reads_them(daemon: Daemon) -> None:
+    lines = [f"line {number}" for number in range(1, 41)]
+    lines[24] = "the incident INC-4711 was caused by a full disk"
+    daemon.write("memory/incident.md", "\n".join(lines) + "\n")
+    wait_until(lambda: daemon.found("INC-4711", "memory/incident.md"), timeout=20)
+    result = next(found for found in daemon.search("INC-4711") if found["path"] == "memory/incident.md")
+    assert result["startLine"] <= 25 <= result["endLine"]
+    read = daemon.run("get", "memory/incident.md", "--from", "25", "--lines", "1")
+    assert read.returncode == 0
+    assert "INC-4711" in read.stdout
+    assert "line 24" not in read.stdout
+
+
+def test_what_happened_while_nothing_ran_is_found_at_the_next_start(home: Path, workspace: Path) -> None:
+    daemon = Daemon(home, workspace)
+    daemon.write("memory/before.md", "The walrus sleeps at noon.\n")
+    with daemon:
+        wait_until(lambda: daemon.found("walrus", "memory/before.md"), timeout=30)
+    daemon.write("memory/between.md", "The pelican came while nobody looked.\n")
+    (workspace / "memory" / "before.md").unlink()
+    with daemon:
+        wait_until(lambda: daemon.found("pelican", "memory/between.md"), timeout=30)
+        wait_until(lambda: not daemon.found("walrus", "memory/before.md"), timeout=30)
+
+
+@pytest.mark.parametrize("name", ["watch", "work", "serve", "broker"])
+def test_a_killed_process_comes_back_and_nothing_is_lost(daemon: Daemon, name: str) -> None:
+    daemon.write("memory/early.md", "Early: the tapir was fed.\n")
+    (pid,) = [daemon.broker_pid()] if name == "broker" else daemon.children(name)
+    os.kill(pid, signal.SIGKILL)
+    daemon.write("memory/late.md", "Late: the okapi was fed.\n")
+    for query, path in (("tapir", "memory/early.md"), ("okapi", "memory/late.md")):
+        wait_until(lambda query=query, path=path: daemon.running() and daemon.found(query, path), timeout=60, what=path)
+    wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+    deep = daemon.run("status", "--deep", "--json")
+    assert '"integrity":[]' in deep.stdout.replace(" ", "").replace("\n", ""), deep.stdout
+
+
+def test_children_end_when_the_supervisor_is_killed_and_the_next_start_goes_on(daemon: Daemon) -> None:
+    children = [pid for name in ("watch", "work", "serve") for pid in daemon.children(name)]
+    assert len(children) == 3
+    daemon.kill()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), timeout=40)
+    daemon.write("memory/after.md", "After the crash the ibex was found.\n")
+    daemon.start()
+    wait_until(lambda: daemon.found("ibex", "memory/after.md"), timeout=30)
+
+
+def test_ctrl_c_drains_stops_everything_and_ends_well(home: Path, workspace: Path) -> None:
+    daemon = Daemon(home, workspace)
+    daemon.start()
+    assert daemon.process is not None
+    broker, children = (
+        daemon.broker_pid(),
+        [pid for name in ("watch", "work", "serve") for pid in daemon.children(name)],
+    )
+    assert daemon.stop() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in [broker, *children])
+    assert "stopped" in daemon.said()
+
+
+def test_search_without_a_daemon_reads_the_index_itself_and_says_so(daemon: Daemon) -> None:
+    daemon.stop()
+    answer = daemon.run("search", "gateway port")
+    assert answer.returncode == 0
+    assert "MEMORY.md" in answer.stdout
+    assert "recalld up" in answer.stdout + answer.stderr
+
+
+def test_a_second_up_on_the_same_home_is_refused_in_one_sentence(daemon: Daemon) -> None:
+    second = daemon.run("up", "--workspace", str(daemon.workspace))
+    assert second.returncode == 1
+    assert "already runs" in second.stderr
+    assert second.stderr.count("\n") == 1
+    daemon.running()
+
+
+def test_a_port_in_use_is_told_before_anything_starts(daemon: Daemon, tmp_path: Path) -> None:
+    import json
+
+    port = json.loads((daemon.home / "run" / "service.json").read_text())["port"]
+    other = recalld("up", "--workspace", str(daemon.workspace), "--port", str(port), home=tmp_path / "other-home")
+    assert other.returncode == 1
+    assert str(port) in other.stderr
+    assert "--port" in other.stderr
+    assert other.stderr.count("\n") == 1
+
+
+def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_path: Path) -> None:
+    url = f"unix://{daemon.home / 'broker' / 'valkey.sock'}"
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "memory").mkdir(parents=True)
+    with Daemon(tmp_path / "home-2", elsewhere, environment={"REDIS_URL": url}) as second:
+        second.write("memory/own.md", "Only here: the quokka smiled.\n")
+        daemon.write("memory/own.md", "Only there: the numbat yawned.\n")
+        wait_until(lambda: second.found("quokka", "memory/own.md"), timeout=30)
+        wait_until(lambda: daemon.found("numbat", "memory/own.md"), timeout=30)
+        assert not second.search("numbat") or not any("numbat" in r["snippet"] for r in second.search("numbat"))
+        assert not any("quokka" in r["snippet"] for r in daemon.search("quokka"))
+
+
+def test_a_damaged_index_is_set_aside_and_everything_is_found_again(daemon: Daemon) -> None:
+    daemon.stop()
+    folder = daemon.home / "indexes" / "main"
+    (index,) = folder.glob("*.sqlite")
+    for sidecar in folder.glob("*.sqlite-*"):
+        sidecar.unlink()
+    index.write_bytes(b"\x00garbage\xff" * 5000)
+    daemon.write("memory/new.md", "A new note about the capybara.\n")
+    daemon.start()
+    wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"), timeout=40)
+    wait_until(lambda: daemon.found("capybara", "memory/new.md"), timeout=40)
+    assert list(folder.glob("*corrupt*"))
+
+
+def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daemon) -> None:
+    daemon.write("memory/a.md", "The first heron.\n")
+    wait_until(lambda: daemon.found("heron", "memory/a.md"), timeout=20)
+    shutil.rmtree(daemon.workspace / "memory")
+    wait_until(lambda: not daemon.found("heron", "memory/a.md"), timeout=20)
+    daemon.write("memory/deep/b.md", "The second heron.\n")
+    wait_until(lambda: daemon.found("heron", "memory/deep/b.md"), timeout=20)
+
+
+def test_rebuild_keeps_answering_and_pays_nothing_twice(daemon: Daemon) -> None:
+    daemon.write("memory/kept.md", "The marmot kept its place.\n")
+    wait_until(lambda: daemon.found("marmot", "memory/kept.md"), timeout=20)
+    before = daemon.status()["index"]["generation"]
+    rebuilt = daemon.run("rebuild", "--json")
+    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
+    assert daemon.found("marmot", "memory/kept.md")
+    wait_until(lambda: daemon.status()["index"]["generation"] != before, timeout=20)

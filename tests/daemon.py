@@ -1,0 +1,188 @@
+"""A whole recalld on one machine, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+#: Debounce of the tests; the product's is 1.5 s.
+DEBOUNCE_MS = 150
+
+
+def recalld(
+    *arguments: str, home: Path, environment: Mapping[str, str] | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run one command and return what it printed; never raises for its exit code."""
+    return subprocess.run(
+        [sys.executable, "-m", "recalld", "--home", str(home), *arguments],
+        cwd=REPOSITORY,
+        env=clean_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without what would change recalld's settings."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RECALLD_")
+        and not name.endswith("_API_KEY")
+        and name not in {"REDIS_URL", "OPENAI_BASE_URL"}
+    }
+    return {**kept, **(extra or {})}
+
+
+class Daemon:
+    """`recalld up` with the deterministic stub provider and a short debounce."""
+
+    def __init__(
+        self, home: Path, workspace: Path, *, config: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.home = home
+        self.workspace = workspace
+        self.environment = environment
+        self.config = home.parent / f"{home.name}.toml"
+        self.config.write_text(
+            f'provider = "stub"\n{config}\n[sync]\nwatch_debounce_ms = {DEBOUNCE_MS}\n', encoding="utf-8"
+        )
+        self.process: subprocess.Popen[str] | None = None
+        self.printed = home.parent / f"{home.name}.out"
+
+    def __enter__(self) -> Daemon:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        with self.printed.open("a") as output:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "recalld",
+                    *self.options(),
+                    "up",
+                    "--workspace",
+                    str(self.workspace),
+                    "--port",
+                    "0",
+                ],
+                cwd=REPOSITORY,
+                env=clean_environment(self.environment),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        wait_until(lambda: self.running() and "Ctrl-C" in self.printed.read_text(), timeout=60, what=self.said())
+
+    def stop(self) -> int:
+        """Ctrl-C; returns the exit code."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(timeout=60)
+        self.process = None
+        return code
+
+    def kill(self) -> None:
+        """kill -9 of the supervisor itself."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=30)
+        self.process = None
+
+    def running(self) -> bool:
+        """True while it runs; an early end is an error with what it said."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"up ended with {self.process.returncode}: {self.said()}")
+        return True
+
+    def said(self) -> str:
+        """Everything that it printed."""
+        return self.printed.read_text() if self.printed.exists() else ""
+
+    def options(self) -> list[str]:
+        return ["--config", str(self.config), "--home", str(self.home)]
+
+    def run(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run another recalld command against the same home."""
+        return subprocess.run(
+            [sys.executable, "-m", "recalld", *self.options(), *arguments],
+            cwd=REPOSITORY,
+            env=clean_environment(self.environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def search(self, query: str, *arguments: str) -> list[dict[str, Any]]:
+        """The results of `recalld search --json`."""
+        answer = self.run("search", query, "--json", *arguments)
+        assert answer.returncode in {0, 3}, answer.stderr
+        return list(json.loads(answer.stdout)["results"])
+
+    def found(self, query: str, path: str) -> bool:
+        """Whether the query finds that document."""
+        return any(result["path"] == path for result in self.search(query))
+
+    def status(self) -> dict[str, Any]:
+        """The first agent's part of `recalld status --json`."""
+        answer = self.run("status", "--json")
+        return dict(json.loads(answer.stdout)["agents"][0])
+
+    def children(self, name: str) -> list[int]:
+        """Process ids of the children that run this command."""
+        assert self.process is not None
+        return [pid for pid in descendants(self.process.pid) if name in arguments_of(pid)]
+
+    def broker_pid(self) -> int:
+        """The private Valkey's process id."""
+        folder = str(self.home / "broker")
+        for entry in Path("/proc").iterdir():
+            words = arguments_of(int(entry.name)) if entry.name.isdigit() else [""]
+            if "valkey" in words[0] and any(folder in word for word in words):
+                return int(entry.name)
+        raise AssertionError("no broker runs")
+
+    def write(self, path: str, text: str) -> Path:
+        """Write a note of the workspace."""
+        file = self.workspace / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return file
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below this one."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        below = [int(child) for task in tasks for child in (task / "children").read_text("ascii").split()]
+    except OSError:
+        return []
+    return below + [deeper for child in below for deeper in descendants(child)]
+
+
+def arguments_of(pid: int) -> Sequence[str]:
+    """The command line of a process, empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0") or [""]
+    except OSError:
+        return [""]
