@@ -94,7 +94,9 @@ events = st.lists(
 
 
 @given(events)
-def test_every_window_is_handed_over_exactly_once_and_only_when_due(steps: list[tuple[str, str, DocumentKey, float]]) -> None:
+def test_every_window_is_handed_over_exactly_once_and_only_when_due(
+    steps: list[tuple[str, str, DocumentKey, float]],
+) -> None:
     core = debouncer()
     open_windows: dict[tuple[str, DocumentKey], tuple[float, float]] = {}
     now = 0.0

@@ -44,7 +44,14 @@ def test_an_event_that_cannot_be_delivered_stays_with_all_later_ones(tmp_path: P
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff\xfe", b"[]", b'{"kind": 1, "agent": "main"}', b'{"kind": "changed", "agent": "main", "paths": [1]}'],
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b'{"kind": 1, "agent": "main"}',
+        b'{"kind": "changed", "agent": "main", "paths": [1]}',
+    ],
 )
 def test_a_damaged_file_is_set_aside_with_a_reason_and_the_rest_is_delivered(tmp_path: Path, content: bytes) -> None:
     write_event(tmp_path, Event("reconcile", "main"))

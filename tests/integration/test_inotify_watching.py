@@ -1,0 +1,555 @@
+"""The real inotify, on real folders."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from memory.agent_files import AgentFiles
+from producers.falling_back import FallingBackWatcher, open_watcher
+from producers.watching import WatchMode
+from schemas.settings import AgentSettings
+from tests.waiting import wait_until
+
+if sys.platform != "linux":
+    pytest.skip("inotify is Linux's", allow_module_level=True)
+
+import ctypes
+
+from watchdog.observers import inotify_c
+
+from producers.inotify_watcher import InotifyWatcher
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str]] = []
+        self.overflows = 0
+        self.uncertain: list[str] = []
+
+    def on_change(self, agent: str, path: str) -> None:
+        self.changes.append((agent, path))
+
+    def on_overflow(self) -> None:
+        self.overflows += 1
+
+    def on_uncertain(self, agent: str) -> None:
+        self.uncertain.append(agent)
+
+
+class Desk:
+    """A workspace that is watched."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.workspace = root / "workspace"
+        self.memory = self.workspace / "memory"
+        self.heard = Heard()
+        self.marks = itertools.count()
+        self.watcher: FallingBackWatcher = open_watcher(self.heard, poll_interval_seconds=0.02)
+
+    def watch(self, *extra_paths: str, agent: str = "main", workspace: Path | None = None) -> AgentFiles:
+        files = AgentFiles(
+            AgentSettings(id=agent, workspace=workspace or self.workspace, extra_paths=tuple(extra_paths))
+        )
+        self.watcher.add_root(agent, files)
+        return files
+
+    @property
+    def native(self) -> InotifyWatcher:
+        native = self.watcher._native
+        assert isinstance(native, InotifyWatcher)
+        return native
+
+    def directories(self) -> list[str]:
+        return sorted(os.path.relpath(path, self.workspace) for path in self.native.watched_directories())
+
+    def paths(self, agent: str = "main") -> set[str]:
+        heard = {os.path.relpath(path, self.workspace) for owner, path in self.heard.changes if owner == agent}
+        return {path for path in heard if not path.startswith("settled-")}
+
+    def wait_for(self, *paths: str, agent: str = "main") -> None:
+        wait_until(lambda: set(paths) <= self.paths(agent), what=f"{paths} in {self.paths(agent)}", timeout=5)
+
+    def settle(self) -> set[str]:
+        """Let everything that happened until now be heard, and return what was: the kernel keeps the order."""
+        mark = self.workspace / f"settled-{next(self.marks)}.md"
+        mark.touch()
+        wait_until(lambda: ("main", str(mark)) in self.heard.changes)
+        heard = self.paths()
+        self.heard.changes.clear()
+        return heard
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    desk.memory.mkdir(parents=True)
+    yield desk
+    desk.watcher.close()
+
+
+def write(path: Path, text: str = "text") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_writing_appending_and_deleting_are_heard(desk: Desk) -> None:
+    desk.watch()
+    note = write(desk.memory / "a.md")
+    desk.wait_for("memory/a.md")
+    desk.settle()
+    with note.open("a") as file:
+        file.write("more")
+    desk.wait_for("memory/a.md")
+    desk.settle()
+    note.unlink()
+    desk.wait_for("memory/a.md")
+    assert desk.settle() == {"memory/a.md"}
+
+
+def test_the_long_term_memory_beside_the_folder_is_heard(desk: Desk) -> None:
+    desk.watch()
+    write(desk.workspace / "MEMORY.md")
+    desk.wait_for("MEMORY.md")
+
+
+def test_an_atomic_save_is_heard(desk: Desk) -> None:
+    write(desk.memory / "a.md")
+    desk.watch()
+    write(desk.memory / ".a.md.tmp", "new").rename(desk.memory / "a.md")
+    desk.wait_for("memory/a.md")
+
+
+def test_a_save_with_backups_the_way_vim_does_it_is_heard(desk: Desk) -> None:
+    note = write(desk.memory / "a.md")
+    desk.watch()
+    write(desk.memory / "4913").unlink()
+    note.rename(desk.memory / "a.md~")
+    write(note, "new")
+    (desk.memory / "a.md~").unlink()
+    assert desk.settle() == {"memory/a.md"}
+
+
+def test_renaming_within_into_and_out_of_the_folder_is_heard(desk: Desk) -> None:
+    write(desk.memory / "a.md")
+    outside = write(desk.root / "outside.md")
+    desk.watch()
+    (desk.memory / "a.md").rename(desk.memory / "b.md")
+    assert desk.settle() == {"memory/a.md", "memory/b.md"}
+    outside.rename(desk.memory / "c.md")
+    assert desk.settle() == {"memory/c.md"}
+    (desk.memory / "c.md").rename(outside)
+    assert desk.settle() == {"memory/c.md"}
+
+
+def test_a_folder_moved_in_is_heard_with_all_that_is_in_it_and_watched_from_then_on(desk: Desk) -> None:
+    desk.watch()
+    write(desk.root / "elsewhere" / "a.md")
+    write(desk.root / "elsewhere" / "deep" / "b.md")
+    (desk.root / "elsewhere").rename(desk.memory / "project")
+    assert desk.settle() == {"memory/project/a.md", "memory/project/deep/b.md"}
+    write(desk.memory / "project/deep/c.md")
+    assert desk.settle() == {"memory/project/deep/c.md"}
+
+
+def test_a_folder_moved_out_is_heard_with_all_that_was_in_it_and_watched_no_longer(desk: Desk) -> None:
+    write(desk.memory / "project/a.md")
+    write(desk.memory / "project/deep/b.md")
+    desk.watch()
+    (desk.memory / "project").rename(desk.root / "elsewhere")
+    assert desk.settle() == {"memory/project/a.md", "memory/project/deep/b.md"}
+    write(desk.root / "elsewhere/deep/b.md", "more")
+    assert desk.settle() == set()
+    assert desk.directories() == [".", "memory"]
+
+
+def test_a_folder_renamed_within_is_heard_under_both_names_and_watched_under_the_new_one(desk: Desk) -> None:
+    write(desk.memory / "old/deep/a.md")
+    desk.watch()
+    (desk.memory / "old").rename(desk.memory / "new")
+    assert desk.settle() == {"memory/old/deep/a.md", "memory/new/deep/a.md"}
+    write(desk.memory / "new/deep/a.md", "more")
+    assert desk.settle() == {"memory/new/deep/a.md"}
+    assert desk.directories() == [".", "memory", "memory/new", "memory/new/deep"]
+
+
+def test_a_file_known_from_an_event_only_is_reported_when_its_folder_moves_away(desk: Desk) -> None:
+    (desk.memory / "project").mkdir()
+    desk.watch()
+    write(desk.memory / "project/late.md")
+    desk.settle()
+    (desk.memory / "project").rename(desk.root / "elsewhere")
+    assert desk.settle() == {"memory/project/late.md"}
+
+
+def test_a_deleted_folder_is_heard_file_by_file(desk: Desk) -> None:
+    write(desk.memory / "project/a.md")
+    write(desk.memory / "project/deep/b.md")
+    desk.watch()
+    shutil.rmtree(desk.memory / "project")
+    assert desk.settle() == {"memory/project/a.md", "memory/project/deep/b.md"}
+    assert desk.directories() == [".", "memory"]
+
+
+def test_the_memory_folder_may_be_deleted_and_made_anew_again_and_again(desk: Desk) -> None:
+    desk.watch()
+    for name in ("a", "b", "c"):
+        write(desk.memory / f"deep/{name}.md")
+        desk.wait_for(f"memory/deep/{name}.md")
+        shutil.rmtree(desk.memory)
+        write(desk.memory / f"deep/{name}{name}.md")
+        desk.wait_for(f"memory/deep/{name}{name}.md")
+        desk.settle()
+    assert desk.directories() == [".", "memory", "memory/deep"]
+
+
+def test_a_memory_folder_created_after_the_start_is_watched(desk: Desk) -> None:
+    desk.memory.rmdir()
+    desk.watch()
+    write(desk.memory / "deep/a.md")
+    desk.wait_for("memory/deep/a.md")
+    desk.settle()
+    write(desk.memory / "deep/b.md")
+    assert desk.settle() == {"memory/deep/b.md"}
+
+
+def test_a_workspace_created_after_the_start_is_watched(desk: Desk) -> None:
+    workspace = desk.root / "not/yet/there"
+    desk.watch(workspace=workspace)
+    write(workspace / "memory/a.md")
+    desk.wait_for(os.path.relpath(workspace / "memory/a.md", desk.workspace))
+    wait_until(lambda: "main" in desk.heard.uncertain)
+    desk.heard.changes.clear()
+    write(workspace / "memory/b.md")
+    desk.wait_for(os.path.relpath(workspace / "memory/b.md", desk.workspace))
+
+
+def test_a_workspace_moved_away_and_replaced_is_followed_by_name(desk: Desk) -> None:
+    write(desk.memory / "old.md")
+    desk.watch()
+    desk.workspace.rename(desk.root / "aside")
+    write(desk.workspace / "memory/new.md")
+    desk.wait_for("memory/old.md", "memory/new.md")
+    desk.settle()
+    write(desk.root / "aside/memory/old.md", "more")
+    write(desk.workspace / "memory/new.md", "more")
+    assert desk.settle() == {"memory/new.md"}
+    assert "main" in desk.heard.uncertain
+
+
+def test_a_replaced_folder_above_the_workspace_is_noticed_by_the_next_refresh(desk: Desk) -> None:
+    workspace = desk.root / "above/workspace"
+    write(workspace / "memory/old.md")
+    desk.watch(workspace=workspace)
+    (desk.root / "above").rename(desk.root / "aside")
+    new = write(workspace / "memory/new.md")
+    desk.watcher.refresh("main")
+    desk.heard.changes.clear()
+    write(new, "more")
+    desk.wait_for(os.path.relpath(new, desk.workspace))
+    assert not any("aside" in path for path in desk.native.watched_directories())
+    write(desk.root / "aside/workspace/memory/old.md", "more")
+    write(new, "even more")
+    assert not any(path.endswith("old.md") for _, path in desk.heard.changes)
+
+
+def test_ignored_folders_get_no_watch(desk: Desk) -> None:
+    for name in ("node_modules/pkg/docs", ".git/objects", ".venv/lib"):
+        write(desk.memory / name / "readme.md")
+    write(desk.memory / "kept/a.md")
+    desk.watch()
+    assert desk.directories() == [".", "memory", "memory/kept"]
+    write(desk.memory / "later/node_modules/pkg/readme.md")
+    assert desk.settle() == set()
+    assert desk.directories() == [".", "memory", "memory/kept", "memory/later"]
+
+
+def test_folders_of_the_workspace_beside_the_memory_get_no_watch(desk: Desk) -> None:
+    write(desk.workspace / "src/deep/readme.md")
+    desk.watch()
+    write(desk.workspace / "build/out.md")
+    assert desk.settle() == set()
+    assert desk.directories() == [".", "memory"]
+
+
+def test_a_symlinked_folder_is_not_followed(desk: Desk) -> None:
+    target = desk.root / "elsewhere"
+    write(target / "secret.md")
+    (desk.memory / "early").symlink_to(target)
+    desk.watch()
+    (desk.memory / "late").symlink_to(target)
+    write(target / "secret.md", "more")
+    assert desk.settle() == set()
+    assert desk.directories() == [".", "memory"]
+
+
+def test_extra_folders_and_files_are_heard_present_and_to_come(desk: Desk) -> None:
+    write(desk.workspace / "notes/deep/a.md")
+    desk.watch("notes", "single.md", "later")
+    write(desk.workspace / "notes/deep/b.md")
+    write(desk.workspace / "single.md")
+    write(desk.workspace / "later/c.md")
+    desk.wait_for("notes/deep/b.md", "single.md", "later/c.md")
+
+
+def test_opened_and_read_files_cause_no_event(desk: Desk) -> None:
+    note = write(desk.memory / "a.md")
+    desk.watch()
+    for _ in range(3):
+        note.read_bytes()
+        list(desk.memory.iterdir())
+    assert desk.settle() == set()
+
+
+def test_files_that_are_no_notes_cause_no_event(desk: Desk) -> None:
+    desk.watch()
+    for name in ("memory/a.txt", "memory/a.md.swp", "run.log"):
+        write(desk.workspace / name)
+    assert desk.settle() == set()
+
+
+def test_no_file_is_missed_in_folders_that_are_made_and_filled_at_once(desk: Desk) -> None:
+    desk.watch()
+    expected = set()
+    for number in range(60):
+        path = f"memory/{number % 7}/{number % 5}/{number}/note.md"
+        write(desk.workspace / path)
+        expected.add(path)
+    desk.wait_for(*expected)
+
+
+def test_folders_moved_about_wildly_are_watched_where_they_end(desk: Desk) -> None:
+    write(desk.memory / "a/x.md")
+    write(desk.memory / "b/y.md")
+    desk.watch()
+    for _ in range(20):
+        (desk.memory / "a").rename(desk.memory / "t")
+        (desk.memory / "b").rename(desk.memory / "a")
+        (desk.memory / "t").rename(desk.memory / "b")
+    desk.settle()
+    assert desk.directories() == [".", "memory", "memory/a", "memory/b"]
+    write(desk.memory / "a/1.md")
+    write(desk.memory / "b/2.md")
+    assert desk.settle() == {"memory/a/1.md", "memory/b/2.md"}
+
+
+def test_two_agents_over_one_folder_both_hear_and_one_may_leave(desk: Desk) -> None:
+    desk.watch(agent="main")
+    desk.watch(agent="other", workspace=desk.root / "other-workspace")
+    desk.watch(str(desk.memory), agent="other", workspace=desk.root / "other-workspace")
+    write(desk.memory / "deep/a.md")
+    desk.wait_for("memory/deep/a.md", agent="main")
+    desk.wait_for("memory/deep/a.md", agent="other")
+    desk.watcher.remove_root("main")
+    desk.heard.changes.clear()
+    write(desk.memory / "deep/b.md")
+    desk.wait_for("memory/deep/b.md", agent="other")
+    assert desk.paths("main") == set()
+    assert "." not in desk.directories()
+
+
+def test_one_folder_under_two_names_is_heard_under_both(desk: Desk) -> None:
+    alias = desk.root / "alias"
+    alias.symlink_to(desk.root)
+    write(desk.root / "shared/a.md")
+    desk.watch(str(desk.root / "shared"), agent="main")
+    desk.watch(str(alias / "shared"), agent="other", workspace=desk.root / "other-workspace")
+    write(desk.root / "shared/a.md", "more")
+    wait_until(lambda: {agent for agent, _ in desk.heard.changes} == {"main", "other"}, timeout=5)
+
+
+def test_three_hundred_workspaces_take_one_thread(desk: Desk) -> None:
+    before = threading.active_count()
+    for number in range(300):
+        workspace = desk.root / f"agents/{number}"
+        (workspace / "memory").mkdir(parents=True)
+        desk.watch(agent=f"agent{number}", workspace=workspace)
+    assert threading.active_count() == before + 1
+    write(desk.root / "agents/299/memory/a.md")
+    wait_until(lambda: [agent for agent, _ in desk.heard.changes if agent == "agent299"])
+    assert {agent for agent, _ in desk.heard.changes} == {"agent299"}
+
+
+def test_closing_ends_the_thread_and_frees_the_descriptors(desk: Desk) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    threads = threading.active_count()
+    watcher = open_watcher(desk.heard)
+    watcher.add_root("main", AgentFiles(AgentSettings(id="main", workspace=desk.workspace)))
+    watcher.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert threading.active_count() == threads
+
+
+def test_an_overflow_of_the_kernels_queue_is_told(desk: Desk) -> None:
+    desk.watch()
+    overflow = inotify_c.InotifyEvent(inotify_c.WatchDescriptor(-1), inotify_c.InotifyConstants.IN_Q_OVERFLOW, 0, b"")
+    desk.native._inotify.handle_event(overflow)
+    assert desk.heard.overflows == 1
+
+
+def test_a_real_overflow_of_the_kernels_queue_is_told(desk: Desk) -> None:
+    desk.watch()
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    with (
+        desk.native._lock,  # the thread stops at its first event and the kernel's queue fills up
+        (desk.memory / "a.md").open("w", buffering=1) as one,
+        (desk.memory / "b.md").open("w", buffering=1) as two,
+    ):
+        # Two files in turn, since the kernel joins equal events that follow each other.
+        for _ in range(limit // 2 + 3000):
+            one.write("\n")
+            two.write("\n")
+    wait_until(lambda: desk.heard.overflows == 1)
+
+
+def test_a_refresh_finds_folders_whose_events_were_lost(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.watch()
+    with monkeypatch.context() as lossy:
+        lossy.setattr(InotifyWatcher, "on_event", lambda self, event: None)
+        write(desk.memory / "unheard/deep/a.md")
+        (desk.memory / "unheard").rename(desk.memory / "moved")
+        # The thread reads its events in order: once a callback heard of this one, all earlier ones are gone.
+        reached = threading.Event()
+        lossy.setattr(
+            InotifyWatcher, "on_event", lambda self, event: reached.set() if event.name == b"end.md" else None
+        )
+        write(desk.memory / "end.md")
+        assert reached.wait(5)
+    assert desk.directories() == [".", "memory"]
+    desk.watcher.refresh("main")
+    assert desk.directories() == [".", "memory", "memory/moved", "memory/moved/deep"]
+    write(desk.memory / "moved/deep/b.md")
+    desk.wait_for("memory/moved/deep/b.md")
+
+
+def refuse(code: int, *, after: int = 0) -> Callable[..., int]:
+    """A system call that fails from the `after`-th call on."""
+    real = inotify_c.inotify_add_watch
+    calls = iter(range(1_000_000))
+
+    def call(*arguments: object) -> int:
+        if next(calls) < after:
+            return real(*arguments)  # type: ignore[arg-type]
+        ctypes.set_errno(code)
+        return -1
+
+    return call
+
+
+def test_without_inotify_instances_files_are_polled_and_the_reason_is_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inotify_c, "inotify_init", refuse(errno.EMFILE))
+    desk.watch()
+    state = desk.watcher.state("main")
+    assert state.mode is WatchMode.POLLING
+    assert state.reason is not None
+    assert "max_user_instances=" in state.reason
+    note = write(desk.memory / "deep/a.md")
+    desk.wait_for("memory/deep/a.md")
+    desk.heard.changes.clear()
+    note.write_text("longer than before")
+    desk.wait_for("memory/deep/a.md")
+    desk.heard.changes.clear()
+    note.unlink()
+    desk.wait_for("memory/deep/a.md")
+
+
+@pytest.mark.parametrize("granted", [0, 1, 2])
+def test_without_watches_left_an_agent_is_polled_and_the_others_are_not(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, granted: int
+) -> None:
+    other = desk.root / "other-workspace"
+    write(other / "memory/a.md")
+    write(desk.memory / "deep/a.md")
+    desk.watch(agent="other", workspace=other)
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(inotify_c, "inotify_add_watch", refuse(errno.ENOSPC, after=granted))
+        desk.watch()
+    state = desk.watcher.state("main")
+    assert state.mode is WatchMode.POLLING
+    assert state.reason is not None
+    assert "max_user_watches=" in state.reason
+    assert desk.watcher.state("other").mode is WatchMode.EVENTS
+    assert not [path for path in desk.native.watched_directories() if path.startswith(str(desk.workspace))]
+    write(desk.memory / "deep/b.md")
+    desk.wait_for("memory/deep/b.md")
+
+
+def test_watches_that_run_out_later_are_noticed_and_nothing_falls_between(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.watch()
+    assert desk.watcher.state("main").mode is WatchMode.EVENTS
+    monkeypatch.setattr(inotify_c, "inotify_add_watch", refuse(errno.ENOSPC))
+    write(desk.memory / "new-folder/a.md")
+    wait_until(lambda: desk.watcher.state("main").mode is WatchMode.POLLING)
+    wait_until(lambda: desk.heard.uncertain == ["main"])
+    write(desk.memory / "new-folder/b.md")
+    desk.wait_for("memory/new-folder/b.md")
+
+
+def test_a_polled_agent_goes_back_to_events_once_the_limit_is_raised(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(inotify_c, "inotify_init", refuse(errno.EMFILE))
+        desk.watch()
+    assert desk.watcher.state("main").mode is WatchMode.POLLING
+    desk.watcher.refresh("main")
+    assert desk.watcher.state("main").mode is WatchMode.EVENTS
+    assert desk.watcher.state("main").reason is None
+    write(desk.memory / "a.md")
+    desk.wait_for("memory/a.md")
+
+
+def test_a_folder_that_may_not_be_watched_is_named_and_the_rest_is_watched(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = inotify_c.inotify_add_watch
+
+    def guarded(descriptor: int, path: bytes, mask: int) -> int:
+        if b"locked" in path:
+            ctypes.set_errno(errno.EACCES)
+            return -1
+        return real(descriptor, path, mask)
+
+    (desk.memory / "locked").mkdir()
+    (desk.memory / "locked2").mkdir()
+    (desk.memory / "open").mkdir()
+    with monkeypatch.context() as denied:
+        denied.setattr(inotify_c, "inotify_add_watch", guarded)
+        desk.watch()
+    state = desk.watcher.state("main")
+    assert state.mode is WatchMode.EVENTS
+    assert state.reason == f"{desk.memory / 'locked'} and 1 more cannot be watched: permission denied"
+    write(desk.memory / "open/a.md")
+    desk.wait_for("memory/open/a.md")
+    desk.watcher.refresh("main")
+    assert desk.watcher.state("main").reason is None
+
+
+def test_a_mistake_while_watching_ends_in_polling_and_not_in_silence(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = desk.watch()
+
+    def broken(path: Path) -> bool:
+        raise ZeroDivisionError(str(path))
+
+    monkeypatch.setattr(files, "owns_directory", broken)
+    (desk.memory / "trigger").mkdir()
+    wait_until(lambda: desk.watcher.state("main").mode is WatchMode.POLLING)
+    assert "ZeroDivisionError" in (desk.watcher.state("main").reason or "")

@@ -1,0 +1,340 @@
+"""The whole room: real files, real watcher, a queue that remembers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.agent_files import AgentFiles
+from memory.store.reader import StoreReader
+from producers import producing
+from producers.run import run_producers
+from producers.spool import write_event
+from schemas.documents import Lane
+from schemas.errors import RecalldError
+from schemas.ports import Event
+from schemas.settings import AgentSettings, Settings, Sync
+from tests.recording import RecordingInbox, RecordingQueue, RecordingTroubles, RememberedFiles, as_reader
+from tests.waiting import wait_until
+
+
+class House:
+    """Producers that run in a thread, and what they said."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root / "home"
+        self.queue = RecordingQueue()
+        self.troubles = RecordingTroubles()
+        self.inbox = RecordingInbox()
+        self.stop = threading.Event()
+        self.ready = threading.Event()
+        self.index: dict[str, RememberedFiles | None] = {}
+        self.index_error: RecalldError | None = None
+        self.agents: list[AgentSettings] = []
+        self.thread: threading.Thread | None = None
+
+    def agent(self, name: str = "main", **sync: Any) -> AgentSettings:
+        """An agent whose index knows everything that is on disk when the producers start."""
+        workspace = self.root / name
+        (workspace / "memory").mkdir(parents=True, exist_ok=True)
+        sync = {"watch_debounce_ms": 30, **sync}
+        agent = AgentSettings(id=name, workspace=workspace, sync=Sync(**sync))
+        self.agents.append(agent)
+        return agent
+
+    def remember(self) -> None:
+        for agent in self.agents:
+            self.index[agent.id] = RememberedFiles(dict(AgentFiles(agent).scan().documents))
+
+    def write(self, path: str, text: str = "text") -> Path:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        return target
+
+    def start(self) -> None:
+        settings = Settings(home=self.home, agents=tuple(self.agents))
+        self.thread = threading.Thread(target=self._run, args=(settings,))
+        self.thread.start()
+        assert self.ready.wait(10)
+
+    def _run(self, settings: Settings) -> None:
+        run_producers(
+            settings,
+            self.queue,
+            self.inbox,
+            self.troubles,
+            self.stop,
+            indexed=self._indexed,
+            building=lambda _: False,
+            on_ready=self.ready.set,
+            poll_interval_seconds=0.02,
+        )
+
+    def _indexed(self, agent: AgentSettings) -> StoreReader | None:
+        if self.index_error is not None:
+            raise self.index_error
+        return as_reader(self.index.get(agent.id))
+
+    def end(self) -> None:
+        self.stop.set()
+        if self.thread is not None:
+            self.thread.join(10)
+            assert not self.thread.is_alive()
+
+    def watch_json(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.home / "run/watch.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def wait_for(self, agent: str, *paths: str) -> None:
+        wait_until(lambda: set(paths) <= set(self.queue.marked(agent)), what=f"{paths}, not {self.queue.marked(agent)}")
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr(producing, "SPOOL_SECONDS", 0.05)
+    monkeypatch.setattr(producing, "EPOCH_SECONDS", 0.05)
+    monkeypatch.setattr(producing, "SETTLE_SECONDS", 0.05)
+    house = House(tmp_path)
+    yield house
+    house.end()
+
+
+def quiet(house: House) -> Callable[[], bool]:
+    """Whether the first comparison of every agent is over and published."""
+    return lambda: all(entry["lastReconcileAt"] for entry in house.watch_json().values()) and bool(house.watch_json())
+
+
+def test_what_changed_while_nothing_ran_is_found_at_the_start(house: House) -> None:
+    house.agent()
+    house.write("main/memory/same.md")
+    gone = house.write("main/memory/gone.md")
+    house.remember()
+    gone.unlink()
+    house.write("main/MEMORY.md")
+    house.start()
+    assert house.queue.marked("main") == ["MEMORY.md", "memory/gone.md"]
+
+
+def test_an_edited_note_reaches_the_live_queue_and_its_neighbours_do_not(house: House) -> None:
+    house.agent()
+    house.write("main/memory/a.md")
+    house.write("main/memory/b.md")
+    house.remember()
+    house.start()
+    assert house.queue.calls == []
+    house.write("main/memory/a.md", "more")
+    house.wait_for("main", "memory/a.md")
+    assert house.queue.marked("main") == ["memory/a.md"]
+    assert house.queue.calls[0][2] is Lane.LIVE
+    wait_until(lambda: house.watch_json()["main"]["lastEventAt"])
+
+
+def test_events_of_one_agent_never_mark_documents_of_another(house: House) -> None:
+    house.agent("main")
+    house.agent("other")
+    house.remember()
+    house.start()
+    house.write("main/memory/a.md")
+    house.write("other/memory/b.md")
+    house.wait_for("main", "memory/a.md")
+    house.wait_for("other", "memory/b.md")
+    assert (house.queue.marked("main"), house.queue.marked("other")) == (["memory/a.md"], ["memory/b.md"])
+
+
+def test_a_disabled_agent_is_left_alone(house: House) -> None:
+    agent = house.agent()
+    house.agents = [agent.model_copy(update={"enabled": False})]
+    house.write("main/memory/a.md")
+    house.start()
+    assert house.queue.calls == []
+
+
+def test_without_watching_the_mode_is_off_and_a_request_still_compares(house: House) -> None:
+    house.agent(watch=False, interval_minutes=15)
+    house.remember()
+    house.start()
+    wait_until(quiet(house))
+    entry = house.watch_json()["main"]
+    assert entry["mode"] == "off"
+    assert entry["reason"] == "sync.watch is off; files are compared every 15 minutes"
+    assert house.troubles.open == {}
+    house.write("main/memory/a.md")
+    house.inbox.put(Event("reconcile", "main"))
+    house.wait_for("main", "memory/a.md")
+
+
+def test_files_are_compared_at_every_interval(house: House) -> None:
+    house.agent(watch=False, interval_minutes=0.001)
+    house.remember()
+    house.start()
+    house.write("main/memory/a.md")
+    house.wait_for("main", "memory/a.md")
+
+
+def test_a_session_start_compares_only_where_the_settings_say_so(house: House) -> None:
+    house.agent("eager", watch=False)
+    house.agent("lazy", watch=False, on_session_start=False)
+    house.remember()
+    house.start()
+    house.write("eager/memory/a.md")
+    house.write("lazy/memory/a.md")
+    house.inbox.put(Event("session-start", "lazy"))
+    house.inbox.put(Event("session-start", "eager"))
+    house.wait_for("eager", "memory/a.md")
+    assert house.queue.marked("lazy") == []
+
+
+def test_a_named_document_is_marked_without_debounce_and_strange_paths_are_not(house: House) -> None:
+    house.agent(watch=False, watch_debounce_ms=600_000)
+    house.write("main/memory/a.md")
+    house.remember()
+    house.start()
+    outside = ("/etc/passwd", str(house.root / "main/../other.md"), str(house.root / "main/memory/../../x.md"))
+    house.inbox.put(Event("changed", "main", (*outside, str(house.root / "main/memory/a.md"))))
+    house.inbox.put(Event("changed", "ghost", (str(house.root / "main/memory/a.md"),)))
+    house.inbox.put(Event("nonsense", "main"))
+    house.wait_for("main", "memory/a.md")
+    assert house.queue.marked("main") == ["memory/a.md"]
+    assert house.queue.marked("ghost") == []
+
+
+def test_events_from_the_spool_are_done_at_the_start_and_later(house: House) -> None:
+    house.agent(watch=False)
+    early, late = house.write("main/memory/early.md"), house.write("main/memory/late.md")
+    house.remember()
+    write_event(house.home, Event("changed", "main", (str(early),)))
+    house.start()
+    house.wait_for("main", "memory/early.md")
+    write_event(house.home, Event("changed", "main", (str(late),)))
+    house.wait_for("main", "memory/late.md")
+    (house.home / "spool/broken.json").write_text("{")
+    wait_until(lambda: "broken.json was set aside" in house.troubles.open.get(("spool", "*"), ""))
+
+
+def test_lost_file_events_lead_to_a_comparison_of_all_agents(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    listeners: list[Any] = []
+    real = producing.Producers.start
+
+    def start(self: producing.Producers, *arguments: Any) -> None:
+        listeners.append(self)
+        real(self, *arguments)
+
+    monkeypatch.setattr(producing.Producers, "start", start)
+    for name in ("main", "other"):
+        house.agent(name)
+        house.write(f"{name}/memory/a.md")
+    house.remember()
+    house.start()
+    for name in ("main", "other"):
+        house.index[name] = RememberedFiles({})
+    listeners[0].on_overflow()
+    house.wait_for("main", "memory/a.md")
+    house.wait_for("other", "memory/a.md")
+    wait_until(lambda: house.watch_json()["main"]["overflows"] == 1, timeout=5)
+    wait_until(lambda: ("watch", "main") not in house.troubles.open)
+
+
+def test_while_the_queue_is_away_nothing_is_lost_and_everything_is_compared_afterwards(house: House) -> None:
+    house.agent()
+    house.write("main/memory/old.md")
+    house.remember()
+    house.start()
+    house.queue.available = False
+    house.write("main/memory/a.md")
+    wait_until(lambda: ("queue", "*") in house.troubles.open)
+    house.index["main"] = RememberedFiles({})
+    house.queue.available = True
+    house.wait_for("main", "memory/a.md", "memory/old.md")
+    wait_until(lambda: ("queue", "*") not in house.troubles.open)
+
+
+def test_a_queue_that_is_away_at_the_start_is_tried_again(house: House) -> None:
+    house.agent()
+    house.write("main/memory/a.md")
+    house.queue.available = False
+    house.start()
+    assert "could not be compared" in house.troubles.open["reconcile", "main"]
+    house.queue.available = True
+    house.wait_for("main", "memory/a.md")
+    wait_until(lambda: ("reconcile", "main") not in house.troubles.open)
+
+
+def test_a_broker_that_lost_its_data_gets_everything_again(house: House) -> None:
+    house.agent()
+    house.write("main/memory/a.md")
+    house.remember()
+    house.start()
+    house.index["main"] = RememberedFiles({})
+    assert house.queue.calls == []
+    house.queue.epoch_name = "second"
+    house.wait_for("main", "memory/a.md")
+
+
+def test_an_index_that_cannot_be_read_is_told_and_tried_again(house: House) -> None:
+    house.agent()
+    house.write("main/memory/a.md")
+    house.index_error = RecalldError("the index belongs to somebody else")
+    house.start()
+    assert "belongs to somebody else" in house.troubles.open["reconcile", "main"]
+    house.index_error = None
+    house.wait_for("main", "memory/a.md")
+
+
+def test_a_replaced_workspace_is_compared_with_the_index(house: House) -> None:
+    house.agent()
+    house.write("main/memory/old.md")
+    house.remember()
+    house.start()
+    (house.root / "main").rename(house.root / "aside")
+    house.write("main/memory/new.md")
+    house.wait_for("main", "memory/old.md", "memory/new.md")
+
+
+def test_the_state_is_published_while_running_and_withdrawn_at_the_end(house: House) -> None:
+    house.agent("main")
+    house.agent("other")
+    house.remember()
+    began = time.time()
+    house.start()
+    wait_until(quiet(house))
+    state = house.watch_json()
+    assert set(state) == {"main", "other"}
+    assert set(state["main"]) == {"mode", "reason", "overflows", "lastEventAt", "lastReconcileAt", "pid"}
+    assert (state["main"]["mode"], state["main"]["reason"], state["main"]["overflows"]) == ("events", None, 0)
+    assert began - 1 <= state["main"]["lastReconcileAt"] <= time.time()
+    house.end()
+    assert house.watch_json() == {}
+
+
+def test_stopping_hands_over_what_still_waits_for_quiet(house: House) -> None:
+    house.agent(watch_debounce_ms=600_000)
+    house.remember()
+    house.start()
+    house.write("main/memory/a.md")
+    wait_until(lambda: house.watch_json().get("main", {}).get("lastEventAt"), timeout=5)
+    assert house.queue.calls == []
+    house.end()
+    assert house.queue.marked("main") == ["memory/a.md"]
+
+
+def test_the_number_of_threads_does_not_grow_with_the_agents(house: House) -> None:
+    for number in range(60):
+        house.agent(f"agent{number}")
+    house.remember()
+    before = threading.active_count()
+    house.start()
+    # The producers' own, the watcher, the hand-over and the inbox.
+    assert threading.active_count() == before + 4
+    house.end()
+    assert threading.active_count() == before

@@ -1,0 +1,110 @@
+"""Ports that remember what they were told, for tests of whoever talks to them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from memory.store.reader import IndexCounts, IndexedFile, StoreReader
+from schemas.documents import DocumentKey, FileStat, Lane
+from schemas.errors import BrokerUnavailable
+from schemas.ports import Event
+
+
+class RecordingQueue:
+    """A `JobQueue`; `available = False` makes it refuse everything."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.calls: list[tuple[str, list[DocumentKey], Lane]] = []
+        self.vectors: list[str] = []
+        self.completions: list[str] = []
+        self.available = True
+        self.refusals = 0
+        self.epoch_name: str | None = "first"
+
+    def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
+        with self.lock:
+            self._check()
+            self.calls.append((agent, list(documents), lane))
+
+    def request_vectors(self, agent: str) -> None:
+        self._check()
+        self.vectors.append(agent)
+
+    def request_completion(self, agent: str) -> None:
+        self._check()
+        self.completions.append(agent)
+
+    def epoch(self) -> str | None:
+        return self.epoch_name if self.available else None
+
+    def _check(self) -> None:
+        if not self.available:
+            self.refusals += 1
+            raise BrokerUnavailable("nobody listens")
+
+    def marked(self, agent: str) -> list[str]:
+        """Paths marked for the agent, in order, repeats included."""
+        with self.lock:
+            return [key.path for owner, keys, _ in self.calls if owner == agent for key in keys]
+
+    def clear(self) -> None:
+        with self.lock:
+            self.calls.clear()
+
+
+class RecordingTroubles:
+    """A `TroubleReporter`: `open` holds what is not over, `told` everything ever said."""
+
+    def __init__(self) -> None:
+        self.open: dict[tuple[str, str], str] = {}
+        self.told: list[tuple[str, str, str]] = []
+
+    def report(self, part: str, message: str, *, agent: str = "*") -> None:
+        self.open[part, agent] = message
+        self.told.append((part, agent, message))
+
+    def resolve(self, part: str, *, agent: str = "*") -> None:
+        self.open.pop((part, agent), None)
+
+
+class RecordingInbox:
+    """An `EventInbox` in memory."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._changed = threading.Condition()
+
+    def put(self, event: Event) -> None:
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify()
+
+    def take(self, timeout_seconds: float) -> Event | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._events, min(timeout_seconds, 0.05))
+            return self._events.pop(0) if self._events else None
+
+
+class RememberedFiles:
+    """As much of a `StoreReader` as a comparison needs."""
+
+    def __init__(self, stats: dict[DocumentKey, FileStat], *, vectors_pending: int = 0) -> None:
+        self._files = [IndexedFile(key, stat, "", 1, 0.0) for key, stat in stats.items()]
+        self._vectors_pending = vectors_pending
+        self.closed = False
+
+    def files(self) -> list[IndexedFile]:
+        return self._files
+
+    def counts(self) -> IndexCounts:
+        return IndexCounts(files=len(self._files), vectors_pending=self._vectors_pending)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def as_reader(files: RememberedFiles | None) -> StoreReader | None:
+    """The type checker's view of `RememberedFiles`."""
+    return files  # type: ignore[return-value]  # only what a comparison asks for is there
