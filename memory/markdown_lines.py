@@ -1,0 +1,122 @@
+"""Measure the lines of a Markdown text and say how good it is to cut before each of them.
+
+Weights are eighths of estimated tokens. Work is done in bulk or per line, never per character.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from itertools import accumulate
+
+#: How good it is to cut before a line, worst first.
+AFTER_HEADING = 0  # would part a heading from its text
+IN_FENCE = 1
+IN_FENCE_AFTER_BLANK = 2
+LINE = 3
+PARAGRAPH = 4
+FENCE = 5
+HEADING = 6
+
+#: Characters of a line that tell whether it is a heading ("###### ") or opens a fence ("   ```").
+DECIDING_CHARS = 8
+
+#: "\r\n" and "\n" weigh the same, that of two ASCII characters, so that both are cut alike.
+LINE_END_WEIGHT = 4
+
+_HEADING = re.compile(r"#{1,6}[ \t]")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+
+#: First characters of lines that may be anything but plain text; "" stands for the empty line.
+_SPECIAL = frozenset(("", " ", "\t", "\r", "#", "`", "~"))
+
+
+class MarkdownLines:
+    """Lines of a text; they end at "\\n" only, and an unfinished last line is one, too.
+
+    `starts`: offset of each line. `weights_above`: weight of all lines above a line, with one more entry for
+    the whole text. `kinds`: how good it is to cut before each line; known from the lines above it and its
+    first `DECIDING_CHARS` characters.
+    """
+
+    __slots__ = ("_finished", "_text", "count", "kinds", "starts", "weights_above")
+
+    def __init__(self, text: str) -> None:
+        lines = text.split("\n")
+        self._text = text
+        self._finished = not lines[-1]
+        if self._finished:
+            lines.pop()
+        self.count = len(lines)
+        self.starts = array("q", accumulate((len(line) + 1 for line in lines), initial=0))
+        self.weights_above = array("q", accumulate(self._weights(lines), initial=0))
+        self.kinds = _kinds(lines)
+
+    def decided(self, line: int) -> bool:
+        """Whether enough of the line was seen to tell what it is."""
+        return line < self.count - 1 or self._finished or len(self._text) - self.starts[line] >= DECIDING_CHARS
+
+    def content_end(self, line: int) -> int:
+        """Offset of the line's end, without "\\n" or "\\r\\n"."""
+        if line == self.count - 1 and not self._finished:
+            return len(self._text)
+        end = self.starts[line + 1] - 1
+        return end - 1 if end > self.starts[line] and self._text[end - 1] == "\r" else end
+
+    def _weights(self, lines: list[str]) -> list[int]:
+        text = self._text
+        if text.isascii():
+            weights = [2 * len(line) + LINE_END_WEIGHT for line in lines]
+        else:
+            encoded = text.encode("utf-8", "surrogatepass").split(b"\n")
+            weights = [3 * len(data) - len(line) + LINE_END_WEIGHT for data, line in zip(encoded, lines, strict=False)]
+        if "\r" in text:
+            weights = [
+                weight - 2 if line.endswith("\r") else weight for weight, line in zip(weights, lines, strict=True)
+            ]
+        if not self._finished:
+            # A "\r" at the very end may turn out to be text: it weighs its own 2 until the "\n" is seen.
+            weights[-1] -= LINE_END_WEIGHT - 2 if lines[-1].endswith("\r") else LINE_END_WEIGHT
+        return weights
+
+
+def _kinds(lines: list[str]) -> bytearray:
+    kinds = bytearray()
+    append = kinds.append
+    fence = ""  # what opened the fence that we are in
+    default = PARAGRAPH  # kind of the next line if nothing is special about it
+    for line in lines:
+        if line[:1] not in _SPECIAL:
+            append(IN_FENCE if fence else default)
+            default = LINE
+            continue
+        blank = not line or line.isspace()
+        if fence:
+            append(IN_FENCE_AFTER_BLANK if default == PARAGRAPH else IN_FENCE)
+            closes = not blank and _closes(line, fence)
+            if closes:
+                fence = ""
+            default = PARAGRAPH if closes or blank else LINE
+            continue
+        if _HEADING.match(line):
+            append(AFTER_HEADING if default == AFTER_HEADING else HEADING)
+            default = AFTER_HEADING
+            continue
+        opening = _FENCE.match(line)
+        # Whether text goes before a fence is known from the line's start; whether the fence is one, from all of it.
+        append(FENCE if opening and default != AFTER_HEADING else default)
+        if opening and not ("`" in opening[1] and "`" in line[opening.end() :]):
+            fence = opening[1]
+            default = LINE
+        elif not blank:
+            default = LINE
+        elif default != AFTER_HEADING:
+            default = PARAGRAPH
+    return kinds
+
+
+def _closes(line: str, fence: str) -> bool:
+    match = _FENCE.match(line)
+    return bool(
+        match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not line[match.end() :].strip(" \t\r")
+    )
