@@ -1,0 +1,202 @@
+"""Making, finishing, setting aside and sweeping generations. The writing half of `memory.generations`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from memory.generations import CURRENT, NEXT, Generations
+from memory.store.errors import StoreFull, StoreUnreadable
+from memory.store.sqlite_reader import SqliteReader
+from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.writer import Store
+
+#: Damaged files that are kept to be looked at.
+KEPT_CORRUPT_FILES = 2
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_LOCK = "lock"
+_SUFFIX = ".sqlite"
+_COMPANIONS = ("", "-wal", "-shm")
+_CORRUPT = re.compile(r".+\.sqlite\.corrupt-\d+\Z")
+
+
+class WritableGenerations(Generations):
+    """One agent's folder, for workers. The folder is made when it is needed.
+
+    Changes of the pointers exclude each other across processes; nothing else waits. A store that is open
+    when its generation is replaced stays usable: what is written to it is merely not looked at any more.
+
+    Raises, from every method:
+        StoreUnreadable: the folder cannot be read or written.
+        StoreFull: the disk is full.
+    """
+
+    def writer_token(self) -> object:
+        """A value that differs when `open_writer` would open other files than before. Costs two `stat`s."""
+        return self._token(CURRENT), self._token(NEXT)
+
+    def open_writer(self, fingerprint: str, description: str) -> list[Store]:
+        """Open the generations that a worker writes to, the one that must be right first.
+
+        No generation yet: one is made and answers at once. CURRENT has this fingerprint and nothing is
+        being built: that one. Else NEXT (made, or made anew when its fingerprint is another) and then
+        CURRENT, which goes on answering and is kept up to date.
+
+        Raises:
+            StoreCorrupt: a generation is damaged; `generation` on the error names the one to set aside.
+        """
+        with self._locked():
+            current = self._existing(CURRENT)
+            target = self._existing(NEXT)
+            if target is not None and target == current:
+                self._unpoint(NEXT)  # a crash right after a flip
+                target = None
+            if current is None and target is not None and self._has(target, fingerprint):
+                self._point(CURRENT, target)  # better half an index than none
+                self._unpoint(NEXT)
+                current, target = target, None
+            if current is None:
+                current = self._create(fingerprint, description)
+                self._point(CURRENT, current)
+            if target is None and self._has(current, fingerprint):
+                return [self._store(current)]
+            if target is None or not self._has(target, fingerprint):
+                target = self._create(fingerprint, description)
+                self._point(NEXT, target)
+            first = self._store(target)
+            try:
+                return [first, self._store(current)]
+            except BaseException:
+                first.close()
+                raise
+
+    def start_rebuild(self, fingerprint: str, description: str) -> None:
+        """Begin a fresh NEXT, whatever there is already. What was being built is left to `sweep`."""
+        with self._locked():
+            self._point(NEXT, self._create(fingerprint, description))
+
+    def complete(self, fingerprint: str) -> bool:
+        """Let NEXT answer from now on, if it has this fingerprint. False when there is nothing to do.
+
+        The generation that answered before stays on the disk for those who read it, until `sweep`.
+        """
+        with self._locked():
+            target = self._existing(NEXT)
+            current = self._existing(CURRENT)
+            if target is None or target == current or not self._has(target, fingerprint):
+                return False
+            self._point(CURRENT, target)
+            self._unpoint(NEXT)
+            if current is not None:
+                os.utime(self._folder / current)  # from now on it is counted as replaced
+            return True
+
+    def set_aside(self, name: str) -> Path:
+        """Rename a damaged generation, and drop the pointers to it. Returns its new path.
+
+        Nothing happens when it is gone: somebody else has set it aside.
+        """
+        with self._locked():
+            aside = self._folder / f"{name}.corrupt-{int(time.time())}"
+            for pointer in (CURRENT, NEXT):
+                if self._pointer(pointer) == name:
+                    self._unpoint(pointer)
+            for companion in _COMPANIONS:
+                source = self._folder / f"{name}{companion}"
+                if source.exists():
+                    source.rename(f"{aside}{companion}")
+            return aside
+
+    def sweep(self, *, older_than_seconds: float) -> None:
+        """Delete generations that no pointer names since that many seconds, and all but the newest corrupt ones."""
+        if not self._folder.is_dir():
+            return
+        with self._locked():
+            named = {self._pointer(CURRENT), self._pointer(NEXT)}
+            corrupt: list[tuple[int, Path]] = []
+            now = time.time()
+            for path in self._folder.iterdir():
+                if _CORRUPT.match(path.name):
+                    corrupt.append((int(path.name.rpartition("-")[2]), path))
+                elif not path.name.endswith(_SUFFIX) or path.name in named:
+                    continue
+                elif now - path.stat().st_mtime >= older_than_seconds:
+                    _delete(path)
+            for _, path in sorted(corrupt)[:-KEPT_CORRUPT_FILES]:
+                _delete(path)
+
+    def _create(self, fingerprint: str, description: str) -> str:
+        when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint)[:8] or '0'}-{secrets.token_hex(2)}{_SUFFIX}"
+        create_generation(self._folder / name, self._options, fingerprint=fingerprint, description=description)
+        return name
+
+    def _store(self, name: str) -> Store:
+        return SqliteStore(self._folder / name, self._options)
+
+    def _has(self, name: str, fingerprint: str) -> bool:
+        reader = SqliteReader(self._folder / name, self._options)
+        try:
+            return reader.meta("fingerprint") == fingerprint
+        finally:
+            reader.close()
+
+    def _existing(self, pointer: str) -> str | None:
+        """What a pointer names, unless that file is gone."""
+        name = self._pointer(pointer)
+        return name if name is not None and (self._folder / name).exists() else None
+
+    def _point(self, pointer: str, name: str) -> None:
+        """Replace a pointer in one step that survives a power cut."""
+        draft = self._folder / f"{pointer}.tmp"
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(f"{name}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._folder / pointer)
+        self._sync_folder()
+
+    def _unpoint(self, pointer: str) -> None:
+        (self._folder / pointer).unlink(missing_ok=True)
+        self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Exclude other processes and threads from changing pointers; the folder exists afterwards."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # A descriptor of its own each time: flock then excludes threads of this process, too.
+            descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _in_our_words(error, self._folder) from error
+
+
+def _in_our_words(error: OSError, folder: Path) -> StoreFull | StoreUnreadable:
+    if error.errno in _NO_SPACE:
+        return StoreFull(f"no space left for {folder}; free some and indexing goes on")
+    return StoreUnreadable(f"{folder} cannot be changed ({error.strerror}); check that it exists and its permissions")
+
+
+def _delete(path: Path) -> None:
+    for companion in _COMPANIONS:
+        path.with_name(f"{path.name}{companion}").unlink(missing_ok=True)

@@ -1,0 +1,110 @@
+"""Which of an agent's index files answers, and which one is under construction. The reading half.
+
+One folder per agent holds immutable names and two small pointer files:
+
+    CURRENT                              the name of the generation that answers
+    NEXT                                 the name of the one being built, if any
+    20261121T101112-3f2a9c41-9d0e.sqlite a generation (and its -wal and -shm)
+    *.sqlite.corrupt-<unix time>         a damaged one, kept to be looked at
+    lock                                 held (flock) while pointers change
+
+A generation never changes its name and never gets another's, so no reader ever has a file swapped under
+it. `memory.generation_writing` is the other half.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memory.store.errors import StoreCorrupt, StoreUnreadable
+from memory.store.options import StoreOptions
+from memory.store.reader import StoreReader
+from memory.store.sqlite_reader import SqliteReader
+
+CURRENT = "CURRENT"
+NEXT = "NEXT"
+
+#: How often a generation is looked up anew when it went away between reading the pointer and opening the file.
+_ATTEMPTS = 5
+
+
+class Generations:
+    """One agent's folder, for readers. Nothing is made or changed; the folder need not exist."""
+
+    def __init__(self, folder: Path, options: StoreOptions) -> None:
+        self._folder = folder
+        self._options = options
+
+    def current(self) -> str | None:
+        """File name of the generation that answers, None when there is none."""
+        return self._pointer(CURRENT)
+
+    def next(self) -> str | None:
+        """File name of the generation under construction, None when there is none."""
+        name = self._pointer(NEXT)
+        # A crash right after a flip leaves both pointers on the same file.
+        return None if name is not None and name == self.current() else name
+
+    def pointer_token(self) -> object:
+        """A value that differs after a flip: readers reopen then. Costs one `stat`."""
+        return self._token(CURRENT)
+
+    def open_reader(self) -> StoreReader | None:
+        """Open the generation that answers, None when there is none.
+
+        Raises:
+            StoreUnreadable: it cannot be opened; the message says why.
+            StoreCorrupt: it is damaged; a worker sets it aside and builds it again.
+        """
+        return self._open(CURRENT)
+
+    def target_reader(self, fingerprint: str) -> StoreReader | None:
+        """Open the generation to compare the disk with: NEXT if it has this fingerprint, else CURRENT if it has.
+
+        None when neither has: then nothing is indexed yet the way it is wanted.
+
+        Raises:
+            StoreUnreadable, StoreCorrupt: like `open_reader`.
+        """
+        for pointer in (NEXT, CURRENT):
+            reader = self._open(pointer)
+            if reader is None:
+                continue
+            if reader.meta("fingerprint") == fingerprint:
+                return reader
+            reader.close()
+        return None
+
+    def _open(self, pointer: str) -> StoreReader | None:
+        """Open what a pointer names; look again when it was flipped and swept in between."""
+        for _ in range(_ATTEMPTS):
+            name = self._pointer(pointer)
+            if name is None:
+                return None
+            try:
+                return SqliteReader(self._folder / name, self._options)
+            except (StoreUnreadable, StoreCorrupt):
+                # An answer only if it is still the one that is named, and there.
+                if self._pointer(pointer) != name:
+                    continue
+                if not (self._folder / name).exists():
+                    return None
+                raise
+        return None
+
+    def _pointer(self, pointer: str) -> str | None:
+        try:
+            name = (self._folder / pointer).read_text(encoding="utf-8").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StoreUnreadable(f"{self._folder / pointer} cannot be read ({error.strerror})") from error
+        # A name, never a path: a pointer must not lead out of its folder.
+        return name if name and "/" not in name and not name.startswith(".") else None
+
+    def _token(self, pointer: str) -> object:
+        try:
+            stat = (self._folder / pointer).stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
