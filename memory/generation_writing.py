@@ -28,7 +28,7 @@ _COMPANIONS = ("", "-wal", "-shm")
 _CORRUPT = re.compile(r".+\.sqlite\.corrupt-\d+\Z")
 
 
-class WritableGenerations(Generations):
+class GenerationWriter(Generations):
     """One agent's folder, for workers. The folder is made when it is needed.
 
     Changes of the pointers exclude each other across processes; nothing else waits. A store that is open

@@ -16,7 +16,7 @@ class StoreBusy(Transient):
 class StoreCorrupt(RecalldError):
     """The index file is damaged. It is set aside and rebuilt from the cache and the files.
 
-    `generation` is the name to set aside (`WritableGenerations.set_aside`), None when it is not known.
+    `generation` is the name to set aside (`GenerationWriter.set_aside`), None when it is not known.
     """
 
     def __init__(self, message: str, *, generation: str | None = None) -> None:
