@@ -56,8 +56,8 @@ class EmbeddingProvider(ABC):
     def embed_query(self, text: str) -> Matrix:
         """Embed one query; shape (1, dimensions). Raises like `embed_documents`."""
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> None:  # noqa: B027 - nothing to load is a valid answer
         """Load what the first call would load. May take seconds."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most hold no connections
         """Let go of connections."""

@@ -1,0 +1,372 @@
+"""Requests filled from whatever jobs run, so that thousands of small notes take tens of requests.
+
+    submit -> backlog (live, backfill) -> senders cut batches -> cache -> provider -> cache -> tickets
+
+A sender is a thread; there are as many as the provider takes requests at a time, started when there is
+work and gone after a while without.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from memory.chunking import estimate_tokens
+from memory.embedding.backlog import Backlog, BatchLimits, Entry
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.gate import Admission, Gate
+from memory.embedding.keeping import VectorKeeper
+from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.rate import BusyRate
+from memory.embedding.sending import PATIENCE_SECONDS, BatchSender, Outcome
+from memory.store.errors import StoreFull
+from memory.store.reader import Vector
+from memory.store.writer import Refusal
+from schemas.documents import Lane
+from schemas.errors import Terminal, Transient
+
+log = structlog.get_logger(__name__)
+
+#: Seconds that a live text waits for company; just enough to catch the chunks of one document.
+LIVE_LINGER_SECONDS = 0.002
+
+#: Live requests stay small: an answer to a few inputs comes back soon.
+_LIVE_INPUTS = 64
+_LIVE_TOKENS = 16_000.0
+
+#: Requests above this size take seconds, so one sender of three or more is kept free for live texts.
+_LARGE_REQUEST_TOKENS = 32_000
+
+#: Seconds after which a sender without work ends.
+_IDLE_SECONDS = 5.0
+
+
+class Ticket:
+    """What one caller waits for. Made by `EmbeddingBatcher.submit`."""
+
+    def __init__(self, hashes: Sequence[str], lock: threading.Condition, batcher: EmbeddingBatcher) -> None:
+        self._lock = lock
+        self._batcher = batcher
+        self._open = set(hashes)
+        self._results: dict[str, Vector | Refusal] = {}
+        self._error: Transient | Terminal | None = None
+        self._decided = threading.Event()
+        if not self._open:
+            self._decided.set()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until everything is decided; False when it is not within the time."""
+        return self._decided.wait(max(0.0, timeout_seconds))
+
+    def results(self) -> dict[str, Vector | Refusal]:
+        """What is there now, by text hash."""
+        with self._lock:
+            return dict(self._results)
+
+    def error(self) -> Transient | Terminal | None:
+        """Why the rest is missing; None when nothing is, or when it may still come."""
+        with self._lock:
+            return self._error
+
+    def cancel(self) -> None:
+        """Forget what has not been sent yet; what is in flight still reaches the cache."""
+        with self._lock:
+            self._batcher.forget(self, self._open)
+            self._open = set()
+            self._decided.set()
+
+    def settle(self, text_hash: str, result: Vector | Refusal | Transient | Terminal) -> None:
+        """Decide one text. Called by the batcher, which holds the lock."""
+        if text_hash not in self._open:
+            return
+        self._open.discard(text_hash)
+        if isinstance(result, Transient | Terminal):
+            # A refusal for good says more than a passing failure.
+            if self._error is None or isinstance(result, Terminal):
+                self._error = result
+        else:
+            self._results[text_hash] = result
+        if not self._open:
+            self._decided.set()
+
+
+class EmbeddingBatcher:
+    """Batches across documents and jobs for one provider in one process. Thread-safe.
+
+    `linger_seconds` is how long a backfill text waits for company while a sender is free; while all are
+    busy, texts gather anyway. `dimensions` is what the index expects, when it is known.
+    """
+
+    def __init__(
+        self,
+        provider: EmbeddingProvider,
+        cache: EmbeddingCache | None,
+        *,
+        linger_seconds: float = 0.005,
+        gate: Gate | None = None,
+        dimensions: int | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+        idle_seconds: float = _IDLE_SECONDS,
+    ) -> None:
+        limits = provider.limits
+        self._provider = provider
+        self._keeper = VectorKeeper(cache, provider.identity)
+        self._gate = gate or Gate()
+        self._patience = patience_seconds
+        self._idle_seconds = idle_seconds
+        self._linger = {Lane.LIVE: min(LIVE_LINGER_SECONDS, linger_seconds), Lane.BACKFILL: linger_seconds}
+        self._senders = max(1, limits.concurrency)
+        reserve = self._senders >= 3 and limits.tokens > _LARGE_REQUEST_TOKENS
+        self._backfill_senders = self._senders - 1 if reserve else self._senders
+        self._stopping = threading.Event()
+        self._sender = BatchSender(
+            provider, self._gate, stopping=self._stopping, dimensions=dimensions, patience_seconds=patience_seconds
+        )
+        self._changed = threading.Condition(threading.RLock())
+        self._backlog = Backlog()
+        self._entries: dict[str, Entry] = {}
+        self._sending = dict.fromkeys(Lane, 0)
+        self._rate = BusyRate(limits.chunks_per_second, telling=min(8, limits.inputs))
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+
+    # What callers use
+
+    def submit(self, texts: Mapping[str, str], *, lane: Lane) -> Ticket:
+        """Ask for the vectors of texts (text hash -> text) that the cache does not have.
+
+        Returns at once. While the provider asked to wait for long, or refused for good, the ticket is
+        decided with that error without anything being sent.
+        """
+        with self._changed:
+            ticket = Ticket(list(texts), self._changed, self)
+            refusal = self._refusal()
+            now = time.monotonic()
+            for text_hash, text in texts.items():
+                if not text.strip():
+                    ticket.settle(text_hash, Refusal("there is nothing to embed"))
+                elif refusal is not None:
+                    ticket.settle(text_hash, refusal)
+                else:
+                    self._enlist(ticket, text_hash, text, lane, now)
+            self._wake()
+            return ticket
+
+    def estimate_seconds(self, count: int, *, lane: Lane = Lane.BACKFILL) -> float:
+        """Seconds until `count` more texts would have their vectors; infinite while the provider refuses.
+
+        Live texts wait for live ones and for what is in flight only.
+        """
+        with self._changed:
+            if self._gate.refusal() is not None:
+                return math.inf
+            ahead = self._backlog.count(Lane.LIVE) if lane is Lane.LIVE else len(self._backlog)
+            in_flight = len(self._entries) - len(self._backlog)
+            return self._gate.delay() + (ahead + in_flight + count) / self._rate.chunks_per_second
+
+    @property
+    def chunks_per_second(self) -> float:
+        """The measured rate, or the provider's expected one as long as nothing was measured."""
+        with self._changed:
+            return self._rate.chunks_per_second
+
+    def close(self, *, timeout_seconds: float) -> None:
+        """Stop: what is queued gets a passing failure, what is in flight has so long to come back."""
+        with self._changed:
+            self._stopping.set()
+            self._fail_backlog(Transient("the worker is shutting down"))
+            threads = list(self._threads)
+            self._changed.notify_all()
+        deadline = time.monotonic() + timeout_seconds
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._keeper.flush()
+
+    def forget(self, ticket: Ticket, hashes: set[str]) -> None:
+        """Take a ticket off its texts; those that nobody else wants and that were not sent are dropped."""
+        with self._changed:
+            for text_hash in hashes:
+                entry = self._entries.get(text_hash)
+                if entry is None or ticket not in entry.tickets:
+                    continue
+                entry.tickets.remove(ticket)
+                if not entry.tickets and not entry.in_flight:
+                    self._backlog.remove(entry)
+                    del self._entries[text_hash]
+
+    # All below: the lock is held unless said otherwise
+
+    def _refusal(self) -> Transient | Terminal | None:
+        if self._stopping.is_set():
+            return Transient("the worker is shutting down")
+        refused = self._gate.refusal()
+        if refused is not None:
+            return refused
+        delay = self._gate.delay()
+        if delay > self._patience:
+            return Transient("the embedding provider asked to wait", retry_after=delay)
+        return None
+
+    def _enlist(self, ticket: Ticket, text_hash: str, text: str, lane: Lane, now: float) -> None:
+        entry = self._entries.get(text_hash)
+        if entry is None:
+            entry = Entry(text_hash, text, estimate_tokens(text), lane, now)
+            self._entries[text_hash] = entry
+            self._backlog.add(entry)
+        elif lane is Lane.LIVE and entry.lane is Lane.BACKFILL and not entry.in_flight:
+            self._backlog.promote(entry)
+        entry.tickets.append(ticket)
+
+    def _wake(self) -> None:
+        """See to it that somebody looks at the backlog."""
+        if not len(self._backlog) or self._stopping.is_set():
+            return
+        if self._idle:
+            self._changed.notify_all()
+        elif len(self._threads) < self._senders:
+            thread = threading.Thread(target=self._send_until_idle, name="embedding-sender", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+
+    def _limits(self, lane: Lane) -> BatchLimits:
+        limits = self._provider.limits
+        inputs = min(limits.inputs, self._sender.largest or limits.inputs)
+        if lane is Lane.LIVE or self._gate.careful:
+            return BatchLimits(min(inputs, _LIVE_INPUTS), min(limits.tokens, _LIVE_TOKENS))
+        return BatchLimits(inputs, limits.tokens)
+
+    def _next_due(self, now: float) -> tuple[Lane | None, float]:
+        """The lane whose request should leave next, and when (monotonic seconds)."""
+        best: tuple[Lane | None, float] = (None, math.inf)
+        if not self._gate.admits():
+            return best
+        held_until = now + self._gate.delay()
+        for lane in (Lane.LIVE, Lane.BACKFILL):
+            oldest = self._backlog.oldest(lane)
+            if oldest is None or (lane is Lane.BACKFILL and self._sending[lane] >= self._backfill_senders):
+                continue
+            full = self._backlog.fills(lane, self._limits(lane))
+            due = max(held_until, now if full else oldest.since + self._linger[lane])
+            if lane is Lane.LIVE and due <= now:
+                return lane, due
+            if due < best[1]:
+                best = (lane, due)
+        return best
+
+    def _next_batch(self) -> tuple[list[Entry], Lane, Admission] | None:
+        """Wait for the next batch; None when there was no work for a while, or at the end."""
+        idle_until = time.monotonic() + self._idle_seconds
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            lane, due = self._next_due(now)
+            if lane is not None and due <= now:
+                admission = self._gate.enter()
+                if admission is not Admission.REFUSED:
+                    batch = self._backlog.cut(lane, self._limits(lane))
+                    for entry in batch:
+                        entry.in_flight = True
+                    self._sending[lane] += 1
+                    return batch, lane, admission
+            if not len(self._backlog) and now >= idle_until:
+                return None
+            self._idle += 1
+            # With a backlog that nothing may leave of (a probe is out), somebody's end of work wakes us.
+            self._changed.wait(max(0.0005, min(due, max(idle_until, now + 1.0)) - now))
+            self._idle -= 1
+        return None
+
+    def _send_until_idle(self) -> None:
+        """A sender's life. Called without the lock."""
+        while True:
+            with self._changed:
+                taken = self._next_batch()
+                if taken is None:
+                    self._threads.discard(threading.current_thread())
+                    return
+                self._wake()
+            batch, lane, admission = taken
+            try:
+                self._send(batch, admission)
+            except Exception as error:
+                # A defect of ours or of a provider: nobody may wait for ever because of it.
+                log.exception("embedding_batch_failed", provider=self._provider.name)
+                self._settle(batch, Transient(f"the embedding batch failed: {type(error).__name__}: {error}"))
+            finally:
+                self._gate.leave(admission)
+                with self._changed:
+                    self._sending[lane] -= 1
+                    self._changed.notify_all()
+
+    def _send(self, batch: Sequence[Entry], admission: Admission) -> None:
+        """Embed one batch. Called without the lock."""
+        # Another job or process may have paid for some of them since they were looked up.
+        known = self._keeper.known([entry.text_hash for entry in batch])
+        self._settle_known(batch, known)
+        batch = [entry for entry in batch if entry.text_hash not in known]
+        if not batch:
+            return
+        try:
+            self._keeper.ensure_room()
+        except StoreFull as error:
+            self._settle(batch, error)
+            return
+        embedded = 0
+        with self._changed:
+            self._rate.started(len(batch))
+        try:
+            wanted = lambda: any(entry.tickets for entry in batch)  # noqa: E731 - a one-line question
+            for outcome in self._sender.outcomes([entry.text for entry in batch], admission=admission, wanted=wanted):
+                embedded += self._take(batch, outcome)
+        finally:
+            with self._changed:
+                self._rate.ended(len(batch), embedded)
+
+    def _take(self, batch: Sequence[Entry], outcome: Outcome) -> int:
+        """Keep what came back, then hand it out; returns the number of vectors. Called without the lock."""
+        entries = [batch[place] for place in outcome.places]
+        result = outcome.result
+        if isinstance(result, Refusal):
+            self._settle(entries, result)
+            return 0
+        if isinstance(result, Transient | Terminal):
+            self._settle(entries, result)
+            self._spread(result)
+            return 0
+        vectors: dict[str, Vector] = {entry.text_hash: row for entry, row in zip(entries, result, strict=True)}
+        self._keeper.keep(vectors)
+        self._settle_known(entries, vectors)
+        return len(vectors)
+
+    def _spread(self, error: Transient | Terminal) -> None:
+        """Let those who queue behind a long wait or a refusal know now rather than one by one."""
+        with self._changed:
+            refusal = self._refusal()
+            if refusal is not None:
+                self._fail_backlog(error if isinstance(error, Terminal) else refusal)
+
+    def _fail_backlog(self, error: Transient | Terminal) -> None:
+        for entry in self._backlog.drain():
+            self._finish(entry, error)
+
+    def _settle(self, entries: Sequence[Entry], result: Refusal | Transient | Terminal) -> None:
+        with self._changed:
+            for entry in entries:
+                self._finish(entry, result)
+
+    def _settle_known(self, entries: Sequence[Entry], vectors: Mapping[str, Vector]) -> None:
+        with self._changed:
+            for entry in entries:
+                vector = vectors.get(entry.text_hash)
+                if vector is not None:
+                    self._finish(entry, vector)
+
+    def _finish(self, entry: Entry, result: Vector | Refusal | Transient | Terminal) -> None:
+        if self._entries.get(entry.text_hash) is entry:
+            del self._entries[entry.text_hash]
+        for ticket in entry.tickets:
+            ticket.settle(entry.text_hash, result)
+        entry.tickets = []

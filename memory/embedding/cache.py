@@ -1,0 +1,290 @@
+"""The embedding cache: what was paid for once is never paid for again.
+
+One SQLite file for all agents of a host. Every response of a provider is one transaction, on disk
+(synchronous FULL) before anybody sees its vectors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import numpy as np
+import structlog
+
+from memory.embedding import cache_file
+from memory.embedding.vectors import matrix_from_bytes16, to_bytes16
+from memory.store.errors import StoreBusy, StoreFull
+from memory.store.reader import Vector
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: Hashes in one look-up; SQLite's default bound of parameters is far above.
+_GROUP = 400
+
+#: Last-use marks written along with one response, at most.
+_TOUCHES_A_WRITE = 2_000
+
+#: Insertions between two looks at the number of entries, when it is bounded.
+_INSERTS_BETWEEN_EVICTIONS = 1_000
+
+#: Entries deleted in one transaction.
+_DELETES_A_TRANSACTION = 1_000
+
+_SECONDS_A_DAY = 86_400
+
+
+class EmbeddingCache:
+    """Vectors by (identity, text hash). Safe for several threads and processes.
+
+    `max_entries` bounds the number of vectors, least recently used first (by the day); None means no bound.
+
+    Raises, from every method that touches the file:
+        StoreFull: the disk is full; nothing was written.
+        StoreBusy: another process held the write lock for too long.
+        StoreUnreadable: the file or its folder cannot be used.
+    """
+
+    def __init__(self, path: Path, *, max_entries: int | None = None) -> None:
+        self._path = path
+        self._max_entries = max_entries
+        self._lock = threading.Lock()
+        self._connection: apsw.Connection | None = None
+        self._file = 0
+        self._identities: dict[str, int] = {}
+        self._touched: dict[int, int] = {}
+        self._inserted = 0
+        with self._lock:
+            self._guarded(self._open)
+
+    # What callers use
+
+    def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
+        """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
+        with self._lock:
+            found = self._guarded(lambda: self._look_up(identity, hashes))
+        return _decode(found)
+
+    def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
+        """Keep rounded vectors (`memory.embedding.vectors`); committed and on disk when this returns."""
+        if not vectors:
+            return
+        blobs = dict(zip(vectors, to_bytes16(np.stack(list(vectors.values()))), strict=True))
+        with self._lock:
+            self._guarded(lambda: self._insert(identity, blobs))
+            self._inserted += len(blobs)
+            due = self._max_entries is not None and self._inserted >= min(
+                _INSERTS_BETWEEN_EVICTIONS, max(1, self._max_entries // 10)
+            )
+        if due:
+            self.evict()
+
+    def entries(self) -> int:
+        """How many vectors are kept."""
+        with self._lock:
+            return self._guarded(self._count)
+
+    def disk_bytes(self) -> int:
+        """Bytes on disk, the write-ahead log included."""
+        return sum(path.stat().st_size for path in cache_file.parts(self._path) if path.exists())
+
+    def evict(self) -> int:
+        """Delete the least recently used entries beyond the bound; returns how many."""
+        bound = self._max_entries
+        if bound is None:
+            return 0
+        with self._lock:
+            self._inserted = 0
+            return self._guarded(lambda: self._delete_surplus(bound))
+
+    def close(self) -> None:
+        """Write what is left of the last-use marks and let go of the file."""
+        with self._lock:
+            with contextlib.suppress(StoreFull, StoreBusy, apsw.Error):  # last-use marks are worth no failure
+                if self._touched and self._connection is not None:
+                    self._in_transaction(lambda writer: self._write_touches(writer, len(self._touched)))
+            self._disconnect()
+
+    # Statements
+
+    def _look_up(self, identity: str, hashes: Sequence[str]) -> dict[str, bytes]:
+        reader = self._open()
+        number = self._number_of(reader, identity)
+        if number is None:
+            return {}
+        found: dict[str, bytes] = {}
+        today = int(time.time()) // _SECONDS_A_DAY
+        for start in range(0, len(hashes), _GROUP):
+            group = {_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
+            marks = ",".join("?" * len(group))
+            rows = reader.execute(
+                f"SELECT id, hash, vector, used FROM embeddings WHERE identity = ? AND hash IN ({marks})",  # noqa: S608 - only question marks
+                (number, *group),
+            )
+            for row, key, blob, used in rows:
+                found[group[key]] = blob
+                if used != today:
+                    self._touched[row] = today
+        return found
+
+    def _insert(self, identity: str, blobs: Mapping[str, bytes]) -> None:
+        today = int(time.time()) // _SECONDS_A_DAY
+
+        def insert(writer: apsw.Connection) -> None:
+            number = self._number_of(writer, identity, make=True)
+            writer.executemany(
+                "INSERT INTO embeddings (identity, hash, vector, used) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (identity, hash) DO UPDATE SET used = excluded.used",
+                [(number, _key(text_hash), blob, today) for text_hash, blob in blobs.items()],
+            )
+            self._write_touches(writer, _TOUCHES_A_WRITE)
+
+        self._in_transaction(insert)
+
+    def _write_touches(self, writer: apsw.Connection, most: int) -> None:
+        """Write marks of last use, in the transaction that is open."""
+        marks: list[tuple[int, int]] = []
+        while self._touched and len(marks) < most:
+            row, day = self._touched.popitem()
+            marks.append((day, row))
+        writer.executemany("UPDATE embeddings SET used = ? WHERE id = ?", marks)
+
+    def _delete_surplus(self, bound: int) -> int:
+        self._in_transaction(lambda writer: self._write_touches(writer, len(self._touched)))
+        surplus = self._count() - bound
+        if surplus <= 0:
+            return 0
+        # A little more than needed, so that a full cache does not evict at every turn.
+        left = surplus + bound // 50
+        deleted = 0
+        while left > 0:
+            group = min(left, _DELETES_A_TRANSACTION)
+
+            def delete(writer: apsw.Connection, group: int = group) -> int:
+                writer.execute(
+                    "DELETE FROM embeddings WHERE id IN (SELECT id FROM embeddings ORDER BY used, id LIMIT ?)", (group,)
+                )
+                return writer.changes()
+
+            gone = self._in_transaction(delete)
+            deleted += gone
+            if not gone:
+                break
+            left -= gone
+        return deleted
+
+    def _count(self) -> int:
+        return _one(self._open(), "SELECT count(*) FROM embeddings") or 0
+
+    def _number_of(self, connection: apsw.Connection, identity: str, *, make: bool = False) -> int | None:
+        """The identity's number; it never changes, so it is remembered."""
+        if identity in self._identities:
+            return self._identities[identity]
+        number = _one(connection, "SELECT id FROM identities WHERE identity = ?", (identity,))
+        if number is None:
+            if not make:
+                return None
+            # Not remembered: the transaction may yet be rolled back.
+            return _one(connection, "INSERT INTO identities (identity) VALUES (?) RETURNING id", (identity,))
+        self._identities[identity] = number
+        return number
+
+    # The connection and what goes wrong with it
+
+    def _open(self) -> apsw.Connection:
+        if self._connection is not None and self._file != _inode(self._path):
+            # Another process set the file aside and made a new one.
+            self._disconnect()
+        if self._connection is None:
+            with _alone(self._path):
+                self._file = _inode(self._path)
+                self._connection = cache_file.create(self._path)
+                self._file = _inode(self._path)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(apsw.Error):  # a damaged file may not close in order
+                self._connection.close(force=True)
+        self._connection = None
+        self._identities = {}
+        self._touched = {}
+
+    def _in_transaction(self, work: Callable[[apsw.Connection], T]) -> T:
+        connection = self._open()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return result
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Run with the lock held; a damaged file is set aside and the work done again on a new one."""
+        with cache_file.translated(self._path):
+            try:
+                return work()
+            except (apsw.CorruptError, apsw.NotADBError) as error:
+                self._replace_damaged(error)
+                return work()
+
+    def _replace_damaged(self, error: Exception) -> None:
+        damaged = self._file
+        self._disconnect()
+        with _alone(self._path):
+            # Another process may have replaced the file already; then the one that is there is good.
+            if damaged and damaged == _inode(self._path):
+                aside = cache_file.set_aside(self._path)
+                log.warning("embedding_cache_damaged", error=str(error), set_aside=str(aside))
+
+
+def _decode(found: Mapping[str, bytes]) -> dict[str, Vector]:
+    if not found:
+        return {}
+    if len({len(blob) for blob in found.values()}) == 1:
+        return dict(zip(found, matrix_from_bytes16(list(found.values())), strict=True))
+    return {text_hash: matrix_from_bytes16([blob])[0] for text_hash, blob in found.items()}
+
+
+def _key(text_hash: str) -> bytes:
+    """Half the bytes of a hexadecimal hash; anything else as it is."""
+    if len(text_hash) == 32:
+        with contextlib.suppress(ValueError):
+            return bytes.fromhex(text_hash)
+    return text_hash.encode()
+
+
+def _one(connection: apsw.Connection, statement: str, values: tuple[str | int, ...] = ()) -> int | None:
+    row = connection.execute(statement, values).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _inode(path: Path) -> int:
+    """The file's inode; 0 when there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Only one process at a time makes or replaces the file."""
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

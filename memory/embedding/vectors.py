@@ -1,0 +1,102 @@
+"""What every vector goes through on arrival, so that cache and index hold the same numbers.
+
+check -> unit length -> float16 -> float32 -> unit length again. The cache keeps the float16 form, which
+gives back exactly the float32 form that the index stores (below 32 dimensions one row in thousands may
+differ in the fifth digit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from memory.embedding.provider import Matrix
+from memory.store.reader import Vector
+from schemas.errors import Transient
+
+#: A vector shorter than this has no direction worth keeping.
+SHORTEST = 1e-10
+
+#: Rounding and normalising settle at once from 32 dimensions up; below, a few rows take some rounds.
+_MOST_ROUNDS = 32
+
+
+def round_rows(raw: Matrix, *, expected: int, dimensions: int | None) -> tuple[Matrix, npt.NDArray[np.bool_]]:
+    """Check the shape and round the rows; returns (float32 unit rows, which rows are unusable).
+
+    Unusable rows (zero or not finite) are zeros in the matrix. `raw` has shape (texts, dimensions);
+    `dimensions` None accepts any width above 0.
+
+    Raises:
+        Transient: another number of vectors than `expected`, or of dimensions.
+    """
+    matrix = np.asarray(raw)
+    if matrix.ndim != 2 or matrix.shape[1] == 0:
+        raise Transient(f"the endpoint returned an array of shape {matrix.shape} instead of one vector for each text")
+    if matrix.shape[0] != expected:
+        raise Transient(f"the endpoint returned {matrix.shape[0]} vectors for {expected} texts")
+    if dimensions is not None and matrix.shape[1] != dimensions:
+        raise Transient(f"the endpoint returned vectors of {matrix.shape[1]} dimensions instead of {dimensions}")
+    matrix = matrix.astype(np.float32)
+    lengths = _lengths(matrix)
+    unusable = ~np.isfinite(lengths) | (lengths < SHORTEST)
+    if unusable.any():
+        matrix[unusable] = 0.0
+        lengths[unusable] = 1.0
+    half = (matrix / lengths[:, None]).astype(np.float16)
+    rounded = _unit(half)
+    moving = np.arange(expected)
+    for _ in range(_MOST_ROUNDS):
+        again = rounded[moving].astype(np.float16)
+        moved = (again != half[moving]).any(axis=1)
+        if not moved.any():
+            break
+        moving, again = moving[moved], again[moved]
+        half[moving] = again
+        rounded[moving] = _unit(again)
+    return rounded, unusable
+
+
+def check_and_round(raw: Matrix, *, expected: int, dimensions: int | None) -> Matrix:
+    """Return float32 unit vectors, shape (expected, dimensions), rounded as the cache rounds them.
+
+    Raises:
+        Transient: wrong number of vectors or dimensions, or a vector that is zero or not finite.
+    """
+    rounded, unusable = round_rows(raw, expected=expected, dimensions=dimensions)
+    if unusable.any():
+        raise Transient(f"the endpoint returned {int(unusable.sum())} vectors that are zero or not finite")
+    return rounded
+
+
+def to_bytes16(matrix: Matrix) -> list[bytes]:
+    """Rounded rows as little-endian float16, two bytes a dimension."""
+    half = np.ascontiguousarray(matrix, dtype="<f2")
+    return [row.tobytes() for row in half]
+
+
+def from_bytes16(blob: bytes) -> Vector:
+    """The rounded vector that `to_bytes16` made a blob of."""
+    row: Vector = matrix_from_bytes16([blob])[0]
+    return row
+
+
+def matrix_from_bytes16(blobs: Sequence[bytes]) -> Matrix:
+    """Several blobs of one width at once, shape (blobs, dimensions)."""
+    return _unit(np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(blobs), -1))
+
+
+def _unit(half: npt.NDArray[np.float16]) -> Matrix:
+    matrix = half.astype(np.float32)
+    lengths = _lengths(matrix)
+    lengths[lengths < SHORTEST] = 1.0
+    return (matrix / lengths[:, None]).astype(np.float32)
+
+
+def _lengths(matrix: Matrix) -> npt.NDArray[np.float64]:
+    # float64: a raw value of 1e30 must not overflow when squared, and row sums must not depend on the batch.
+    with np.errstate(invalid="ignore", over="ignore"):
+        lengths: npt.NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64))
+    return lengths
