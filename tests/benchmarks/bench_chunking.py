@@ -8,7 +8,7 @@ import time
 
 from memory.chunking import chunk_text, estimate_tokens, text_hash
 
-_WORDS = "deploy gateway config memory index vector search embed provider token session agent tool plugin retry".split()
+_WORDS = ["deploy", "gateway", "config", "memory", "index", "vector", "search", "embed", "provider", "token", "session"]
 _CHINESE = "今天我们讨论了数据库迁移的问题，决定先在测试环境部署新版本。"
 
 
@@ -56,8 +56,8 @@ def main() -> None:
             tokens = sum(map(estimate_tokens, texts))
             repeated = sum(chunk.tokens for chunk in chunks) / tokens
             print(
-                f"{label:8} {shape:10} {size:6.1f} MB: {cut:5.2f} s CPU = {size / cut:6.1f} MB/s, hashes {hashed:4.2f} s, "
-                f"{len(chunks)} chunks of {tokens * repeated / len(chunks):.0f} tokens, embedded/source {repeated:.2f}"
+                f"{label:8} {shape:10} {size:6.1f} MB: {cut:5.2f} s CPU = {size / cut:6.1f} MB/s, "
+                f"hashes {hashed:4.2f} s, {len(chunks)} chunks of {tokens * repeated / len(chunks):.0f} tokens, embedded/source {repeated:.2f}"
             )
 
 
