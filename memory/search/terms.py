@@ -61,7 +61,17 @@ def coverage(terms: Sequence[str], texts: Mapping[int, str]) -> dict[int, float]
 
 def _found(terms: Sequence[str], text: str) -> list[bool]:
     folded = fold(text)
-    return [term in folded for term in terms]
+    found = [term in folded for term in terms]
+    # A pair of characters that straddles two words is in no text; between two pairs that are found it counts as found.
+    return [
+        flag or (0 < place < len(terms) - 1 and found[place - 1] and found[place + 1] and _straddles(terms, place))
+        for place, flag in enumerate(found)
+    ]
+
+
+def _straddles(terms: Sequence[str], place: int) -> bool:
+    before, pair, after = terms[place - 1 : place + 2]
+    return len(before) == len(pair) == len(after) == 2 and pair == before[1] + after[0] and not pair.isascii()
 
 
 def _stem(word: str) -> str:

@@ -35,3 +35,10 @@ def test_coverage_is_the_share_of_the_rarer_words():
     assert 0 < shares[2] < 0.5
     assert shares[3] == 0.0
     assert coverage([], {1: "text"}) == {1: 0.0}
+
+
+def test_a_pair_of_characters_that_straddles_two_words_does_not_count_against_a_text():
+    asked = sought("数据库迁移")
+
+    assert asked == ["数据", "据库", "库迁", "迁移"]
+    assert coverage(asked, {1: "迁移了数据库", 2: "数据库"})[1] == 1.0

@@ -1,0 +1,49 @@
+"""How long the vectors will still take, and what would be faster. Pure."""
+
+from __future__ import annotations
+
+from memory.embedding.selection import ProviderChoice
+from schemas.ports import VectorProgress
+from schemas.settings import AgentSettings
+from schemas.status import IndexState, VectorState
+
+#: Longer waits come with advice.
+LONG_SECONDS = 600.0
+
+#: Vectors that wait while none came in for so long are stuck.
+STUCK_SECONDS = 120.0
+
+
+def vector_progress(
+    index: IndexState, progress: VectorProgress | None, agent: AgentSettings, choice: ProviderChoice, now: float
+) -> tuple[VectorState, bool]:
+    """Rate, time left and advice; and whether vectors wait and none comes in.
+
+    Before anything was measured the provider's expected rate is taken for the estimate, not for the rate.
+    """
+    if not index.vectors_pending:
+        return VectorState(rate=progress.rate if progress is not None and progress.rate > 0 else None), False
+    measured = progress.rate if progress is not None and progress.rate > 0 else None
+    expected = choice.provider.limits.chunks_per_second if choice.provider is not None else None
+    rate = measured or expected
+    eta = index.vectors_pending / rate if rate else None
+    fresh = max(progress.at if progress is not None else 0.0, index.last_commit_at or 0.0)
+    # Without a provider nothing waits: keywords only is what was chosen, or what status gives the reason of.
+    stuck = choice.provider is not None and now - fresh > STUCK_SECONDS
+    return (
+        VectorState(
+            rate=round(measured, 3) if measured is not None else None,
+            eta_seconds=round(eta, 1) if eta is not None else None,
+            advice=_advice(agent, choice) if eta is not None and eta > LONG_SECONDS else None,
+        ),
+        stuck,
+    )
+
+
+def _advice(agent: AgentSettings, choice: ProviderChoice) -> str:
+    faster = ["set OPENAI_API_KEY or another remote provider"] if choice.name == "local" else []
+    if choice.name == "local" and agent.local.model_path is not None:
+        faster.insert(0, "leave local.model_path unset for the bundled multilingual model, about 30 times faster")
+    if choice.name not in {"local", "none"}:
+        faster.append("raise remote.concurrency, or provider = local needs no network")
+    return f"Keyword search does not wait for them. Faster: {'; or '.join(faster)}."

@@ -1,0 +1,325 @@
+"""Honest status: what is on disk, in the index and in the queue, compared.
+
+`agent_status` looks once; the service keeps what it said for a second (`memory.service.agents`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from memory.agent_files import AgentFiles, Scan
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.selection import ProviderChoice, choose_provider
+from memory.fingerprint import NO_VECTORS, fingerprint
+from memory.generations import Generations
+from memory.progress import vector_progress
+from memory.search.readers import SharedReader
+from memory.store.options import StoreOptions
+from memory.store.reader import IndexedFile, StoreReader, VectorBackend
+from memory.version import recalld_version
+from memory.watch_state import read_watch_state
+from schemas.documents import DocumentKey
+from schemas.errors import RecalldError
+from schemas.ports import Pending, PendingReader
+from schemas.settings import AgentSettings, Settings
+from schemas.status import (
+    AgentStatus,
+    Availability,
+    CacheState,
+    DeadLetter,
+    DiskState,
+    IndexState,
+    QueueState,
+    Status,
+    TroubleState,
+)
+
+#: A document that waits for longer than this makes status not ok: work that takes longer is behind, or stuck.
+PENDING_TOO_LONG_SECONDS = 60.0
+
+#: Notes of documents that are listed; the rest is counted.
+_MAX_NOTES = 50
+
+Lease = Callable[[], AbstractContextManager[StoreReader | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """Where an agent's status comes from.
+
+    `lease` opens the answering generation. `pending` is None when this process has no way to ask the
+    queue; `queue_expected` makes a queue that does not answer a trouble (it is none when nothing is supposed to
+    run); `provider_failure` is why the provider is not asked at the moment.
+    """
+
+    files: AgentFiles
+    generations: Generations
+    lease: Lease
+    pending: PendingReader | None
+    queue_expected: bool
+    choice: ProviderChoice
+    provider_failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    state: IndexState
+    files: dict[DocumentKey, IndexedFile]
+    dead_letters: tuple[DeadLetter, ...]
+    vector_search: Availability
+    text_search: Availability
+    integrity: tuple[str, ...] | None
+    trouble: str | None
+
+
+def agent_status(
+    settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool = False
+) -> AgentStatus:
+    """Compare disk, index and queue of one agent. Never raises for a broken part: it is what status is for.
+
+    `ok` is False when a document is missing, stale or vanished and no job for it waits; when one waits for
+    longer than a minute; when vectors wait and none comes in; and when anything failed, is in trouble or
+    could not be looked at.
+    """
+    now = time.time()
+    # The queue first, the disk last: a document indexed in between then looks up to date, never forgotten.
+    pending = sources.pending.pending(agent.id) if sources.pending is not None else None
+    index = _index(settings, agent, sources, deep=deep)
+    scan = sources.files.scan()
+    disk = _disk(scan, index.files)
+    watch = read_watch_state(settings.home, agent.id)
+    troubles = _troubles(agent, sources, scan, index, now)
+    progress = sources.pending.vector_progress(agent.id) if sources.pending is not None else None
+    vectors, vectors_stuck = vector_progress(index.state, progress, agent, sources.choice, now)
+    queue = _queue(pending, now=now)
+    healthy = (
+        not troubles
+        and not index.dead_letters
+        and not index.integrity
+        and not vectors_stuck
+        and (index.state.identity_matches or index.state.building is not None)
+        and disk.missing + disk.stale + disk.vanished <= queue.pending
+        and (queue.oldest_seconds or 0.0) <= PENDING_TOO_LONG_SECONDS
+        and (queue.reachable or not sources.queue_expected)
+    )
+    choice = sources.choice
+    return AgentStatus(
+        agent=agent.id,
+        ok=healthy,
+        workspace=str(agent.workspace),
+        provider=choice.name,
+        requested_provider=choice.requested,
+        model=choice.provider.model if choice.provider is not None else None,
+        provider_reason=choice.error or choice.reason,
+        disk=disk,
+        index=index.state,
+        queue=queue,
+        vectors=vectors,
+        vector_search=index.vector_search,
+        text_search=index.text_search,
+        watch=watch.sentence if watch is not None else None,
+        dead_letters=index.dead_letters,
+        notes=_notes(index),
+        troubles=tuple(troubles),
+        integrity=index.integrity,
+    )
+
+
+def build_status(settings: Settings, pending: PendingReader | None, *, deep: bool = False) -> Status:
+    """The status of all agents in `settings`, for a process that looks once and ends.
+
+    Nothing needs to run for it to be ok: a queue that does not answer is said, and no trouble by itself.
+    """
+    agents = tuple(_look_once(settings, agent, pending, deep=deep) for agent in settings.agents if agent.enabled)
+    return whole_status(settings, agents)
+
+
+def whole_status(settings: Settings, agents: tuple[AgentStatus, ...]) -> Status:
+    """The agents' statuses and what they share."""
+    return Status(
+        ok=all(agent.ok for agent in agents),
+        version=recalld_version(),
+        home=str(settings.home),
+        agents=agents,
+        cache=cache_state(settings),
+    )
+
+
+def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader | None, *, deep: bool) -> AgentStatus:
+    generations = Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+    reader = SharedReader(generations)
+    try:
+        sources = StatusSources(
+            files=AgentFiles(agent),
+            generations=generations,
+            lease=reader.lease,
+            pending=pending,
+            queue_expected=False,
+            choice=choice,
+        )
+        return agent_status(settings, agent, sources, deep=deep)
+    finally:
+        reader.close()
+        if choice.provider is not None:
+            choice.provider.close()
+
+
+def cache_state(settings: Settings) -> CacheState:
+    """Size of the embedding cache; opened only when it is there."""
+    path = settings.home / "cache" / "embeddings.sqlite"
+    if not settings.cache.enabled or not path.is_file():
+        return CacheState(enabled=settings.cache.enabled)
+    sizes = (_size(path.with_name(path.name + suffix)) for suffix in ("", "-wal"))
+    cache = EmbeddingCache(path)
+    try:
+        return CacheState(enabled=True, entries=cache.entries(), disk_bytes=sum(sizes))
+    finally:
+        cache.close()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _index(settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool) -> _Index:
+    broken = Availability(available=False, reason="the index cannot be read")
+    try:
+        with sources.lease() as reader:
+            if reader is None:
+                nothing = Availability(available=True)
+                return _Index(_no_index(sources), {}, (), nothing, nothing, () if deep else None, None)
+            return _look(settings, agent, sources, reader, deep=deep)
+    except RecalldError as error:
+        return _Index(_no_index(sources), {}, (), broken, broken, (str(error),) if deep else None, str(error))
+
+
+def _no_index(sources: StatusSources) -> IndexState:
+    return IndexState(generation=sources.generations.current(), building=sources.generations.next())
+
+
+def _look(
+    settings: Settings, agent: AgentSettings, sources: StatusSources, reader: StoreReader, *, deep: bool
+) -> _Index:
+    counts = reader.counts()
+    provider = sources.choice.provider
+    wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
+    files = {file.key: file for file in reader.files()}
+    dead_letters = tuple(
+        DeadLetter(
+            source=row.key.source,
+            path=row.key.path,
+            reason=row.reason,
+            error_class=row.error_class,
+            attempts=row.attempts,
+            first_at=row.first_at,
+            last_at=row.last_at,
+        )
+        for row in reader.dead_letters()
+    )
+    state = IndexState(
+        files=counts.files,
+        chunks=counts.chunks,
+        vectors_ready=counts.vectors_ready,
+        vectors_pending=counts.vectors_pending,
+        vectors_refused=counts.vectors_refused,
+        generation=sources.generations.current(),
+        building=sources.generations.next(),
+        identity=reader.meta("identity"),
+        # A provider that cannot be had leaves the index as it is: its identity is not known, so it is not wrong.
+        identity_matches=sources.choice.error is not None or reader.meta("fingerprint") == wanted.digest,
+        last_commit_at=counts.last_commit_at,
+        disk_bytes=counts.disk_bytes,
+    )
+    return _Index(
+        state=state,
+        files=files,
+        dead_letters=dead_letters,
+        vector_search=_vector_search(settings, sources, reader),
+        text_search=_text_search(reader),
+        integrity=tuple(reader.check()) if deep else None,
+        trouble=None,
+    )
+
+
+def _vector_search(settings: Settings, sources: StatusSources, reader: StoreReader) -> Availability:
+    choice = sources.choice
+    if not settings.store.vector.enabled:
+        return Availability(available=False, reason="store.vector.enabled = false")
+    if choice.provider is None:
+        return Availability(available=False, reason=choice.error or choice.reason or "provider = none: keywords only")
+    if sources.provider_failure is not None:
+        return Availability(available=False, reason=sources.provider_failure)
+    if reader.vector_backend is VectorBackend.OFF:
+        return Availability(available=False, reason=reader.vector_reason)
+    return Availability(available=True, reason=reader.vector_reason)
+
+
+def _text_search(reader: StoreReader) -> Availability:
+    try:
+        reader.search_text("a", 1)
+    except RecalldError as error:
+        return Availability(available=False, reason=str(error))
+    return Availability(available=True)
+
+
+def _disk(scan: Scan, files: dict[DocumentKey, IndexedFile]) -> DiskState:
+    on_disk = scan.documents
+    known = {key: file for key, file in files.items() if key.source == "memory"}
+    return DiskState(
+        files=len(on_disk),
+        missing=sum(key not in known for key in on_disk),
+        stale=sum(key in known and known[key].stat != stat for key, stat in on_disk.items()),
+        # Below a folder that could not be listed nothing is known to be gone.
+        vanished=sum(key not in on_disk for key in known) if scan.complete else 0,
+    )
+
+
+def _queue(pending: Pending | None, *, now: float) -> QueueState:
+    if pending is None:
+        return QueueState(reachable=False)
+    oldest = max(0.0, now - pending.oldest_at) if pending.oldest_at is not None else None
+    return QueueState(
+        pending=pending.documents,
+        running=pending.running,
+        oldest_seconds=round(oldest, 3) if oldest is not None else None,
+    )
+
+
+def _troubles(
+    agent: AgentSettings,
+    sources: StatusSources,
+    scan: Scan,
+    index: _Index,
+    now: float,
+) -> list[TroubleState]:
+    troubles = [TroubleState(part="files", message=problem, since=now) for problem in scan.problems]
+    if index.trouble is not None:
+        troubles.append(TroubleState(part="index", message=index.trouble, since=now))
+    if sources.choice.error is not None:
+        troubles.append(TroubleState(part="embedding", message=sources.choice.error, since=now))
+    if sources.pending is not None:
+        troubles += [
+            TroubleState(part=trouble.part, message=trouble.message, since=trouble.since)
+            for trouble in sources.pending.troubles(agent.id)
+        ]
+    return troubles
+
+
+def _notes(index: _Index) -> tuple[str, ...]:
+    notes = [f"{key.path}: {note}" for key, file in sorted(index.files.items()) for note in file.notes]
+    if len(notes) > _MAX_NOTES:
+        notes = [*notes[:_MAX_NOTES], f"... and {len(notes) - _MAX_NOTES} more"]
+    state = index.state
+    if state.vectors_refused:
+        notes.append(f"{state.vectors_refused} chunks were refused by the provider: found by keywords only")
+    if not state.identity_matches and state.building is not None:
+        notes.append("a new generation is being built for changed settings; the old one answers meanwhile")
+    return tuple(notes)

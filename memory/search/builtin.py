@@ -1,0 +1,294 @@
+"""The manager over recalld's own index. Reads only; indexing is somebody else's business."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import TimeoutError as FutureTimeout
+
+import structlog
+
+from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
+from memory.generations import Generations
+from memory.reporting import StatusSources, agent_status
+from memory.search.manager import SearchManager
+from memory.search.readers import SharedReader
+from memory.search.reading import page
+from memory.search.resources import SearchResources
+from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
+from memory.search.snippets import make_snippet
+from memory.store.errors import StoreCorrupt
+from memory.store.options import StoreOptions
+from memory.store.reader import IndexCounts, StoreReader
+from schemas.errors import BrokerUnavailable, RecalldError
+from schemas.ports import Event, EventInbox, PendingReader
+from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest, SearchResult
+from schemas.settings import AgentSettings, Settings
+from schemas.status import AgentStatus, Availability
+
+_log = structlog.get_logger(__name__)
+
+#: How often a search that waits for pending documents looks.
+_PENDING_POLL_SECONDS = 0.02
+
+#: Session keys with one of these parts belong to many people; their answers carry no citations by default.
+_SHARED_SESSIONS = frozenset({"group", "channel"})
+
+_REFUSED = "path required: a document of this memory (MEMORY.md, memory/**/*.md or an extra path)"
+
+
+class BuiltinManager(SearchManager):
+    """Answers from the agent's folder of generations.
+
+    `pending` says how far the index is behind and `inbox` takes the request of `sync`; both may be absent.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        agent: AgentSettings,
+        *,
+        resources: SearchResources | None = None,
+        pending: PendingReader | None = None,
+        inbox: EventInbox | None = None,
+    ) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._own = resources is None
+        self._resources = resources or SearchResources(settings)
+        self._pending = pending
+        self._inbox = inbox
+        self._embedder = self._resources.embedder(agent)
+        self._files = AgentFiles(agent)
+        self._generations = Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+        self._reader = SharedReader(self._generations)
+        self._counted: tuple[StoreReader, object, IndexCounts] | None = None
+        self._closing = threading.Event()
+
+    def search(self, request: SearchRequest) -> SearchAnswer:
+        """See `SearchManager.search`."""
+        started = time.monotonic()
+        try:
+            answer = self._search(request, started)
+        except StoreCorrupt as error:
+            answer = self._unavailable(str(error), action="wait until the index is rebuilt, or run `recalld rebuild`")
+        except RecalldError as error:
+            answer = self._unavailable(str(error), action="run `recalld status`")
+        except Exception as error:  # noqa: BLE001 - an agent gets an answer; the log keeps the reason
+            _log.exception("search_failed", agent=self._agent.id)
+            answer = self._unavailable(f"the search failed: {type(error).__name__}", action="look into the log")
+        return answer.model_copy(update={"took_ms": round((time.monotonic() - started) * 1000, 2)})
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        """See `SearchManager.read_file`."""
+        try:
+            key = self._files.resolve(request.path)
+            source = self._files.read(key)
+        except DocumentRefused:
+            _log.warning("read_refused", agent=self._agent.id)
+            return GetAnswer(path=request.path, disabled=True, error=_REFUSED)
+        except DocumentGone:
+            return GetAnswer(path=request.path, error="not found: there is no such document (any more)")
+        except DocumentUnreadable as error:
+            return GetAnswer(path=request.path, error=str(error))
+        return page(key.path, source.text, first=request.from_, count=request.lines)
+
+    def status(self, *, deep: bool = False) -> AgentStatus:
+        """See `SearchManager.status`."""
+        vectors = self._embedder.vectors
+        return agent_status(
+            self._settings,
+            self._agent,
+            StatusSources(
+                files=self._files,
+                generations=self._generations,
+                lease=self._reader.lease,
+                pending=self._pending,
+                queue_expected=self._pending is not None,
+                choice=self._embedder.choice,
+                provider_failure=vectors.failure() if vectors is not None else None,
+            ),
+            deep=deep,
+        )
+
+    def sync(self) -> str | None:
+        """See `SearchManager.sync`."""
+        if self._inbox is None:
+            return "nothing that watches the files is connected; run `recalld index`"
+        try:
+            self._inbox.put(Event(kind="reconcile", agent=self._agent.id))
+        except BrokerUnavailable as error:
+            return str(error)
+        return None
+
+    def probe_embedding_availability(self) -> Availability:
+        """See `SearchManager.probe_embedding_availability`."""
+        vectors = self._embedder.vectors
+        if vectors is None:
+            choice = self._embedder.choice
+            return Availability(available=False, reason=choice.error or choice.reason or "provider = none")
+        outcome = vectors.probe(self._agent.limits.timeout_ms / 1000)
+        return Availability(available=outcome is None, reason=outcome.reason if outcome is not None else None)
+
+    def probe_vector_availability(self) -> Availability:
+        """See `SearchManager.probe_vector_availability`."""
+        return self.status().vector_search
+
+    def ready(self) -> str | None:
+        """None when a search could be answered now, else why not. An index that is still to be made is ready: empty."""
+        try:
+            with self._reader.lease():
+                return None
+        except RecalldError as error:
+            return str(error)
+
+    def figures(self) -> tuple[IndexCounts, int] | None:
+        """Row counts and dead letters of the answering generation; None when there is none or it cannot be read."""
+        try:
+            with self._reader.lease() as reader:
+                return (self._counts(reader), len(reader.dead_letters())) if reader is not None else None
+        except RecalldError:
+            _log.warning("counting_failed", agent=self._agent.id, exc_info=True)
+            return None
+
+    def close(self) -> None:
+        """See `SearchManager.close`. Shared resources stay open."""
+        self._closing.set()
+        self._reader.close()
+        if self._own:
+            self._resources.close()
+
+    def _search(self, request: SearchRequest, started: float) -> SearchAnswer:
+        timeout = self._agent.limits.timeout_ms / 1000
+        if not request.query.strip():
+            return self._answer(None, request, ())
+        vectors = self._embedder.vectors
+        side = None
+        if vectors is not None:
+            side = QuerySide(vectors.provider.identity, vectors.provider.model, vectors.get(request.query))
+        if request.wait_ms:
+            self._wait_for_pending(min(request.wait_ms / 1000, timeout))
+        query = self._agent.query
+        wanted = Wanted(
+            query=request.query,
+            max_results=request.max_results or query.max_results,
+            min_score=request.min_score if request.min_score is not None else query.min_score,
+            sources=request.sources if request.sources is not None else self._agent.sources,
+            hybrid=query.hybrid,
+            deadline=started + timeout,
+            timeout_seconds=timeout,
+        )
+        work = self._resources.store_threads.submit(self._retrieve, wanted, side, request)
+        try:
+            return work.result(max(0.0, wanted.deadline - time.monotonic()))
+        except FutureTimeout:
+            work.cancel()
+            late = f"the search did not finish within {timeout:g} s"
+            return self._answer(None, request, (late,))
+
+    def _retrieve(self, wanted: Wanted, side: QuerySide | None, request: SearchRequest) -> SearchAnswer:
+        with self._reader.lease() as reader:
+            if reader is None:
+                return self._answer(None, request, ("there is no index yet: nothing was searched",))
+            found = retrieve(reader, wanted, side)
+            return self._answer(found, request, found.degraded, counts=self._counts(reader))
+
+    def _answer(
+        self,
+        found: Found | None,
+        request: SearchRequest,
+        degraded: tuple[str, ...],
+        *,
+        counts: IndexCounts | None = None,
+    ) -> SearchAnswer:
+        choice = self._embedder.choice
+        reasons = list(degraded)
+        if choice.provider is None and choice.requested != "none":
+            reasons.append(f"{choice.error or choice.reason or 'no embedding provider'}: keywords only")
+        cited = self._cites(request.session_key)
+        fallback = reasons[0] if reasons and found is not None else None
+        pending = self._pending_state(counts)
+        if pending is None:
+            reasons.append("the queue does not answer: how far the index is behind is not known")
+        return SearchAnswer(
+            results=self._results(found, cited=cited) if found is not None else (),
+            provider=choice.name,
+            model=choice.provider.model if choice.provider is not None else None,
+            mode=found.mode if found is not None else "none",
+            fallback=fallback is not None,
+            fallback_reason=fallback,
+            citations=cited,
+            degraded=tuple(reasons),
+            pending=pending or PendingState(vectors=counts.vectors_pending if counts is not None else 0),
+        )
+
+    def _results(self, found: Found, *, cited: bool) -> tuple[SearchResult, ...]:
+        limit = self._agent.limits.max_snippet_chars
+        results = []
+        for fused, row in found.hits:
+            snippet = make_snippet(row.text, start_line=row.start_line, terms=found.terms, max_chars=limit)
+            start, end = snippet.start_line, snippet.end_line
+            lines = f"L{start}" if start == end else f"L{start}-L{end}"
+            results.append(
+                SearchResult(
+                    path=row.key.path,
+                    start_line=start,
+                    end_line=end,
+                    score=round(fused.score, 4),
+                    vector_score=round(fused.vector, 4) if fused.vector is not None else None,
+                    text_score=round(fused.text, 4) if fused.text is not None else None,
+                    snippet=snippet.text,
+                    source=row.key.source,
+                    citation=f"{row.key.path}#{lines}" if cited else None,
+                )
+            )
+        return tuple(results)
+
+    def _cites(self, session_key: str | None) -> bool:
+        if self._agent.citations != "auto":
+            return self._agent.citations == "on"
+        return session_key is None or _SHARED_SESSIONS.isdisjoint(session_key.lower().split(":"))
+
+    def _pending_state(self, counts: IndexCounts | None) -> PendingState | None:
+        """How far the answer is behind; None when the queue was asked and does not answer."""
+        vectors = counts.vectors_pending if counts is not None else 0
+        if self._pending is None:
+            return PendingState(vectors=vectors)
+        pending = self._pending.pending(self._agent.id)
+        if pending is None:
+            return None
+        oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else None
+        return PendingState(
+            documents=pending.documents,
+            oldest_seconds=round(oldest, 3) if oldest is not None else None,
+            vectors=vectors,
+        )
+
+    def _counts(self, reader: StoreReader) -> IndexCounts:
+        """Counting 100,000 rows for every search would be most of its time; a commit makes it count again."""
+        token = reader.change_token()
+        known = self._counted
+        if known is None or known[0] is not reader or known[1] != token:
+            known = (reader, token, reader.counts())
+            self._counted = known
+        return known[2]
+
+    def _wait_for_pending(self, timeout_seconds: float) -> None:
+        if self._pending is None:
+            return
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            pending = self._pending.pending(self._agent.id)
+            if pending is None or pending.documents == 0 or self._closing.wait(_PENDING_POLL_SECONDS):
+                return
+
+    def _unavailable(self, error: str, *, action: str) -> SearchAnswer:
+        return SearchAnswer(
+            provider=self._embedder.choice.name,
+            disabled=True,
+            unavailable=True,
+            error=error,
+            warning="memory search is unavailable",
+            action=action,
+            pending=self._pending_state(None) or PendingState(),
+        )

@@ -1,0 +1,40 @@
+"""What every door asks a memory for, whichever backend answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.status import AgentStatus, Availability
+
+
+class SearchManager(ABC):
+    """One agent's memory. Thread-safe. An unavailable memory is an answer, not an exception."""
+
+    @abstractmethod
+    def search(self, request: SearchRequest) -> SearchAnswer:
+        """Look for something; answers within `limits.timeout_ms`, with what is there by then."""
+
+    @abstractmethod
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        """Read lines of a document of this agent; any other path is refused with one uniform answer."""
+
+    @abstractmethod
+    def status(self, *, deep: bool = False) -> AgentStatus:
+        """Compare disk, index and queue; `deep` also checks the index's integrity."""
+
+    @abstractmethod
+    def sync(self) -> str | None:
+        """Ask for a comparison of files and index; None when asked, else why that was not possible."""
+
+    @abstractmethod
+    def probe_embedding_availability(self) -> Availability:
+        """Embed a word with the chosen provider."""
+
+    @abstractmethod
+    def probe_vector_availability(self) -> Availability:
+        """Search the vectors of the index once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; searches that run finish first."""

@@ -1,0 +1,100 @@
+"""The reader of an agent's answering generation, shared by concurrent searches and exchanged after a flip."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from memory.generations import Generations
+from memory.store.reader import StoreReader
+
+
+class SharedReader:
+    """Hands one open reader to all searches of an agent.
+
+    A flip of the generation is noticed by one `stat` a call; the reader of the replaced generation is
+    closed when its last user is done, so that nobody ever has it closed under them.
+    """
+
+    def __init__(self, generations: Generations) -> None:
+        self._generations = generations
+        self._lock = threading.Lock()
+        self._token: object = None
+        self._lease: _Lease | None = None
+        self._opened = False
+        self._closed = False
+
+    @contextmanager
+    def lease(self) -> Iterator[StoreReader | None]:
+        """The current generation's reader for the time of the block; None when there is no index yet.
+
+        Raises:
+            StoreCorrupt, StoreUnreadable: the generation is there and cannot be opened.
+        """
+        lease = self._take()
+        try:
+            yield lease.reader if lease is not None else None
+        finally:
+            if lease is not None:
+                self._give_back(lease)
+
+    def close(self) -> None:
+        """Close as soon as nobody reads. Later leases open anew, privately to nobody's harm, and fail."""
+        with self._lock:
+            self._closed = True
+            retired = self._retire()
+        _close(retired)
+
+    def drop(self) -> None:
+        """Close the reader when its users are done, and open anew at the next lease."""
+        with self._lock:
+            retired = self._retire()
+        _close(retired)
+
+    def _take(self) -> _Lease | None:
+        retired: StoreReader | None = None
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this search manager is closed")
+            token = self._generations.pointer_token()
+            if not self._opened or token != self._token:
+                reader = self._generations.open_reader()
+                retired = self._retire()
+                self._lease = _Lease(reader) if reader is not None else None
+                self._token = token
+                # Without an index the next call looks again: the pointer may be there by then.
+                self._opened = reader is not None
+            lease = self._lease
+            if lease is not None:
+                lease.users += 1
+        _close(retired)
+        return lease
+
+    def _give_back(self, lease: _Lease) -> None:
+        with self._lock:
+            lease.users -= 1
+            done = lease.retired and lease.users == 0
+        _close(lease.reader if done else None)
+
+    def _retire(self) -> StoreReader | None:
+        """Take the reader out of service; returned when nobody uses it, else closed by its last user."""
+        lease, self._lease, self._opened = self._lease, None, False
+        if lease is None:
+            return None
+        lease.retired = True
+        return lease.reader if lease.users == 0 else None
+
+
+class _Lease:
+    __slots__ = ("reader", "retired", "users")
+
+    def __init__(self, reader: StoreReader) -> None:
+        self.reader = reader
+        self.users = 0
+        self.retired = False
+
+
+def _close(reader: StoreReader | None) -> None:
+    if reader is not None:
+        reader.close()

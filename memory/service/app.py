@@ -1,0 +1,180 @@
+"""The read-only query service: search, get, status, health, metrics and a page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from typing import Annotated, TypeVar
+
+from fastapi import FastAPI, Header, Query, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+
+from memory.service import errors, pages
+from memory.service.agents import ServedAgents
+from memory.service.metrics import ServiceMetrics
+from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback
+from memory.service.tokens import read_tokens
+from memory.version import recalld_version
+from schemas.ports import EventInbox, PendingReader
+from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings import Settings
+from schemas.status import Status
+
+#: Requests that are worked on at a time; the rest waits its turn.
+REQUEST_THREADS = 16
+
+Authorization = Annotated[str | None, Header(include_in_schema=False)]
+T = TypeVar("T")
+
+
+def create_app(settings: Settings, pending: PendingReader | None = None, *, inbox: EventInbox | None = None) -> FastAPI:
+    """Build the service.
+
+    Args:
+        settings: the whole tree; `service.host` decides whose Host headers are answered and whether tokens are needed.
+        pending: how to ask the queue how far the index is behind.
+        inbox: where a request to compare files and index is left.
+
+    Reads the agents' tokens from `<home>/run/tokens` when they are needed (`needs_tokens`). Models are
+    loaded in the background when the application starts; everything is let go when it ends.
+    """
+    agents = ServedAgents(settings, pending=pending, inbox=inbox)
+    metrics = ServiceMetrics(recalld_version())
+    tokens = read_tokens(settings.home, agents.ids) if needs_tokens(settings) else None
+    gate = Gatekeeper(agents.ids, tokens)
+    threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.get_running_loop().run_in_executor(threads, agents.warm_up)
+        try:
+            yield
+        finally:
+            await asyncio.get_running_loop().run_in_executor(threads, agents.close)
+            threads.shutdown(wait=True)
+
+    app = FastAPI(
+        title="recalld",
+        version=recalld_version(),
+        description="Hybrid search over agents' memory. Read-only.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.add_middleware(Doorkeeper, loopback_only=is_loopback(settings.service.host))
+    errors.install(app, models={"/v1/search": SearchRequest, "/v1/get": GetRequest})
+
+    def allowed(authorization: str | None, asked: str | None) -> str:
+        with _counting_denials(metrics):
+            return gate.agent(authorization, asked)
+
+    async def in_thread(work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    @app.post("/v1/search", response_model=SearchAnswer, summary="Search an agent's memory")
+    async def search(request: SearchRequest, authorization: Authorization = None) -> Response:
+        agent = allowed(authorization, request.agent)
+        return _json(await in_thread(lambda: _search(agents, metrics, agent, request)))
+
+    @app.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
+    async def get(request: GetRequest, authorization: Authorization = None) -> Response:
+        agent = allowed(authorization, request.agent)
+        return _json(await in_thread(lambda: _get(agents, metrics, agent, request)))
+
+    @app.get("/v1/status", response_model=Status, summary="Compare disk, index and queue")
+    async def status(
+        agent: Annotated[str | None, Query()] = None,
+        deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
+        authorization: Authorization = None,
+    ) -> Response:
+        with _counting_denials(metrics):
+            seen = gate.visible(authorization) if agent is None else (gate.agent(authorization, agent),)
+        return _json(await in_thread(lambda: agents.status(seen, deep=deep)))
+
+    @app.get("/healthz", summary="Is the process alive?")
+    async def healthz() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz", summary="Can searches be answered?")
+    async def readyz() -> Response:
+        reason = await in_thread(agents.not_ready)
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        # Without a token nobody learns which agent it is.
+        shown = reason if tokens is None else "an index cannot be opened; see status"
+        return JSONResponse({"status": "not ready", "error": shown}, status_code=503)
+
+    @app.get("/metrics", summary="Numbers in Prometheus text format", response_class=Response)
+    async def show_metrics(authorization: Authorization = None) -> Response:
+        with _counting_denials(metrics):
+            seen = gate.visible(authorization)
+        text = await in_thread(lambda: metrics.scrape(lambda: agents.numbers(seen)))
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/", include_in_schema=False)
+    async def front_page(_: Request) -> Response:
+        return HTMLResponse(pages.front_page(agents.ids if tokens is None else ()), headers=pages.HEADERS)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs_page(_: Request) -> Response:
+        return HTMLResponse(pages.docs_page(), headers=pages.HEADERS)
+
+    return app
+
+
+def needs_tokens(settings: Settings) -> bool:
+    """Whether callers must show an agent's token.
+
+    Beyond loopback always; on loopback with several agents, unless `auth.trust_loopback`.
+    """
+    if not is_loopback(settings.service.host):
+        return True
+    return len(settings.agents) > 1 and not settings.auth.trust_loopback
+
+
+def _search(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: SearchRequest) -> SearchAnswer:
+    manager, error = agents.manager(agent)
+    if manager is None:
+        metrics.searches.labels("unavailable").inc()
+        return SearchAnswer(disabled=True, unavailable=True, error=error, action="see `recalld config show`")
+    started = time.perf_counter()
+    answer = manager.search(request)
+    metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
+    metrics.searches.labels(_outcome(answer)).inc()
+    return answer
+
+
+def _outcome(answer: SearchAnswer) -> str:
+    if answer.unavailable:
+        return "unavailable"
+    if answer.degraded:
+        return "degraded"
+    return "found" if answer.results else "empty"
+
+
+def _get(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: GetRequest) -> GetAnswer:
+    manager, error = agents.manager(agent)
+    if manager is None:
+        return GetAnswer(path=request.path, disabled=True, error=error)
+    answer = manager.read_file(request)
+    outcome = "refused" if answer.disabled else "missing" if answer.error else "ok"
+    metrics.reads.labels(outcome).inc()
+    return answer
+
+
+@contextmanager
+def _counting_denials(metrics: ServiceMetrics) -> Iterator[None]:
+    try:
+        yield
+    except AccessDenied as error:
+        metrics.denied.labels(str(error.status)).inc()
+        raise
+
+
+def _json(answer: BaseModel) -> Response:
+    return Response(answer.model_dump_json(by_alias=True, exclude_none=True), media_type="application/json")

@@ -1,0 +1,190 @@
+"""Run the query service until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from memory.service.app import create_app, needs_tokens
+from memory.service.security import is_loopback
+from memory.service.tokens import ensure_tokens, read_tokens
+from schemas.errors import UserError
+from schemas.ports import EventInbox, PendingReader
+from schemas.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+#: Relative to the home folder: {"host", "port", "pid"} of the service that listens.
+SERVICE_FILE = Path("run") / "service.json"
+
+#: Seconds that requests get to finish after a stop.
+GRACE_SECONDS = 5
+
+_BACKLOG = 512
+_STOP_POLL_SECONDS = 0.1
+
+
+def serve(
+    settings: Settings,
+    pending: PendingReader | None,
+    *,
+    inbox: EventInbox | None = None,
+    on_ready: Callable[[], None] | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Listen and answer until SIGTERM, SIGINT or `stop`; then let running requests finish and return.
+
+    Args:
+        settings: `service.host` and `service.port` say where (port 0: a free one).
+        pending: how to ask how far the index is behind.
+        inbox: where a request to compare files and index is left.
+        on_ready: called once searches are answered; `<home>/run/service.json` says where.
+        stop: ends the service when set; signals are then the caller's business.
+
+    Raises:
+        UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
+    """
+    _check_tokens(settings)
+    listener = _listen(settings.service.host, settings.service.port)
+    try:
+        app = create_app(settings, pending, inbox=inbox)
+        with _stopping(stop) as ending:
+            asyncio.run(_run(settings, app, listener, on_ready, ending))
+    finally:
+        listener.close()
+
+
+def _check_tokens(settings: Settings) -> None:
+    if not needs_tokens(settings):
+        return
+    ids = [agent.id for agent in settings.agents]
+    if is_loopback(settings.service.host):
+        try:
+            ensure_tokens(settings.home, ids)
+        except OSError as error:
+            raise UserError(f"the agents' tokens cannot be written below {settings.home}: {error.strerror}") from error
+        return
+    missing = [agent for agent in ids if agent not in read_tokens(settings.home, ids)]
+    if missing or not ids:
+        raise UserError(
+            f"refusing to listen on {settings.service.host} without tokens: "
+            f"put one for {', '.join(missing) or 'an agent'} into {settings.home / 'run' / 'tokens'}/<agent> "
+            "(mode 0600), or use service.host = 127.0.0.1"
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise UserError(f"service.host {host!r} is not an address of this machine: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)  # noqa: FBT003 - the socket's own signature
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                f"port {port} of {host} is in use: stop what listens there, or choose another with --port"
+            ) from error
+        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone: uvicorn would raise them once more at the end, before this process has cleaned up."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
+    """The event to wait for: the caller's, else one that SIGTERM and SIGINT set."""
+    if stop is not None or threading.current_thread() is not threading.main_thread():
+        yield stop or threading.Event()
+        return
+    ending = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _run(
+    settings: Settings,
+    app: FastAPI,
+    listener: socket.socket,
+    on_ready: Callable[[], None] | None,
+    stop: threading.Event,
+) -> None:
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = _Server(config)
+    host, port = settings.service.host, listener.getsockname()[1]
+    watcher = asyncio.create_task(_watch(server, stop, lambda: _announce(settings.home, host, port, on_ready)))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher
+        _withdraw(settings.home)
+        _log.info("service_stopped", port=port)
+
+
+async def _watch(server: uvicorn.Server, stop: threading.Event, announce: Callable[[], None]) -> None:
+    announced = False
+    while True:
+        if server.started and not announced:
+            announced = True
+            announce()
+        if stop.is_set():
+            server.should_exit = True
+        await asyncio.sleep(_STOP_POLL_SECONDS if announced else 0.01)
+
+
+def _announce(home: Path, host: str, port: int, on_ready: Callable[[], None] | None) -> None:
+    path = home / SERVICE_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}), encoding="utf-8")
+    draft.replace(path)
+    _log.info("service_listening", host=host, port=port)
+    if on_ready is not None:
+        on_ready()
+
+
+def _withdraw(home: Path) -> None:
+    """Remove the file, unless it is another process's by now."""
+    path = home / SERVICE_FILE
+    try:
+        if json.loads(path.read_bytes()).get("pid") == os.getpid():
+            path.unlink()
+    except (OSError, ValueError, AttributeError):
+        return

@@ -1,0 +1,56 @@
+"""What the watcher says of itself: `run/watch.json`, written by the producers, read by status."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Relative to the home folder. One object: agent id -> {mode, reason, overflows, lastEventAt, lastReconcileAt, pid}.
+WATCH_STATE_PATH = Path("run") / "watch.json"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchState:
+    """How an agent's files are watched: `mode` is "events", "polling" or "off"; `reason` says why, in words."""
+
+    mode: str
+    reason: str | None = None
+    overflows: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """The state in words."""
+        text = f"{self.mode}: {self.reason}" if self.reason else self.mode
+        return f"{text} ({self.overflows} queue overflows)" if self.overflows else text
+
+
+def read_watch_state(home: Path, agent_id: str) -> WatchState | None:
+    """What the watcher says of this agent; None when there is none, or the process that watched is gone."""
+    try:
+        states = json.loads((home / WATCH_STATE_PATH).read_bytes())
+    except (OSError, ValueError):
+        return None
+    state = states.get(agent_id) if isinstance(states, dict) else None
+    if not isinstance(state, dict) or not _alive(state.get("pid")):
+        return None
+    reason = state.get("reason")
+    overflows = state.get("overflows")
+    return WatchState(
+        mode=str(state.get("mode", "unknown")),
+        reason=str(reason) if reason else None,
+        overflows=overflows if isinstance(overflows, int) else 0,
+    )
+
+
+def _alive(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's process
+    return True
