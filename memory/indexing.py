@@ -182,8 +182,9 @@ class Indexer:
         deadline = self._clock() + seconds
         while self._clock() < deadline:
             begun = self._clock()
-            per_second = 64 / max(self.supply.estimate_seconds(64), 1e-3)
-            chunks = store.pending_chunks(max(64, min(4 * MAX_CHUNKS_PER_COMMIT, int(per_second * 4))))
+            chunks = store.pending_chunks(
+                max(64, min(4 * MAX_CHUNKS_PER_COMMIT, int(4 * self.supply.chunks_per_second)))
+            )
             if not chunks:
                 return report
             texts = {chunk.text_hash: chunk.text for chunk in chunks}
@@ -212,7 +213,7 @@ class Indexer:
         return report
 
     def differences(self) -> list[DocumentKey]:
-        """Documents in which disk and the index under construction differ. Empty also when there is nothing to compare."""
+        """Documents in which disk and the index that is written differ, those with a dead letter aside."""
         identity = self.fingerprint()
         store = self.generations.open_writer(identity.digest, identity.description)[0]
         scan = self.files.scan()
@@ -248,7 +249,7 @@ class Indexer:
             report.again = error
         except RecalldError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
             self._fail(store, key, error)
             report.failed += 1
             group.done.append(key)
@@ -332,7 +333,7 @@ class Indexer:
         missing = [digest for digest in texts if digest not in group.vectors]
         group.vectors.update(self._vectors_in_generations(store, missing))
         missing = [digest for digest in missing if digest not in group.vectors]
-        if missing and self.supply.estimate_seconds(len(missing)) <= VECTOR_PATIENCE_SECONDS:
+        if missing and self.supply.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS:
             group.ticket = self.supply.request({digest: texts[digest] for digest in missing}, lane=lane)
         return group
 
@@ -398,7 +399,7 @@ class Indexer:
             return list(zip(changes, store.write(changes), strict=True))
         except RecalldError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
             if len(changes) == 1:
                 self._fail(store, changes[0].key, error)
                 return [(changes[0], None)]

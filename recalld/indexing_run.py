@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import click
 
@@ -84,9 +85,9 @@ def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSid
         reconcile(
             agent,
             AgentFiles(agent),
-            lambda agent=agent: indexed_by(settings)(agent),
+            partial(indexed_by(settings), agent),
             broker.queue,
-            building=lambda agent=agent: building_in(settings)(agent),
+            building=partial(building_in(settings), agent),
         )
 
 

@@ -53,7 +53,7 @@ def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
 
 def wanted_fingerprint(settings: Settings, agent: AgentSettings) -> Fingerprint:
     """The identity that these settings ask for; that of the answering generation while the provider cannot be made."""
-    choice = choose_provider(agent, settings.credentials)
+    choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
     if choice.provider is None and choice.error:
         reader = generations_of(settings, agent).open_reader()
         if reader is not None:

@@ -44,22 +44,18 @@ UNFORESEEN_PAUSE_MAX_SECONDS = 300.0
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
 
+    # Both lanes share one actor: the message names the queue.
+    @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
     def index_pending(agent: str, lane: str) -> None:
         _guarded(runtime, INDEX_PENDING, agent, lane, lambda job: _index(runtime, agent, Lane(lane), job))
 
+    @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS)
     def embed_pending(agent: str) -> None:
         _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda _job: _embed(runtime, agent))
 
+    @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
     def complete_generation(agent: str) -> None:
         _guarded(runtime, COMPLETE_GENERATION, agent, Lane.BACKFILL.value, lambda _job: _complete(runtime, agent))
-
-    # Lanes share the code; the queue is chosen by the message.
-    for function, queue in (
-        (index_pending, Lane.BACKFILL.value),
-        (embed_pending, VECTORS_QUEUE),
-        (complete_generation, Lane.BACKFILL.value),
-    ):
-        dramatiq.actor(function, broker=broker, queue_name=queue, time_limit=TIME_LIMIT_MS)
 
 
 def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:

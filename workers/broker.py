@@ -43,7 +43,7 @@ def make_broker(client: redis.Redis, keys: Keys) -> dramatiq.Broker:
     Dramatiq's own retries are off: a job that raises `dramatiq.Retry` is delayed as it says, and actors
     let nothing else out (`workers.actors`).
     """
-    broker = QuietRedisBroker(
+    broker = QuietRedisBroker(  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
         client=client,
         namespace=keys.dramatiq,
         maintenance_chance=MAINTENANCE_CHANCE,

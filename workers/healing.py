@@ -21,7 +21,7 @@ def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> Non
     Nothing is lost: the files are the truth, and the embeddings are in the cache.
     """
     with runtime.indexer(agent) as indexer:
-        moved = indexer.generations.set_aside_damaged()
+        moved = indexer.generations.set_aside_damaged(suspect=error.generation)
         runtime.board.report(
             "index file",
             f"the index was damaged ({error}) and was set aside ({', '.join(path.name for path in moved)}); "

@@ -84,7 +84,7 @@ class Runtime:
         return Indexer(agent, files=AgentFiles(agent), generations=generations, supply=self._supply(agent))
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
-        choice = choose_provider(agent, self.settings.credentials)
+        choice = choose_provider(agent, self.settings.credentials, vectors_enabled=self.settings.store.vector.enabled)
         identity = choice.provider.identity if choice.provider else f"none:{choice.name}:{choice.error}"
         if identity not in self._supplies:
             if self._cache is None and self.settings.cache.enabled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from memory.embedding.batching import EmbeddingBatcher, Ticket
@@ -41,9 +42,14 @@ class EmbeddingSupply:
             return {}
         return self._cache.get_many(self.identity, hashes)
 
-    def estimate_seconds(self, count: int) -> float:
+    @property
+    def chunks_per_second(self) -> float:
+        """The measured rate of the provider, or what one can expect of it; 0 without a provider."""
+        return self._batcher.chunks_per_second if self._batcher else 0.0
+
+    def estimate_seconds(self, count: int, *, lane: Lane) -> float:
         """How long `count` more chunks would take, behind what already waits; infinite without a provider."""
-        return self._batcher.estimate_seconds(count) if self._batcher else float("inf")
+        return self._batcher.estimate_seconds(count, lane=lane) if self._batcher else math.inf
 
     def request(self, texts: Mapping[str, str], *, lane: Lane) -> Ticket:
         """Ask for vectors that nobody has; text hash -> text."""
