@@ -7,19 +7,24 @@ import fcntl
 import os
 import re
 import secrets
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from memory.generations import CURRENT, NEXT, Generations
-from memory.store.errors import StoreFull, StoreUnreadable
+from memory.store.errors import StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.options import StoreOptions
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_writer import SqliteStore, create_generation
 from memory.store.writer import Store
 
 #: Damaged files that are kept to be looked at.
 KEPT_CORRUPT_FILES = 2
+
+#: A job is over after a minute or so; nobody is in the middle of anything after this long.
+RETIREMENT_SECONDS = 600.0
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LOCK = "lock"
@@ -31,20 +36,25 @@ _CORRUPT = re.compile(r".+\.sqlite\.corrupt-\d+\Z")
 class GenerationWriter(Generations):
     """One agent's folder, for workers. The folder is made when it is needed.
 
-    Changes of the pointers exclude each other across processes; nothing else waits. A store that is open
-    when its generation is replaced stays usable: what is written to it is merely not looked at any more.
+    Changes of the pointers exclude each other across processes; nothing else waits. Stores stay open from
+    one call to the next. One whose generation was replaced stays usable for `RETIREMENT_SECONDS`, for those
+    who are in the middle of something: what they write to it is merely not looked at any more.
 
     Raises, from every method:
         StoreUnreadable: the folder cannot be read or written.
         StoreFull: the disk is full.
     """
 
-    def writer_token(self) -> object:
-        """A value that differs when `open_writer` would open other files than before. Costs two `stat`s."""
-        return self._token(CURRENT), self._token(NEXT)
+    def __init__(self, folder: Path, options: StoreOptions) -> None:
+        super().__init__(folder, options)
+        self._lock = threading.RLock()
+        self._open_stores: dict[str, Store] = {}
+        self._retired: list[tuple[float, Store]] = []
+        # What `open_writer` returned last, and for which pointers and fingerprint.
+        self._last: tuple[object, list[Store]] | None = None
 
     def open_writer(self, fingerprint: str, description: str) -> list[Store]:
-        """Open the generations that a worker writes to, the one that must be right first.
+        """The generations that a worker writes to, the one that must be right first. Not to be closed.
 
         No generation yet: one is made and answers at once. CURRENT has this fingerprint and nothing is
         being built: that one. Else NEXT (made, or made anew when its fingerprint is another) and then
@@ -53,30 +63,49 @@ class GenerationWriter(Generations):
         Raises:
             StoreCorrupt: a generation is damaged; `generation` on the error names the one to set aside.
         """
-        with self._locked():
-            current = self._existing(CURRENT)
-            target = self._existing(NEXT)
-            if target is not None and target == current:
-                self._unpoint(NEXT)  # a crash right after a flip
-                target = None
-            if current is None and target is not None and self._has(target, fingerprint):
-                self._point(CURRENT, target)  # better half an index than none
-                self._unpoint(NEXT)
-                current, target = target, None
-            if current is None:
-                current = self._create(fingerprint, description)
-                self._point(CURRENT, current)
-            if target is None and self._has(current, fingerprint):
-                return [self._store(current)]
-            if target is None or not self._has(target, fingerprint):
-                target = self._create(fingerprint, description)
-                self._point(NEXT, target)
-            first = self._store(target)
-            try:
-                return [first, self._store(current)]
-            except BaseException:
-                first.close()
-                raise
+        with self._lock:
+            if self._last is not None and self._last[0] == (fingerprint, self._writer_token()):
+                return list(self._last[1])
+            with self._locked():
+                names = self._choose(fingerprint, description)
+            stores = [self._store(name) for name in names]
+            self._retire(keep=names)
+            self._last = (fingerprint, self._writer_token()), stores
+            return list(stores)
+
+    def open_stores(self) -> list[Store]:
+        """The stores that `open_writer` has open, in no promised order."""
+        with self._lock:
+            return list(self._open_stores.values())
+
+    def close(self) -> None:
+        """Close all stores. Another call opens them again."""
+        with self._lock:
+            self._retire(keep=())
+            for _, store in self._retired:
+                store.close()
+            self._retired.clear()
+
+    def _choose(self, fingerprint: str, description: str) -> list[str]:
+        """Settle which generations are to be written, making what is missing; the folder is locked."""
+        current = self._existing(CURRENT)
+        target = self._existing(NEXT)
+        if target is not None and target == current:
+            self._unpoint(NEXT)  # a crash right after a flip
+            target = None
+        if current is None and target is not None and self._has(target, fingerprint):
+            self._point(CURRENT, target)  # better half an index than none
+            self._unpoint(NEXT)
+            current, target = target, None
+        if current is None:
+            current = self._create(fingerprint, description)
+            self._point(CURRENT, current)
+        if target is None and self._has(current, fingerprint):
+            return [current]
+        if target is None or not self._has(target, fingerprint):
+            target = self._create(fingerprint, description)
+            self._point(NEXT, target)
+        return [target, current]
 
     def start_rebuild(self, fingerprint: str, description: str) -> None:
         """Begin a fresh NEXT, whatever there is already. What was being built is left to `sweep`."""
@@ -104,7 +133,7 @@ class GenerationWriter(Generations):
 
         Nothing happens when it is gone: somebody else has set it aside.
         """
-        with self._locked():
+        with self._lock, self._locked():
             aside = self._folder / f"{name}.corrupt-{int(time.time())}"
             for pointer in (CURRENT, NEXT):
                 if self._pointer(pointer) == name:
@@ -113,7 +142,19 @@ class GenerationWriter(Generations):
                 source = self._folder / f"{name}{companion}"
                 if source.exists():
                     source.rename(f"{aside}{companion}")
+            self._retire(keep=[open_name for open_name in self._open_stores if open_name != name])
             return aside
+
+    def set_aside_damaged(self, *, suspect: str | None = None) -> list[Path]:
+        """Set aside the suspect, and every generation that a pointer names and that does not hold together.
+
+        `suspect` is what `StoreCorrupt.generation` said. Returns the new paths.
+        """
+        damaged = {} if suspect is None or not (self._folder / suspect).exists() else {suspect: None}
+        for name in (self._existing(CURRENT), self._existing(NEXT)):
+            if name is not None and not self._is_sound(name):
+                damaged[name] = None
+        return [self.set_aside(name) for name in damaged]
 
     def sweep(self, *, older_than_seconds: float) -> None:
         """Delete generations that no pointer names since that many seconds, and all but the newest corrupt ones."""
@@ -140,7 +181,23 @@ class GenerationWriter(Generations):
         return name
 
     def _store(self, name: str) -> Store:
-        return SqliteStore(self._folder / name, self._options)
+        if name not in self._open_stores:
+            self._open_stores[name] = SqliteStore(self._folder / name, self._options)
+        return self._open_stores[name]
+
+    def _retire(self, *, keep: Collection[str]) -> None:
+        """Put away the stores that are not to be kept, and close those that were put away long ago."""
+        now = time.monotonic()
+        for name in [name for name in self._open_stores if name not in keep]:
+            self._retired.append((now, self._open_stores.pop(name)))
+            self._last = None
+        while self._retired and now - self._retired[0][0] > RETIREMENT_SECONDS:
+            self._retired.pop(0)[1].close()
+
+    def _writer_token(self) -> object:
+        """Differs when the pointers changed, or a file that is open for writing is not there any more."""
+        there = all((self._folder / name).exists() for name in self._open_stores)
+        return self._token(CURRENT), self._token(NEXT), there
 
     def _has(self, name: str, fingerprint: str) -> bool:
         reader = SqliteReader(self._folder / name, self._options)
@@ -148,6 +205,18 @@ class GenerationWriter(Generations):
             return reader.meta("fingerprint") == fingerprint
         finally:
             reader.close()
+
+    def _is_sound(self, name: str) -> bool:
+        try:
+            reader = self.open_named(name)
+            if reader is None:
+                return True
+            try:
+                return not reader.check()
+            finally:
+                reader.close()
+        except StoreCorrupt:
+            return False
 
     def _existing(self, pointer: str) -> str | None:
         """What a pointer names, unless that file is gone."""

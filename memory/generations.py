@@ -58,6 +58,20 @@ class Generations:
         """
         return self._open(CURRENT)
 
+    def open_named(self, name: str) -> StoreReader | None:
+        """Open one generation by its file name, None when it is gone.
+
+        Raises:
+            StoreUnreadable, StoreCorrupt: like `open_reader`.
+        """
+        path = self._folder / name
+        try:
+            return SqliteReader(path, self._options)
+        except (StoreUnreadable, StoreCorrupt):
+            if path.exists():
+                raise
+            return None
+
     def target_reader(self, fingerprint: str) -> StoreReader | None:
         """Open the generation to compare the disk with: NEXT if it has this fingerprint, else CURRENT if it has.
 
@@ -82,14 +96,13 @@ class Generations:
             if name is None:
                 return None
             try:
-                return SqliteReader(self._folder / name, self._options)
+                reader = self.open_named(name)
             except (StoreUnreadable, StoreCorrupt):
-                # An answer only if it is still the one that is named, and there.
-                if self._pointer(pointer) != name:
-                    continue
-                if not (self._folder / name).exists():
-                    return None
-                raise
+                if self._pointer(pointer) == name:
+                    raise
+            else:
+                if reader is not None or self._pointer(pointer) == name:
+                    return reader
         return None
 
     def _pointer(self, pointer: str) -> str | None:
