@@ -1,0 +1,259 @@
+"""An agent's documents on disk: which there are, where they lie, and what they hold.
+
+Nothing is cached: every call looks at the disk as it is now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from memory.decoding import decode
+from memory.document_roots import IGNORED_DIRECTORIES, LONG_TERM_NAMES, Root, is_utf8, join, parts_below, roots_of
+from memory.safe_open import DocumentGone, DocumentRefused, DocumentUnreadable, opened_below, stat_below
+from memory.scanning import MEMORY_SOURCE, Scan, file_stat, scan_roots
+from schemas.documents import DocumentKey, FileStat
+from schemas.errors import Transient
+from schemas.settings import AgentSettings
+
+__all__ = [
+    "IGNORED_DIRECTORIES",
+    "MAX_DOCUMENT_BYTES",
+    "AgentFiles",
+    "DocumentGone",
+    "DocumentRefused",
+    "DocumentUnreadable",
+    "Scan",
+    "SourceText",
+    "WatchRoot",
+    "priority",
+]
+
+#: Larger files are refused: no note is, and a worker's memory is finite.
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+
+#: Times a file that changes while it is read is read again.
+_MAX_READS = 3
+
+#: File systems stamp writes by the kernel's tick (at most 10 ms). A file written more recently could change once
+#: more and keep its size and time, and the index would never notice; so it is read once it is older.
+_TICK_SECONDS = 0.02
+
+_MAX_PATH_CHARS = 4096
+
+#: One answer for every path from outside that is not a document, so that nobody learns which check it failed.
+_NOT_A_DOCUMENT = "this path is not a document of the agent's memory"
+
+_DATE = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRoot:
+    """What a watcher must look at: all below `path` if `recursive` (ignored folders aside), else what is right
+    inside it. For an extra path that is a file, `path` is the file."""
+
+    path: Path
+    recursive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """One document as it was read.
+
+    `text`: decoded (`memory.decoding`), line ends as in the file. `stat`: of the descriptor that was read.
+    `content_hash`: SHA-256 of the bytes, in hex. `notes`: what had to be replaced.
+    """
+
+    text: str
+    stat: FileStat
+    content_hash: str
+    notes: tuple[str, ...]
+
+
+class AgentFiles:
+    """The Markdown notes of one agent: MEMORY.md, memory/, and its extra paths. Safe to use from several threads."""
+
+    def __init__(self, agent: AgentSettings) -> None:
+        self._workspace = os.path.normpath(agent.workspace)
+        self._extra_paths = agent.extra_paths
+
+    def scan(self) -> Scan:
+        """All documents and their stat. Never raises for what the disk says: see `Scan.problems`."""
+        return scan_roots(self._roots())
+
+    def key_of(self, path: str | os.PathLike[str]) -> DocumentKey | None:
+        """The document that an absolute path names; None when, by name, it is none. It need not exist (any more)."""
+        text = os.fspath(path)
+        if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
+            return None
+        text = os.path.normpath(text)
+        best: Root | None = None
+        best_parts: tuple[str, ...] = ()
+        for root in self._roots():
+            parts = root.rest(text)
+            if parts is not None and root.holds(parts) and (best is None or len(root.prefix) > len(best.prefix)):
+                best, best_parts = root, parts
+        if best is None:
+            return None
+        key = DocumentKey(MEMORY_SOURCE, join(best.prefix, *best_parts))
+        return DocumentKey(MEMORY_SOURCE, LONG_TERM_NAMES[0]) if self._is_second_name(key) else key
+
+    def path_of(self, key: DocumentKey) -> Path:
+        """Absolute path of a document."""
+        located = self._located(key)
+        if located is None:
+            return Path(self._workspace, key.path)
+        root, parts = located
+        return Path(root.path, *parts)
+
+    def stat(self, key: DocumentKey) -> FileStat | None:
+        """What `stat` says of the document now; None when it is gone, or not a regular file of this agent.
+
+        Raises:
+            DocumentUnreadable, Transient: the system does not say.
+        """
+        located = self._located(key)
+        if located is None or self._is_second_name(key):
+            return None
+        root, parts = located
+        result = stat_below(root.folder, (*root.below, *parts), name=key.path)
+        return None if result is None else file_stat(result)
+
+    def read(self, key: DocumentKey) -> SourceText:
+        """Read a document as it is now. May wait some milliseconds for a file that was written just now.
+
+        Raises:
+            DocumentGone, DocumentRefused, DocumentUnreadable: see there.
+            Transient: it keeps changing, or the system is out of descriptors.
+        """
+        located = self._located(key)
+        if located is None or self._is_second_name(key):
+            raise DocumentGone(f"{key.path} is no document of this agent (any more)")
+        root, parts = located
+        for _ in range(_MAX_READS):
+            with opened_below(root.folder, (*root.below, *parts), name=key.path) as descriptor:
+                data, stat = _read_steadily(descriptor, key.path)
+            if stat is not None:
+                decoded = decode(data)
+                return SourceText(decoded.text, stat, hashlib.sha256(data).hexdigest(), decoded.notes)
+        raise Transient(f"{key.path} changes while it is read; it is read again later", retry_after=1.0)
+
+    def resolve(self, path_text: str) -> DocumentKey:
+        """The document that a path from outside names: relative to the workspace, or absolute.
+
+        Only the name is looked at; whether the file exists and may be read, `read` finds out.
+
+        Raises:
+            DocumentRefused: it is not, by name, a document of this agent. The message is always the same.
+        """
+        fits = 0 < len(path_text) <= _MAX_PATH_CHARS and not path_text.endswith("/") and is_utf8(path_text)
+        key = self.key_of(os.path.join(self._workspace, path_text)) if fits else None  # noqa: PTH118 - text, not yet a path
+        if key is None:
+            raise DocumentRefused(_NOT_A_DOCUMENT)
+        return key
+
+    def watch_roots(self) -> list[WatchRoot]:
+        """What to watch so that no change of a document, and no root that comes or goes, is missed."""
+        roots: dict[str, bool] = {_existing(self._workspace): False}
+        for root in self._roots():
+            if root.covered or (root.names is not None and (not root.names or root.folder == self._workspace)):
+                continue
+            if root.below and (Path(root.path).is_symlink() or not os.path.isdir(root.path)):  # noqa: PTH112 - see below
+                continue  # the workspace itself is watched
+            if root.names is None:
+                recursive = os.path.isdir(root.path)  # noqa: PTH112 - Path raises for what is locked away
+                path = root.path if recursive else _existing(root.path)
+                roots[path] = roots.get(path, False) or recursive
+            else:
+                for name in sorted(root.names):
+                    file = join(root.folder, name)
+                    roots.setdefault(file if os.path.lexists(file) else _existing(root.folder), False)
+        return [WatchRoot(Path(path), recursive) for path, recursive in roots.items()]
+
+    def owns_directory(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a folder is to be watched: a recursive root or, not ignored and not a link, inside one."""
+        text = os.path.normpath(os.fspath(path))
+        for root in self._roots():
+            parts = root.rest(text)
+            if parts is not None and root.descends(parts):
+                configured = not parts and not root.below
+                if configured or not Path(text).is_symlink():
+                    return True
+        return False
+
+    def _roots(self) -> list[Root]:
+        return roots_of(self._workspace, self._extra_paths)
+
+    def _located(self, key: DocumentKey) -> tuple[Root, tuple[str, ...]] | None:
+        """The root that reaches a document, and the document's components below it."""
+        if key.source != MEMORY_SOURCE or "\0" in key.path:
+            return None
+        best: tuple[Root, tuple[str, ...]] | None = None
+        for root in self._roots():
+            if root.covered:
+                continue
+            parts = tuple(key.path.split("/")) if not root.prefix else parts_below(key.path, root.prefix)
+            if parts and root.holds(parts) and (best is None or len(root.prefix) >= len(best[0].prefix)):
+                best = root, parts
+        return best
+
+    def _is_second_name(self, key: DocumentKey) -> bool:
+        """Whether this is memory.md and the same file as MEMORY.md."""
+        if key.path != LONG_TERM_NAMES[1]:
+            return False
+        try:
+            first, second = (os.lstat(join(self._workspace, name)) for name in LONG_TERM_NAMES)
+        except OSError:
+            return False
+        return os.path.samestat(first, second)
+
+
+def priority(key: DocumentKey, *, today: date) -> tuple[int, int, str]:
+    """Sort key: MEMORY.md, today, yesterday, then dated notes newest first, then the rest by path.
+
+    A note's date is the first YYYY-MM-DD in its file name.
+    """
+    if key.path in LONG_TERM_NAMES:
+        return 0, 0, key.path
+    match = _DATE.search(key.path, key.path.rfind("/") + 1)
+    try:
+        day = date(int(match[1]), int(match[2]), int(match[3])).toordinal() if match else None
+    except ValueError:
+        day = None
+    if day is None:
+        return 4, 0, key.path
+    age = today.toordinal() - day
+    return (1 + age, 0, key.path) if age in (0, 1) else (3, -day, key.path)
+
+
+def _read_steadily(descriptor: int, name: str) -> tuple[bytes, FileStat | None]:
+    """Bytes of an open file and its stat; no stat when it changed meanwhile."""
+    before = os.fstat(descriptor)
+    age = time.time() - before.st_mtime_ns / 1e9
+    if 0 <= age < _TICK_SECONDS:
+        time.sleep(_TICK_SECONDS - age)
+        before = os.fstat(descriptor)
+    if before.st_size > MAX_DOCUMENT_BYTES:
+        raise DocumentRefused(
+            f"{name} has {before.st_size / 1e6:.0f} MB, more than the {MAX_DOCUMENT_BYTES / 1e6:.0f} MB of a note"
+        )
+    parts: list[bytes] = []
+    left = before.st_size + 1  # one more than there should be, to see that it is the end
+    while left > 0 and (part := os.read(descriptor, left)):
+        parts.append(part)
+        left -= len(part)
+    data = b"".join(parts)
+    stat = file_stat(before)
+    steady = stat == file_stat(os.fstat(descriptor)) and len(data) == stat.size
+    return data, stat if steady else None
+
+
+def _existing(path: str) -> str:
+    """The folder itself, or the nearest one above it that is there."""
+    folders = map(str, (Path(path), *Path(path).parents))
+    return next((folder for folder in folders if os.path.isdir(folder)), os.sep)  # noqa: PTH112 - Path may raise

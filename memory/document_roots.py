@@ -1,0 +1,171 @@
+"""Which files are documents of an agent, by name: the workspace's memory and the extra paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+#: Folders that hold no notes, only a great many files. Hidden folders never count, either.
+IGNORED_DIRECTORIES = frozenset(
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        ".pnpm-store",
+        ".venv",
+        ".tox",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".obsidian",
+        ".trash",
+        ".Trash",
+        "node_modules",
+        "venv",
+        "__pycache__",
+        "__MACOSX",
+        "$RECYCLE.BIN",
+        "System Volume Information",
+    }
+)
+
+#: The workspace's long-term memory. Where both spellings are one file, the first names it.
+LONG_TERM_NAMES = ("MEMORY.md", "memory.md")
+
+_SUFFIX = ".md"
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where documents lie: `folder` (configured, may be reached through links) and `below` it (never through links).
+
+    `names`: the documents right inside, or None when all Markdown files count, however deep. `prefix` goes
+    before their paths in keys. `real` is the same place without links in `folder`. `configured` is what a person
+    wrote. `hole`: a folder, relative to this one, that is left to another root. `covered`: another root reaches
+    the same files, and names them alike.
+    """
+
+    folder: str
+    below: tuple[str, ...]
+    names: frozenset[str] | None
+    prefix: str
+    real: str
+    configured: str
+    hole: tuple[str, ...] = ()
+    covered: bool = False
+
+    @property
+    def path(self) -> str:
+        """Absolute path of the folder that holds the documents."""
+        return join(self.folder, *self.below)
+
+    def holds(self, parts: Sequence[str]) -> bool:
+        """Whether a path relative to this root is, by name, a document of it."""
+        if self.names is not None:
+            return len(parts) == 1 and parts[0] in self.names
+        return bool(parts) and is_note_name(parts[-1]) and self.descends(parts[:-1])
+
+    def descends(self, parts: Sequence[str]) -> bool:
+        """Whether a folder relative to this root is looked into."""
+        if self.names is not None or (self.hole and tuple(parts[: len(self.hole)]) == self.hole):
+            return False
+        return all(map(is_folder_name, parts))
+
+    def rest(self, path: str) -> tuple[str, ...] | None:
+        """Components of an absolute path below this root, however its folder is spelled; None when outside."""
+        parts = parts_below(path, self.path)
+        return parts_below(path, self.real) if parts is None else parts
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether a folder of that name is looked into."""
+    return bool(name) and not name.startswith(".") and name not in IGNORED_DIRECTORIES and is_utf8(name)
+
+
+def is_note_name(name: str) -> bool:
+    """Whether a file of that name is a note: *.md, not hidden, not an editor's or office program's temporary."""
+    return name[-3:].lower() == _SUFFIX and not name.startswith((".", "~$")) and is_utf8(name)
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name, as the system gives it, can be written down."""
+    if name.isascii():
+        return True
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parts_below(path: str, top: str) -> tuple[str, ...] | None:
+    """Components of `path` below `top`, () for `top` itself, None when outside. Both normalised."""
+    if path == top:
+        return ()
+    start = top if top.endswith("/") else top + "/"
+    return tuple(path[len(start) :].split("/")) if path.startswith(start) else None
+
+
+def join(prefix: str, *parts: str) -> str:
+    """Put a key's path together; the prefix may be empty (the workspace) or absolute."""
+    rest = "/".join(parts)
+    if not prefix or not rest:
+        return prefix or rest
+    return prefix + rest if prefix.endswith("/") else f"{prefix}/{rest}"
+
+
+def roots_of(workspace: str, extra_paths: Sequence[str]) -> list[Root]:
+    """The roots as the disk is now; a file has the same name whichever of them reaches it.
+
+    An extra path that is not there counts as a file if it ends in ".md", else as a folder. One that can never
+    hold documents (a file of another kind) is a root without names.
+    """
+    real = os.path.realpath(workspace)
+    long_term = Root(workspace, (), frozenset(LONG_TERM_NAMES), "", real, workspace)
+    memory = Root(workspace, ("memory",), None, "memory", join(real, "memory"), workspace)
+    extras: list[Root] = []
+    for configured in dict.fromkeys(extra_paths):
+        extra = _extra_root(workspace, real, configured)
+        inside = parts_below(real, extra.real)
+        if inside and extra.descends(inside):
+            # The workspace lies in it: what is in the workspace is named relative to the workspace.
+            extras += [replace(extra, hole=inside), Root(workspace, (), None, "", real, configured)]
+        else:
+            extras.append(extra)
+    # Folders before what they hold, so that the outermost root names a file.
+    extras.sort(key=lambda root: (root.names is not None, root.real))
+    named: list[Root] = []
+    for extra in extras:
+        named.append(_named(extra, [long_term, memory, *named]))
+    reached = any(not root.covered and root.rest(memory.real) and root.descends(["memory"]) for root in named)
+    return [long_term, replace(memory, covered=reached), *named]
+
+
+def _extra_root(workspace: str, workspace_real: str, configured: str) -> Root:
+    path = os.path.normpath(join(workspace, configured) if not configured.startswith("/") else configured)
+    if "\0" in path or not is_utf8(path):
+        return Root(workspace, (), frozenset(), "", workspace_real, configured)
+    is_markdown = path[-3:].lower() == _SUFFIX
+    folder, names = path, None
+    # os.path answers where Path, for a path that is too long or locked away, raises.
+    if not os.path.isdir(path) and (is_markdown or os.path.exists(path)):  # noqa: PTH110, PTH112 - see above
+        folder, name = os.path.split(path)
+        names = frozenset((name,) if is_markdown else ())
+    real = os.path.realpath(folder)
+    inside = parts_below(folder, workspace)
+    if inside is None:
+        inside = parts_below(real, workspace_real)
+    prefix = folder if inside is None else "/".join(inside)
+    return Root(folder, (), names, prefix, real, configured)
+
+
+def _named(extra: Root, roots: Sequence[Root]) -> Root:
+    """Give an extra root the names of a root that reaches all of it already."""
+    for root in roots:
+        parts = parts_below(extra.real, root.real)
+        if parts is None:
+            continue
+        if root.descends(parts) or (not parts and extra.names and root.names and extra.names <= root.names):
+            return replace(extra, prefix=join(root.prefix, *parts), covered=True)
+    return extra
