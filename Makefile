@@ -15,7 +15,7 @@ AGENT ?=
 PORT ?=
 HOME_DIR ?=
 
-.PHONY: help install install-dev up test lint test-full chaos lock clean
+.PHONY: help install install-dev up test lint test-full chaos docs lock clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -65,6 +65,10 @@ define make_environment
 	@$(PIP) install --quiet --require-hashes -r $(1)
 	@$(PIP) install --quiet --no-index --no-deps --no-build-isolation -e .
 endef
+
+# What is made from the schema: the settings table in the README and the example file.
+docs: install
+	$(BIN)/python -m recalld.settings_docs README.md deploy/recalld.example.toml
 
 # Exact versions and hashes for every platform, of the oldest Python on; no host is written into them.
 LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra local --extra openai \

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from recalld.client import Client, RequestRefused, ServiceUnavailable
+from recalld.client import Client, RequestRefused, ServiceUnavailable, agents_with_tokens
 from recalld.invocation import Invocation
 from schemas.errors import UserError
 
@@ -28,8 +28,17 @@ def ask(invocation: Invocation, *, service: Callable[[Client], Answer], otherwis
         except ServiceUnavailable:
             pass  # it is just starting, stopping or gone: the index is there all the same
         except RequestRefused as error:
-            raise UserError(str(error), exit_code=2 if error.status in (400, 422) else 1) from None
+            raise _said_no(invocation, error) from None
     return otherwise()
+
+
+def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:
+    known = agents_with_tokens(invocation.home_path)
+    if error.status == 401 and invocation.agent is None and len(known) > 1:
+        return UserError(f"there are several agents; say which with --agent (one of {', '.join(known)})", exit_code=2)
+    if error.status == 401 and invocation.agent is not None and known and invocation.agent not in known:
+        return UserError(f"--agent: no agent is called {invocation.agent!r}; known are {', '.join(known)}", exit_code=2)
+    return UserError(str(error), exit_code=2 if error.status in (400, 404, 422) else 1)
 
 
 def print_json(answer: dict[str, Any]) -> None:

@@ -95,8 +95,12 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. Whatever goes wrong is one sentence a person can act on."""
     invocation = Invocation()
     try:
-        outcome = root.main(list(arguments) or ["--help"], prog_name="recalld", standalone_mode=False, obj=invocation)
+        # Not root.main(): it has its own mind about interrupts and closed pipes.
+        with root.make_context("recalld", list(arguments) or ["--help"], obj=invocation) as context:
+            outcome = root.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "recalld"
         return _say(f"{_one_line(error.format_message())} (see {where} --help)", exit_code=2)

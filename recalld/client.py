@@ -192,12 +192,21 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _token(home: Path, agent: str | None) -> str | None:
-    folder = home / "run" / "tokens"
+def agents_with_tokens(home: Path) -> list[str]:
+    """The agents whose tokens this user may read, in the order of their names; empty where no tokens are needed."""
     try:
-        if agent is not None:
-            return (folder / Path(agent).name).read_text("utf-8").strip() or None
-        only = [entry for entry in folder.iterdir() if entry.is_file()]
-        return only[0].read_text("utf-8").strip() or None if len(only) == 1 else None
+        return sorted(entry.name for entry in (home / "run" / "tokens").iterdir() if not entry.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _token(home: Path, agent: str | None) -> str | None:
+    known = agents_with_tokens(home)
+    # Only names from the folder's own list: what a caller passes is never made a path.
+    name = agent if agent is not None else known[0] if len(known) == 1 else None
+    if name not in known or name is None:
+        return None
+    try:
+        return (home / "run" / "tokens" / name).read_text("utf-8").strip() or None
     except OSError:
         return None

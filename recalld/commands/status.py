@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from recalld.asking import ask, print_json, remark
+from recalld.client import Client, RequestRefused, agents_with_tokens
 from recalld.invocation import Invocation, pass_invocation
 
 NOT_OK = 4
@@ -30,7 +32,7 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 
     answer = ask(
         invocation,
-        service=lambda client: client.status(agent=invocation.agent, deep=deep),
+        service=lambda client: _status_of(client, invocation, deep=deep),
         otherwise=directly,
     )
     if as_json:
@@ -41,3 +43,20 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
         for line in status_lines(answer):
             click.echo(line)
     return 0 if answer["ok"] else NOT_OK
+
+
+def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> dict[str, Any]:
+    """The asked agent's status, or everybody's: each agent's token opens that agent's status only."""
+    known = agents_with_tokens(invocation.home_path)
+    if invocation.agent is not None or len(known) < 2:
+        return client.status(agent=invocation.agent, deep=deep)
+    answers = []
+    for agent in known:
+        its_own = Client.at_home(invocation.home_path, agent=agent)
+        if its_own is not None:
+            with suppress(RequestRefused):  # a token that outlived its agent
+                answers.append(its_own.status(agent=agent, deep=deep))
+    if not answers:
+        return client.status(deep=deep)
+    agents = [agent for answer in answers for agent in answer["agents"]]
+    return {**answers[0], "ok": all(answer["ok"] for answer in answers), "agents": agents}

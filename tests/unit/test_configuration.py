@@ -421,7 +421,10 @@ def test_a_byte_order_mark_is_no_problem(case: Case) -> None:
         (
             "RECALLD_REMOTE__HEADERS",
             "a=b",
-            "RECALLD_REMOTE__HEADERS: must be a table of names and texts, written as JSON (Expecting value at character 1)",
+            (
+                "RECALLD_REMOTE__HEADERS: must be a table of names and texts, written as JSON"
+                " (Expecting value at character 1)"
+            ),
         ),
         (
             "RECALLD_AGENTS",

@@ -1,0 +1,434 @@
+"""What holds for every command: options, exit codes, and errors of one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from recalld import cli
+from recalld.cli import COMMANDS, EXIT_CODES, run
+from recalld.client import Client, RequestRefused, ServiceUnavailable
+from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
+from schemas.errors import BrokerUnavailable, UserError
+
+Frame = Callable[[Callable[[Invocation], object]], None]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.startswith("RECALLD_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("RECALLD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Frame:
+    """Puts a function in the place of `recalld index`."""
+
+    def install(body: Callable[[Invocation], object]) -> None:
+        @click.command("index")
+        @workspace_option
+        @setting_option("--port", "service.port", type=int)
+        @pass_invocation
+        def command(invocation: Invocation) -> object:
+            return body(invocation)
+
+        module = type(sys)("recalld.commands.index")
+        module.command = command  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "recalld.commands.index", module)
+
+    return install
+
+
+def test_help_lists_every_command_without_importing_any(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in COMMANDS:
+        assert f"\n  {name} " in shown
+    assert "130 interrupted" in shown
+    code = "import sys, recalld.cli; recalld.cli.run(['--help']); print([m for m in sys.modules if 'commands.' in m])"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert listed.stdout.splitlines()[-1] == "[]"
+
+
+def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert "Usage: recalld" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_help_with_exit_codes_and_global_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [name, "show", "--help"] if name == "config" else [name, "--help"]
+    assert run(arguments) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert EXIT_CODES in shown
+    for option in ("--config FILE", "--home DIR", "--agent ID"):
+        assert option in shown
+
+
+def test_global_options_are_taken_before_and_after_the_command(probe: Frame) -> None:
+    seen: list[Invocation] = []
+    probe(seen.append)
+    options = ["--home", "/h", "--config", "/c", "--agent", "a"]
+    assert run([*options, "index", "--workspace", "/w", "--port", "1"]) == 0
+    assert run(["index", *options, "--workspace", "/w", "--port", "1"]) == 0
+    assert run(["--home", "/before", "index", "--home", "/after"]) == 0
+    for invocation in seen[:2]:
+        assert (invocation.home, invocation.config, invocation.agent) == ("/h", "/c", "a")
+        assert (invocation.workspace, invocation.overrides) == ("/w", {"service.port": 1})
+    assert seen[2].home == "/after"
+
+
+def test_a_flag_reaches_the_settings_and_the_workspace_is_remembered(probe: Frame, home: Path, tmp_path: Path) -> None:
+    ports: list[int] = []
+
+    def body(invocation: Invocation) -> None:
+        ports.append(invocation.settings.service.port)
+        invocation.remember()
+
+    probe(body)
+    assert run(["index", "--workspace", str(tmp_path), "--port", "4000"]) == 0
+    assert ports == [4000]
+    assert json.loads((home / "agents.json").read_text("utf-8")) == {"agents": {"main": str(tmp_path)}}
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "words"),
+    [
+        (UserError("the port is taken; choose another"), 1, "the port is taken; choose another"),
+        (UserError("wrong", exit_code=2), 2, "wrong"),
+        (BrokerUnavailable("the broker does not answer"), 1, "the broker does not answer"),
+        (click.UsageError("Missing argument 'X'."), 2, "Missing argument 'X' (see recalld index --help)"),
+        (KeyboardInterrupt(), 130, None),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    probe: Frame, capsys: pytest.CaptureFixture[str], error: BaseException, exit_code: int, words: str | None
+) -> None:
+    def body(_: Invocation) -> None:
+        raise error
+
+    probe(body)
+    assert run(["index"]) == exit_code
+    assert capsys.readouterr().err == (f"recalld: {words}\n" if words else "")
+
+
+def test_several_problems_are_several_lines(probe: Frame, capsys: pytest.CaptureFixture[str]) -> None:
+    probe(lambda invocation: invocation.settings)
+    os.environ["RECALLD_QUERY__MAX_RESULTS"] = "0"
+    os.environ["RECALLD_NONSENSE"] = "1"
+    try:
+        assert run(["index"]) == 2
+    finally:
+        del os.environ["RECALLD_QUERY__MAX_RESULTS"], os.environ["RECALLD_NONSENSE"]
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "recalld: RECALLD_NONSENSE: unknown variable"
+    assert second.startswith("recalld: RECALLD_QUERY__MAX_RESULTS is '0'; it must be")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["search"], "Missing argument 'QUERY...'"),
+        (["search", "x", "--max-results", "0"], "Invalid value for '-n' / '--max-results'"),
+        (["search", "x", "--nonsense"], "No such option"),
+        (["get", "x", "--from", "0"], "Invalid value for '--from'"),
+        (["--home", "", "status"], "Invalid value for '--home': must not be empty"),
+    ],
+)
+def test_wrong_usage_is_one_line_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert run(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"recalld: {words}")
+    assert line.endswith("--help)")
+
+
+def test_a_defect_is_one_sentence_and_its_traceback_is_kept(
+    probe: Frame, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body(_: Invocation) -> None:
+        raise TypeError("two\nlines")
+
+    probe(body)
+    assert run(["index"]) == 1
+    (log,) = (home / "run").glob("crash-*.log")
+    assert capsys.readouterr().err == (
+        f"recalld: unexpected TypeError: two; this is a defect, the traceback is in {log}\n"
+    )
+    assert "raise TypeError" in log.read_text("utf-8")
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_reader_that_went_away_is_no_error() -> None:
+    command = f"{sys.executable} -m recalld config show | true; echo ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    assert ended.stdout.strip() in {"141", "0"}  # 0: everything fitted into the pipe before it closed
+
+
+def test_the_entry_point_limits_numpy_to_one_thread_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    code = (
+        "import os, sys, recalld.__main__ as entry\n"
+        "sys.argv = ['recalld', '--help']\n"
+        "try: entry.main()\n"
+        "except SystemExit: print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "1 False"
+
+
+def test_a_search_through_the_service_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from recalld.client import Client\n"
+        "Client.at_home = classmethod(lambda cls, *_, **__: cls('h', 1))\n"
+        "Client.search = lambda *_, **__: {'results': []}\n"
+        "from recalld.cli import run\n"
+        "code = run(['search', 'x'])\n"
+        "heavy = {'pydantic', 'numpy', 'fastapi', 'structlog', 'apsw', 'redis', 'dramatiq', 'openai'}\n"
+        "print(code, sorted(heavy & set(sys.modules)))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "3 []"
+
+
+class Answers:
+    """Stands in for the running service of the home folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answer: dict[str, object] | Exception = {}
+        self.asked: list[tuple[object, ...]] = []
+        monkeypatch.setattr(Client, "at_home", classmethod(lambda *_, **__: Client("127.0.0.1", 1)))
+        monkeypatch.setattr(Client, "_call", self._call)
+
+    def _call(self, *asked: object, **_: object) -> dict[str, object]:
+        self.asked.append(asked)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    return Answers(monkeypatch)
+
+
+FOUND = {
+    "results": [
+        {
+            "path": "MEMORY.md",
+            "startLine": 3,
+            "endLine": 4,
+            "score": 0.914,
+            "snippet": "猫叫 Pixel\nblack",
+            "source": "memory",
+        }
+    ],
+    "degraded": ["keywords only: the key was refused"],
+    "pending": {"documents": 2, "vectors": 0},
+}
+
+
+def test_search_prints_place_score_and_snippet_and_keeps_remarks_apart(
+    service: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.answer = FOUND
+    assert run(["search", "what", "is", "it", "--max-results", "2", "--source", "memory"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "MEMORY.md:3-4  0.91\n    猫叫 Pixel\n    black\n"
+    assert shown.err == ("recalld: keywords only: the key was refused\nrecalld: 2 changed notes are not indexed yet\n")
+    (_, path, body) = service.asked[0]
+    assert path == "/v1/search"
+    assert isinstance(body, dict)
+    assert (body["query"], body["maxResults"], body["sources"]) == ("what is it", 2, ["memory"])
+
+
+def test_search_json_is_the_services_answer(service: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    service.answer = FOUND
+    assert run(["search", "x", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == FOUND
+    assert "猫" in shown.out
+
+
+def test_nothing_found_is_exit_code_3(service: Answers, capsys: pytest.CaptureFixture[str]) -> None:
+    service.answer = {"results": []}
+    assert run(["search", "x"]) == 3
+    assert capsys.readouterr().err == "recalld: nothing found\n"
+
+
+def test_an_unavailable_memory_is_exit_code_1_with_what_to_do(
+    service: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.answer = {"results": [], "unavailable": True, "error": "no index", "action": "run `recalld index`"}
+    assert run(["search", "x"]) == 1
+    assert capsys.readouterr().err == "recalld: no index; run `recalld index`\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "exit_code", "out", "err"),
+    [
+        ({"path": "a.md", "text": "one\ntwo", "truncated": False}, 0, "one\ntwo\n", ""),
+        ({"path": "a.md", "text": ""}, 0, "", ""),
+        (
+            {"path": "a.md", "text": "one\n", "truncated": True, "nextFrom": 2, "totalLines": 9},
+            0,
+            "one\n",
+            "recalld: there is more: --from 2 (of 9 lines)\n",
+        ),
+        ({"path": "b.md", "text": "", "error": "path required"}, 3, "", "recalld: path required\n"),
+    ],
+)
+def test_get_prints_the_text_alone(
+    service: Answers,
+    capsys: pytest.CaptureFixture[str],
+    answer: dict[str, object],
+    exit_code: int,
+    out: str,
+    err: str,
+) -> None:
+    service.answer = answer
+    assert run(["get", "a.md", "--from", "1"]) == exit_code
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == (out, err)
+
+
+STATUS_AGENT = {
+    "agent": "main",
+    "ok": False,
+    "workspace": "/notes",
+    "provider": "local",
+    "requestedProvider": "auto",
+    "model": "use",
+    "disk": {"files": 3, "missing": 1, "stale": 0, "vanished": 0},
+    "index": {
+        "files": 2,
+        "chunks": 9,
+        "vectorsReady": 5,
+        "vectorsPending": 4,
+        "vectorsRefused": 0,
+        "diskBytes": 2_000_000,
+        "identityMatches": True,
+    },
+    "queue": {"reachable": True, "pending": 1, "running": 0, "oldestSeconds": 95.0},
+    "vectors": {"rate": 2.0, "etaSeconds": 2.0, "advice": "an endpoint is faster"},
+    "vectorSearch": {"available": True},
+    "textSearch": {"available": True},
+    "deadLetters": [{"path": f"{number}.md", "reason": "not readable"} for number in range(7)],
+    "troubles": [{"part": "watch", "message": "polling", "since": 0.0}],
+}
+STATUS = {
+    "ok": False,
+    "version": "1",
+    "home": "/home-folder",
+    "agents": [STATUS_AGENT],
+    "cache": {"enabled": True, "entries": 1, "diskBytes": 10},
+}
+
+
+def test_status_that_is_not_ok_is_exit_code_4_and_says_why(
+    service: Answers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.answer = STATUS
+    assert run(["status"]) == 4
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "main: not ok /notes"
+    assert "provider local (use), asked for auto" in lines
+    assert "files 3 on disk, 2 indexed, 1 missing" in lines
+    assert "queue 1 document waiting, 0 running, the oldest for 1 min 35 s" in lines
+    assert "vectors 5 of 9 ready, 2.0 a second, 2 s left; an endpoint is faster" in lines
+    assert "failed 4.md: not readable" in lines
+    assert "failed and 2 more (--json lists all)" in lines
+    assert any(line.startswith("trouble watch: polling") for line in lines)
+    assert "cache 1 embedding, 10 B" in lines
+    service.answer = {**STATUS, "ok": True}
+    assert run(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["agents"] == [STATUS_AGENT]
+
+
+def test_with_several_agents_a_command_asks_to_be_told_which(
+    service: Answers, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = home / "run" / "tokens"
+    tokens.mkdir(parents=True)
+    for agent in ("a", "b"):
+        (tokens / agent).write_text("t", "utf-8")
+    service.answer = RequestRefused("a token is needed", status=401)
+    assert run(["search", "x"]) == 2
+    assert run(["search", "x", "--agent", "c"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "recalld: there are several agents; say which with --agent (one of a, b)",
+        "recalld: --agent: no agent is called 'c'; known are a, b",
+    ]
+
+
+def test_status_of_several_agents_is_put_together_from_each_ones_own(
+    service: Answers, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = home / "run" / "tokens"
+    tokens.mkdir(parents=True)
+    for agent in ("a", "b"):
+        (tokens / agent).write_text("t", "utf-8")
+    service.answer = {**STATUS, "ok": True}
+    assert run(["status", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["agents"]) == 2
+    assert [asked[1] for asked in service.asked] == ["/v1/status?agent=a", "/v1/status?agent=b"]
+
+
+def test_without_a_service_the_command_answers_itself(
+    service: Answers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from recalld import direct
+
+    requests: list[dict[str, object]] = []
+
+    def search(_: Invocation, request: dict[str, object]) -> dict[str, object]:
+        requests.append(request)
+        return {"results": [], "degraded": [direct.KEYWORDS_ONLY]}
+
+    monkeypatch.setattr(direct, "search", search)
+    service.answer = ServiceUnavailable("nobody")
+    assert run(["search", "x", "-n", "2"]) == 3
+    assert requests[0]["query"] == "x"
+    assert requests[0]["max_results"] == 2
+    assert "keywords only" in capsys.readouterr().err
+
+
+def test_config_show_masks_secrets_and_names_origins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("RECALLD_QUERY__MAX_RESULTS", "9")
+    assert run(["config", "show"]) == 0
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "query.max_results = 9 # RECALLD_QUERY__MAX_RESULTS" in shown
+    assert 'credentials.openai = "***" # OPENAI_API_KEY' in shown
+    assert 'provider = "auto"' in shown
+    assert run(["config", "show", "--json"]) == 0
+    text = capsys.readouterr().out
+    settings = json.loads(text)["settings"]
+    assert settings["credentials.openai"] == {"value": "***", "origin": "OPENAI_API_KEY"}
+    assert "sk-secret" not in text
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "9.9")
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == "recalld 9.9\n"
