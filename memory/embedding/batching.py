@@ -251,10 +251,10 @@ class EmbeddingBatcher:
                 continue
             full = self._backlog.fills(lane, self._limits(lane))
             due = max(held_until, now if full else oldest.since + self._linger[lane])
-            if lane is Lane.LIVE and due <= now:
+            if lane is Lane.LIVE:
+                # Backfill waits these two milliseconds, too: it would hold the sender for long.
                 return lane, due
-            if due < best[1]:
-                best = (lane, due)
+            best = (lane, due)
         return best
 
     def _next_batch(self) -> tuple[list[Entry], Lane, Admission] | None:
@@ -275,7 +275,8 @@ class EmbeddingBatcher:
                 return None
             self._idle += 1
             # With a backlog that nothing may leave of (a probe is out), somebody's end of work wakes us.
-            self._changed.wait(max(0.0005, min(due, max(idle_until, now + 1.0)) - now))
+            look_again = now + 1.0 if len(self._backlog) else idle_until
+            self._changed.wait(max(0.0005, min(due, look_again) - now))
             self._idle -= 1
         return None
 

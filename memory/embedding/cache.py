@@ -11,6 +11,7 @@ import fcntl
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +21,7 @@ import numpy as np
 import structlog
 
 from memory.embedding import cache_file
-from memory.embedding.vectors import matrix_from_bytes16, to_bytes16
+from memory.embedding.vectors import matrix_from_bytes16, sound_rows16, to_bytes16
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
 
@@ -143,7 +144,7 @@ class EmbeddingCache:
             number = self._number_of(writer, identity, make=True)
             writer.executemany(
                 "INSERT INTO embeddings (identity, hash, vector, used) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT (identity, hash) DO UPDATE SET used = excluded.used",
+                " ON CONFLICT (identity, hash) DO UPDATE SET vector = excluded.vector, used = excluded.used",
                 [(number, _key(text_hash), blob, today) for text_hash, blob in blobs.items()],
             )
             self._write_touches(writer, _TOUCHES_A_WRITE)
@@ -251,11 +252,15 @@ class EmbeddingCache:
 
 
 def _decode(found: Mapping[str, bytes]) -> dict[str, Vector]:
-    if not found:
+    """Vectors of all blobs that hold one. All of an identity have one width; SQLite does not check pages, so we do."""
+    widths = Counter(map(len, found.values())).most_common(1)
+    if not widths or widths[0][0] % 2 or not widths[0][0]:
         return {}
-    if len({len(blob) for blob in found.values()}) == 1:
-        return dict(zip(found, matrix_from_bytes16(list(found.values())), strict=True))
-    return {text_hash: matrix_from_bytes16([blob])[0] for text_hash, blob in found.items()}
+    whole = {text_hash: blob for text_hash, blob in found.items() if len(blob) == widths[0][0]}
+    sound = sound_rows16(list(whole.values()))
+    if not sound.all():
+        whole = {text_hash: blob for (text_hash, blob), good in zip(whole.items(), sound, strict=True) if good}
+    return dict(zip(whole, matrix_from_bytes16(list(whole.values())), strict=True)) if whole else {}
 
 
 def _key(text_hash: str) -> bytes:

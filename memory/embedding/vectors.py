@@ -45,7 +45,7 @@ def round_rows(raw: Matrix, *, expected: int, dimensions: int | None) -> tuple[M
     if unusable.any():
         matrix[unusable] = 0.0
         lengths[unusable] = 1.0
-    half = (matrix / lengths[:, None]).astype(np.float16)
+    half = (matrix * _reciprocal(lengths)).astype(np.float16)
     rounded = _unit(half)
     moving = np.arange(expected)
     for _ in range(_MOST_ROUNDS):
@@ -85,18 +85,39 @@ def from_bytes16(blob: bytes) -> Vector:
 
 def matrix_from_bytes16(blobs: Sequence[bytes]) -> Matrix:
     """Several blobs of one width at once, shape (blobs, dimensions)."""
-    return _unit(np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(blobs), -1))
+    return _unit(_half(blobs))
+
+
+def sound_rows16(blobs: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+    """Which blobs of one width hold a unit vector; what a failing disk made of one does not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        sound: npt.NDArray[np.bool_] = np.abs(_lengths(_half(blobs).astype(np.float32)) - 1.0) < 0.01
+    return sound
+
+
+def _half(blobs: Sequence[bytes]) -> npt.NDArray[np.float16]:
+    return np.frombuffer(b"".join(blobs), dtype="<f2").reshape(len(blobs), -1)
 
 
 def _unit(half: npt.NDArray[np.float16]) -> Matrix:
     matrix = half.astype(np.float32)
     lengths = _lengths(matrix)
     lengths[lengths < SHORTEST] = 1.0
-    return (matrix / lengths[:, None]).astype(np.float32)
+    matrix *= _reciprocal(lengths)
+    return matrix
+
+
+def _reciprocal(lengths: npt.NDArray[np.float64]) -> Matrix:
+    column: Matrix = (1.0 / lengths).astype(np.float32)[:, None]
+    return column
 
 
 def _lengths(matrix: Matrix) -> npt.NDArray[np.float64]:
-    # float64: a raw value of 1e30 must not overflow when squared, and row sums must not depend on the batch.
     with np.errstate(invalid="ignore", over="ignore"):
-        lengths: npt.NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64))
+        lengths: npt.NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", matrix, matrix).astype(np.float64))
+        odd = ~np.isfinite(lengths) | (lengths < 1e-15)
+        if odd.any():
+            # Squares of 1e30 or 1e-30 leave the range of float32; those of float64 do not.
+            wide = matrix[odd].astype(np.float64)
+            lengths[odd] = np.sqrt(np.einsum("ij,ij->i", wide, wide))
     return lengths

@@ -1,0 +1,246 @@
+"""A real HTTP server that speaks OpenAI's embeddings API, and misbehaves on request.
+
+with EmbeddingServer(dimensions=64) as server:
+    server.fail_next(Failure(status=429, headers={"Retry-After": "1"}), times=2)
+    ...  # give server.url as remote.base_url
+    assert server.requests == 3
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import json
+import re
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+_TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff]")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one request meets instead of, or on top of, a good answer.
+
+    With a `status` it is answered with that and an error body (`message`, `code`, `type`, `param`, or `body` as it
+    is). Otherwise a good answer is spoilt: `drop` vectors are missing, the rows of `nan` and `zero` are replaced,
+    `dimensions` overrides the width. `delay` seconds pass first; `disconnect` closes the connection unanswered;
+    `raw` is sent in place of the JSON.
+    """
+
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    message: str = "scripted failure"
+    code: str | None = None
+    type: str | None = None
+    param: str | None = None
+    body: Any = None
+    drop: int = 0
+    nan: tuple[int, ...] = ()
+    zero: tuple[int, ...] = ()
+    dimensions: int | None = None
+    delay: float = 0.0
+    disconnect: bool = False
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked. `headers` have lower-case names."""
+
+    inputs: tuple[str, ...]
+    body: dict[str, Any]
+    headers: dict[str, str]
+    started: float
+
+
+def embed(text: str, dimensions: int) -> np.ndarray:
+    """The server's vector of a text: hashed words and CJK characters, unit length."""
+    vector = np.zeros(dimensions, dtype=np.float32)
+    for token in _TOKEN.findall(text.lower()) or [""]:
+        digest = hashlib.blake2b(token.encode(), digest_size=8).digest()
+        vector[int.from_bytes(digest[:4], "little") % dimensions] += 1 if digest[4] & 1 else -1
+    if not vector.any():
+        vector[0] = 1
+    return vector / np.linalg.norm(vector)
+
+
+class EmbeddingServer:
+    """Serves `url` (ends in /v1) on a free loopback port while used as a context manager.
+
+    Options: `floats` answers numbers although base64 was asked; `refuses_base64` answers 400 to encoding_format
+    base64; `shuffled` answers out of order; `most_inputs` answers 413 to larger requests; `poison` answers 400
+    to requests with a text that contains it; `key` answers 401 to any other key; `latency` seconds a request.
+    Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `largest_tokens` (a
+    quarter of the UTF-8 bytes, of the largest request), `most_in_flight`, `log` of all requests.
+    """
+
+    def __init__(
+        self,
+        *,
+        dimensions: int = 64,
+        floats: bool = False,
+        refuses_base64: bool = False,
+        shuffled: bool = False,
+        most_inputs: int = 2048,
+        poison: str | None = None,
+        key: str | None = None,
+        latency: float = 0.0,
+    ) -> None:
+        self.dimensions = dimensions
+        self.floats = floats
+        self.refuses_base64 = refuses_base64
+        self.shuffled = shuffled
+        self.most_inputs = most_inputs
+        self.poison = poison
+        self.key = key
+        self.latency = latency
+        self.requests = 0
+        self.inputs = 0
+        self.largest_tokens = 0
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.log: list[Request] = []
+        self.texts: set[str] = set()
+        #: Cleared, it holds every answer back until it is set again.
+        self.open = threading.Event()
+        self.open.set()
+        self._failures: deque[Failure | None] = deque()
+        self._lock = threading.Lock()
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else headers and body are 40 ms apart
+            timeout = 30
+
+            def do_POST(self) -> None:
+                server._serve(self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 64
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                pass  # clients that hang up are part of the tests
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """What to give as remote.base_url."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    @property
+    def distinct(self) -> int:
+        """How many different texts were embedded."""
+        return len(self.texts)
+
+    def fail_next(self, failure: Failure | None, *, times: int = 1) -> None:
+        """Script the next requests, after those scripted already; None lets one pass."""
+        with self._lock:
+            self._failures.extend([failure] * times)
+
+    def recover(self) -> None:
+        """Forget what was scripted and is not used yet."""
+        with self._lock:
+            self._failures.clear()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        body = json.loads(content)
+        inputs = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        tokens = sum(max(1, len(text.encode()) // 4) for text in inputs)
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        with self._lock:
+            self.requests += 1
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            self.largest_tokens = max(self.largest_tokens, tokens)
+            self.log.append(Request(tuple(inputs), body, headers, time.monotonic()))
+            failure = self._failures.popleft() if self._failures else None
+        failure = failure or Failure()
+        try:
+            self.open.wait(30)
+            if failure.delay or self.latency:
+                threading.Event().wait(failure.delay or self.latency)
+            if failure.disconnect:
+                handler.close_connection = True
+                handler.connection.close()
+                return
+            status, answer, extra = self._answer(handler.path, headers, body, inputs, failure)
+            payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            lines = [f"HTTP/1.1 {status} scripted", "Content-Type: application/json", f"Content-Length: {len(payload)}"]
+            lines += [f"{name}: {value}" for name, value in extra.items()]
+            handler.wfile.write("\r\n".join([*lines, "", ""]).encode() + payload)
+        finally:
+            with self._lock:
+                self.in_flight -= 1
+
+    def _answer(
+        self, path: str, headers: dict[str, str], body: dict[str, Any], inputs: list[str], failure: Failure
+    ) -> tuple[int, Any, dict[str, str]]:
+        def refused(status: int, message: str, **more: Any) -> tuple[int, Any, dict[str, str]]:
+            return status, {"error": {"message": message, **more}}, {}
+
+        if failure.status is not None:
+            error = {"message": failure.message, "code": failure.code, "type": failure.type, "param": failure.param}
+            return failure.status, failure.body if failure.body is not None else {"error": error}, failure.headers
+        if failure.raw is not None:
+            return 200, failure.raw, {}
+        if not path.endswith("/embeddings"):
+            return refused(404, f"no route {path}")
+        if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
+            return refused(401, f"Incorrect API key provided: {headers.get('authorization')}")
+        if self.refuses_base64 and body.get("encoding_format") == "base64":
+            return refused(400, "unknown value for encoding_format", param="encoding_format")
+        if len(inputs) > self.most_inputs:
+            return refused(413, f"at most {self.most_inputs} inputs")
+        if any(not text.strip() for text in inputs):
+            return refused(400, "'$.input' is invalid: empty string")
+        if self.poison is not None and any(self.poison in text for text in inputs):
+            return refused(400, "this input is too long for the model")
+        width = failure.dimensions or int(body.get("dimensions") or self.dimensions)
+        rows = [embed(text, width) for text in inputs]
+        for place in failure.nan:
+            rows[place % len(rows)] = np.full(width, np.nan, dtype=np.float32)
+        for place in failure.zero:
+            rows[place % len(rows)] = np.zeros(width, dtype=np.float32)
+        if failure.drop:
+            rows = rows[: -failure.drop]
+        else:
+            with self._lock:
+                self.inputs += len(inputs)
+                self.texts.update(inputs)
+        as_base64 = body.get("encoding_format") == "base64" and not self.floats
+        data = [
+            {
+                "object": "embedding",
+                "index": place,
+                "embedding": base64.b64encode(row.tobytes()).decode() if as_base64 else row.tolist(),
+            }
+            for place, row in enumerate(rows)
+        ]
+        if self.shuffled:
+            data.reverse()
+        return 200, {"object": "list", "data": data, "model": body.get("model"), "usage": {}}, {}

@@ -1,0 +1,486 @@
+"""Batches across documents: full requests, lanes, failures of every class, and nothing paid twice."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memory.chunking import text_hash
+from memory.embedding.batching import EmbeddingBatcher, Ticket
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.gate import Gate
+from memory.embedding.provider import Matrix, ProviderLimits
+from memory.embedding.stub import StubProvider
+from memory.store.errors import StoreFull
+from memory.store.reader import Vector
+from memory.store.writer import Refusal
+from schemas.documents import Lane
+from schemas.errors import Permanent, Terminal, Transient
+from tests.waiting import wait_until
+
+
+class Provider(StubProvider):
+    """The stub, held back on request, and refusing what a rule refuses."""
+
+    def __init__(self, *, concurrency: int = 2, inputs: int = 256, tokens: int = 100_000, rate: float = 1e4) -> None:
+        limits = ProviderLimits(
+            inputs=inputs, tokens=tokens, input_bytes=8191, concurrency=concurrency, chunks_per_second=rate
+        )
+        super().__init__(limits=limits)
+        self.open = threading.Event()
+        self.open.set()
+        self.rule: Callable[[Sequence[str]], None] = lambda texts: None
+        self.left_at: list[float] = []
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        self.left_at.append(time.monotonic())
+        answer = super().embed_documents(texts)
+        assert self.open.wait(20)
+        self.rule(texts)
+        return answer
+
+
+Make = Callable[..., EmbeddingBatcher]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[EmbeddingBatcher] = []
+
+    def build(provider: StubProvider, cache: EmbeddingCache | None = None, **options: object) -> EmbeddingBatcher:
+        made.append(EmbeddingBatcher(provider, cache, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield build
+    for batcher in made:
+        batcher.close(timeout_seconds=5)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> EmbeddingCache:
+    return EmbeddingCache(tmp_path / "cache.sqlite")
+
+
+def texts(prefix: str, count: int) -> dict[str, str]:
+    return {text_hash(f"{prefix} {i}"): f"{prefix} {i}" for i in range(count)}
+
+
+def done(ticket: Ticket) -> dict[str, Vector | Refusal]:
+    assert ticket.wait(20)
+    return ticket.results()
+
+
+def vectors_of(ticket: Ticket) -> dict[str, Vector]:
+    results = done(ticket)
+    assert ticket.error() is None
+    assert not [result for result in results.values() if isinstance(result, Refusal)]
+    return {key: value for key, value in results.items() if not isinstance(value, Refusal)}
+
+
+def test_two_thousand_small_notes_of_fifty_jobs_take_tens_of_requests(make: Make, cache: EmbeddingCache) -> None:
+    provider = Provider(concurrency=4)
+    batcher = make(provider, cache)
+    got: list[int] = []
+
+    def job(number: int) -> None:
+        got.append(len(vectors_of(batcher.submit(texts(f"note {number} line", 40), lane=Lane.BACKFILL))))
+
+    jobs = [threading.Thread(target=job, args=(number,)) for number in range(50)]
+    for thread in jobs:
+        thread.start()
+    for thread in jobs:
+        thread.join()
+    assert got == [40] * 50
+    assert provider.inputs == 2_000
+    assert provider.requests <= 40
+    assert cache.entries() == 2_000
+
+
+def test_requests_respect_the_limits_of_tokens_and_inputs(make: Make) -> None:
+    provider = Provider(inputs=30, tokens=100)
+    batcher = make(provider)
+    short = {text_hash(text): text for text in (f"{i:04}" for i in range(90))}  # a token each
+    long = {text_hash(text): text for text in (f"{i:04}" * 60 for i in range(5))}  # 60 tokens each
+    huge = {text_hash(text): text for text in ["x" * 4000]}  # 1,000 tokens
+    vectors_of(batcher.submit(short, lane=Lane.BACKFILL))
+    assert max(map(len, provider.batches)) == 30
+    provider.batches.clear()
+    vectors_of(batcher.submit({**long, **huge}, lane=Lane.BACKFILL))
+    assert sorted(map(len, provider.batches)) == [1] * 6
+
+
+def test_vectors_are_the_provider_s_own_rounded_and_go_to_the_right_text(make: Make) -> None:
+    provider = Provider(inputs=7)
+    wanted = texts("some words about", 40)
+    got = vectors_of(make(provider).submit(wanted, lane=Lane.LIVE))
+    for key, text in wanted.items():
+        assert float(got[key] @ provider.embed_query(text)[0]) > 0.9999
+
+
+def test_live_overtakes_backfill(make: Make) -> None:
+    provider = Provider(concurrency=1, inputs=10)
+    batcher = make(provider)
+    provider.open.clear()
+    backfill = batcher.submit(texts("old", 100), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests == 1)
+    live = batcher.submit(texts("new", 3), lane=Lane.LIVE)
+    provider.open.set()
+    vectors_of(live)
+    vectors_of(backfill)
+    assert provider.batches[1] == [f"new {i}" for i in range(3)]
+
+
+def test_large_backfills_leave_a_sender_free_for_live(make: Make) -> None:
+    provider = Provider(concurrency=3)
+    batcher = make(provider, linger_seconds=0.0)
+    provider.open.clear()
+    for number in range(5):
+        batcher.submit(texts(f"old {number}", 256), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests == 2)
+    batcher.submit(texts("new", 1), lane=Lane.LIVE)
+    wait_until(lambda: provider.batches[-1] == ["new 0"])
+    assert provider.requests == 3
+    provider.open.set()
+
+
+def test_a_backfill_text_that_becomes_live_is_moved_up_and_sent_once(make: Make) -> None:
+    provider = Provider(concurrency=1, inputs=10)
+    batcher = make(provider)
+    provider.open.clear()
+    old = batcher.submit(texts("old", 50), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests == 1)
+    urgent = {text_hash("old 45"): "old 45"}
+    live = batcher.submit(urgent, lane=Lane.LIVE)
+    provider.open.set()
+    vectors_of(live)
+    vectors_of(old)
+    assert provider.batches[1] == ["old 45"]
+    assert provider.inputs == 50
+
+
+def test_the_same_text_of_several_tickets_is_sent_once(make: Make, cache: EmbeddingCache) -> None:
+    provider = Provider()
+    batcher = make(provider, cache)
+    provider.open.clear()
+    same = texts("same", 20)
+    first = batcher.submit(same, lane=Lane.LIVE)
+    wait_until(lambda: provider.requests == 1)
+    others = [batcher.submit(same, lane=lane) for lane in (Lane.LIVE, Lane.BACKFILL)]
+    provider.open.set()
+    for ticket in (first, *others):
+        assert vectors_of(ticket).keys() == same.keys()
+    vectors_of(batcher.submit(same, lane=Lane.BACKFILL))  # asked too late to join, in time for the cache
+    assert provider.inputs == 20
+
+
+def test_what_another_process_paid_for_meanwhile_is_not_asked_again(make: Make, cache: EmbeddingCache) -> None:
+    provider = Provider()
+    wanted = texts("shared", 10)
+    vectors_of(make(provider, cache).submit(wanted, lane=Lane.LIVE))
+    vectors_of(make(provider, cache).submit(wanted, lane=Lane.LIVE))
+    assert provider.inputs == 10
+
+
+def test_the_cache_holds_a_vector_before_anybody_sees_it(make: Make, tmp_path: Path) -> None:
+    seen: list[bool] = []
+    tickets: list[Ticket] = []
+
+    class Watched(EmbeddingCache):
+        def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
+            wait_until(lambda: bool(tickets))
+            seen.append(bool(tickets[0].results()))
+            super().put_many(identity, vectors)
+
+    cache = Watched(tmp_path / "cache.sqlite")
+    provider = Provider()
+    wanted = texts("precious", 5)
+    tickets.append(make(provider, cache).submit(wanted, lane=Lane.LIVE))
+    got = vectors_of(tickets[0])
+    assert seen == [False]
+    kept = EmbeddingCache(tmp_path / "cache.sqlite").get_many(provider.identity, list(wanted))
+    assert all(np.array_equal(kept[key], got[key]) for key in wanted)
+
+
+def test_cancel_forgets_what_was_not_sent_and_nobody_else_wants(make: Make, cache: EmbeddingCache) -> None:
+    provider = Provider(concurrency=1, inputs=10)
+    batcher = make(provider, cache)
+    provider.open.clear()
+    ticket = batcher.submit(texts("gone", 30), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests == 1)
+    shared = {text_hash("gone 25"): "gone 25"}
+    other = batcher.submit(shared, lane=Lane.BACKFILL)
+    ticket.cancel()
+    assert ticket.wait(0)
+    provider.open.set()
+    vectors_of(other)
+    assert provider.batches == [[f"gone {i}" for i in range(10)], ["gone 25"]]
+    assert cache.entries() == 11, "what was in flight reaches the cache all the same"
+
+
+def test_one_bad_input_is_refused_and_its_neighbours_are_not(make: Make) -> None:
+    provider = Provider(concurrency=1)
+    answered: list[str] = []
+
+    def rule(batch: Sequence[str]) -> None:
+        if "bad 17" in batch:
+            raise Permanent("HTTP 400", reason="too long for the model")
+        answered.extend(batch)
+
+    provider.rule = rule
+    results = done(make(provider).submit(texts("bad", 100), lane=Lane.BACKFILL))
+    refused = {key: result for key, result in results.items() if isinstance(result, Refusal)}
+    assert refused == {text_hash("bad 17"): Refusal("too long for the model")}
+    assert len(results) == 100
+    mine = [text for text in answered if text.startswith("bad")]
+    assert len(mine) == len(set(mine)) == 99, "no neighbour is paid twice"
+    assert provider.requests <= 20
+
+
+def test_an_endpoint_that_refuses_every_text_is_not_asked_for_each_of_them(make: Make) -> None:
+    provider = Provider(concurrency=1)
+
+    def rule(batch: Sequence[str]) -> None:
+        raise Permanent("the service refused the text")
+
+    provider.rule = rule
+    ticket = make(provider).submit(texts("any", 200), lane=Lane.BACKFILL)
+    assert done(ticket) == {}
+    assert isinstance(ticket.error(), Terminal)
+    assert "every text" in str(ticket.error())
+    assert provider.requests == 2
+
+
+def test_batches_shrink_to_what_the_endpoint_takes(make: Make) -> None:
+    provider = Provider(concurrency=1, inputs=128)
+
+    def rule(batch: Sequence[str]) -> None:
+        if len(batch) > 32:
+            raise Permanent("HTTP 413: at most 32 inputs")
+
+    provider.rule = rule
+    batcher = make(provider)
+    vectors_of(batcher.submit(texts("first", 128), lane=Lane.BACKFILL))
+    provider.batches.clear()
+    vectors_of(batcher.submit(texts("second", 128), lane=Lane.BACKFILL))
+    assert [len(batch) for batch in provider.batches] == [32] * 4
+
+
+def test_a_passing_failure_is_retried_within_the_request(make: Make) -> None:
+    provider = Provider()
+    provider.answer_next(Transient("HTTP 500"), Transient("connection reset"))
+    vectors_of(make(provider).submit(texts("any", 5), lane=Lane.LIVE))
+    assert [len(batch) for batch in provider.batches] == [5, 5, 5]
+
+
+def test_retries_have_a_bound(make: Make) -> None:
+    provider = Provider()
+    provider.answer_next(*[Transient("HTTP 503")] * 100)
+    started = time.monotonic()
+    ticket = make(provider, patience_seconds=0.4).submit(texts("any", 5), lane=Lane.LIVE)
+    assert done(ticket) == {}
+    assert isinstance(ticket.error(), Transient)
+    assert time.monotonic() - started < 5
+    assert 1 < provider.requests <= 8
+
+
+def test_a_short_retry_after_is_waited_for_by_everybody(make: Make) -> None:
+    provider = Provider(concurrency=4, inputs=10)
+    provider.answer_next(Transient("HTTP 429", retry_after=0.4))
+    batcher = make(provider)
+    first = batcher.submit(texts("first", 10), lane=Lane.LIVE)
+    wait_until(lambda: provider.requests == 1)
+    told_at = provider.left_at[0]
+    others = [batcher.submit(texts(f"other {n}", 10), lane=Lane.LIVE) for n in range(3)]
+    for ticket in (first, *others):
+        vectors_of(ticket)
+    assert all(left - told_at >= 0.4 for left in provider.left_at[1:])
+
+
+def test_a_long_retry_after_is_handed_to_the_job_and_nothing_leaves_meanwhile(make: Make) -> None:
+    provider = Provider(concurrency=1, inputs=10)
+    provider.open.clear()
+    provider.answer_next(Transient("HTTP 429", retry_after=60))
+    batcher = make(provider)
+    sent = batcher.submit(texts("sent", 10), lane=Lane.BACKFILL)
+    queued = batcher.submit(texts("queued", 10), lane=Lane.BACKFILL)
+    provider.open.set()
+    for ticket in (sent, queued, batcher.submit(texts("late", 1), lane=Lane.LIVE)):
+        assert done(ticket) == {}
+        error = ticket.error()
+        assert isinstance(error, Transient)
+        assert error.retry_after is not None
+        assert 50 < error.retry_after <= 60
+    assert provider.requests == 1
+    assert batcher.estimate_seconds(1) > 50
+
+
+def test_a_refusal_for_good_stops_all_requests_until_one_probe_succeeds(make: Make) -> None:
+    provider = Provider(concurrency=1, inputs=10)
+    provider.answer_next(Terminal("no credit left: top it up"))
+    batcher = make(provider, gate=Gate(probe_seconds=0.5))
+    tickets = [batcher.submit(texts(f"a {n}", 10), lane=Lane.BACKFILL) for n in range(3)]
+    for ticket in tickets:
+        assert done(ticket) == {}
+        assert isinstance(ticket.error(), Terminal)
+    started = time.monotonic()
+    fast = batcher.submit(texts("b", 10), lane=Lane.LIVE)
+    assert fast.wait(0)
+    assert str(fast.error()) == "no credit left: top it up"
+    assert batcher.estimate_seconds(1) == math.inf
+    assert provider.requests == 1
+    wait_until(lambda: batcher.estimate_seconds(1) < math.inf)
+    assert time.monotonic() - started > 0.3
+    provider.answer_next(Terminal("still no credit"))
+    probe = batcher.submit(texts("c", 30), lane=Lane.BACKFILL)
+    assert done(probe) == {}
+    assert provider.requests == 2, "one probe, not three requests"
+    wait_until(lambda: batcher.estimate_seconds(1) < math.inf)
+    vectors_of(batcher.submit(texts("d", 30), lane=Lane.BACKFILL))
+
+
+def test_while_a_probe_is_out_nothing_else_leaves(make: Make) -> None:
+    provider = Provider(concurrency=4, inputs=10)
+    provider.answer_next(Terminal("key refused"))
+    batcher = make(provider, gate=Gate(probe_seconds=0.05))
+    done(batcher.submit(texts("a", 1), lane=Lane.LIVE))
+    wait_until(lambda: batcher.estimate_seconds(1) < math.inf)
+    provider.open.clear()
+    waiting = batcher.submit(texts("b", 60), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests == 2)
+    assert not waiting.wait(0.1)
+    assert provider.requests == 2
+    provider.open.set()
+    vectors_of(waiting)
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.0])
+def test_an_unusable_vector_among_good_ones_is_asked_again_alone(make: Make, value: float) -> None:
+    provider = Provider(concurrency=1)
+
+    def spoilt(batch: Sequence[str]) -> Matrix:
+        matrix = provider._embed(batch)
+        matrix[2] = value
+        return matrix
+
+    provider.answer_next(spoilt)
+    vectors_of(make(provider).submit(texts("any", 5), lane=Lane.LIVE))
+    assert provider.batches[1:] == [[provider.batches[0][2]]]
+
+
+def test_a_text_that_never_gets_a_usable_vector_is_refused_and_its_neighbours_are_not(make: Make) -> None:
+    provider = Provider(concurrency=1)
+
+    def spoilt(batch: Sequence[str]) -> Matrix:
+        matrix = provider._embed(batch)
+        matrix[[text == "any 3" for text in batch]] = np.nan
+        return matrix
+
+    provider.answer_next(*[spoilt] * 10)
+    results = done(make(provider).submit(texts("any", 5), lane=Lane.LIVE))
+    assert [isinstance(results[text_hash(f"any {i}")], Refusal) for i in range(5)] == [False, False, False, True, False]
+    assert provider.requests == 3
+
+
+def test_only_unusable_vectors_are_the_endpoint_s_failure_and_nobody_s_refusal(make: Make) -> None:
+    provider = Provider()
+    provider.answer_next(*[np.zeros((2, 64), dtype=np.float32)] * 50)
+    ticket = make(provider, patience_seconds=0.2).submit(texts("any", 2), lane=Lane.LIVE)
+    assert done(ticket) == {}
+    assert isinstance(ticket.error(), Transient)
+
+
+def test_a_width_that_differs_from_the_index_is_not_taken(make: Make) -> None:
+    provider = Provider()
+    ticket = make(provider, dimensions=32, patience_seconds=0.0).submit(texts("any", 2), lane=Lane.LIVE)
+    assert done(ticket) == {}
+    assert "64 dimensions instead of 32" in str(ticket.error())
+
+
+def test_text_without_anything_in_it_is_refused_without_asking(make: Make) -> None:
+    provider = Provider()
+    results = done(make(provider).submit({"h": " \n "}, lane=Lane.LIVE))
+    assert results == {"h": Refusal("there is nothing to embed")}
+    assert provider.requests == 0
+
+
+def test_a_full_disk_loses_no_vector_that_was_paid_for(make: Make, tmp_path: Path) -> None:
+    class FullForAWhile(EmbeddingCache):
+        full = True
+
+        def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
+            if self.full:
+                raise StoreFull("free some")
+            super().put_many(identity, vectors)
+
+    cache = FullForAWhile(tmp_path / "cache.sqlite")
+    provider = Provider()
+    batcher = make(provider, cache)
+    vectors_of(batcher.submit(texts("first", 10), lane=Lane.LIVE))
+    vectors_of(batcher.submit(texts("first", 10), lane=Lane.LIVE))
+    assert provider.inputs == 10
+    cache.full = False
+    vectors_of(batcher.submit(texts("second", 5), lane=Lane.LIVE))
+    assert cache.entries() == 15
+
+
+def test_a_defect_in_a_provider_leaves_nobody_waiting(make: Make) -> None:
+    provider = Provider(concurrency=1)
+    provider.answer_next(RuntimeError("a defect"))
+    batcher = make(provider)
+    ticket = batcher.submit(texts("any", 3), lane=Lane.LIVE)
+    assert done(ticket) == {}
+    assert "a defect" in str(ticket.error())
+    vectors_of(batcher.submit(texts("any", 3), lane=Lane.LIVE))
+
+
+def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
+    make: Make, cache: EmbeddingCache
+) -> None:
+    provider = Provider(concurrency=1, inputs=10)
+    batcher = make(provider, cache)
+    provider.open.clear()
+    ticket = batcher.submit(texts("any", 30), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests == 1)
+    closing = threading.Thread(target=batcher.close, kwargs={"timeout_seconds": 10})
+    closing.start()
+    wait_until(lambda: ticket.error() is not None)
+    provider.open.set()
+    closing.join()
+    assert len(done(ticket)) == 10
+    assert cache.entries() == 10
+    late = batcher.submit(texts("late", 1), lane=Lane.LIVE)
+    assert late.wait(0)
+    assert isinstance(late.error(), Transient)
+
+
+def test_senders_end_when_there_is_nothing_to_do_and_come_back(make: Make) -> None:
+    def senders() -> int:
+        return sum(thread.name == "embedding-sender" for thread in threading.enumerate())
+
+    before = senders()
+    batcher = make(Provider(), idle_seconds=0.05)
+    vectors_of(batcher.submit(texts("one", 3), lane=Lane.LIVE))
+    assert senders() > before
+    wait_until(lambda: senders() == before)
+    vectors_of(batcher.submit(texts("two", 3), lane=Lane.LIVE))
+
+
+def test_the_estimate_follows_the_backlog_and_the_measured_rate(make: Make) -> None:
+    provider = Provider(concurrency=1, inputs=10, rate=10.0)
+    batcher = make(provider)
+    assert batcher.estimate_seconds(50) == pytest.approx(5.0)
+    provider.open.clear()
+    ticket = batcher.submit(texts("any", 100), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests == 1)
+    assert batcher.estimate_seconds(50) == pytest.approx(15.0)
+    assert batcher.estimate_seconds(50, lane=Lane.LIVE) == pytest.approx(6.0)
+    provider.open.set()
+    vectors_of(ticket)
+    vectors_of(batcher.submit(texts("more", 3_000), lane=Lane.BACKFILL))
+    assert batcher.chunks_per_second > 100

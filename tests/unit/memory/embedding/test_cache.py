@@ -1,0 +1,237 @@
+"""The embedding cache on a real file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import apsw
+import numpy as np
+import pytest
+
+from memory.chunking import text_hash
+from memory.embedding import cache_file
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.vectors import check_and_round
+from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
+from memory.store.reader import Vector
+from tests.waiting import wait_until
+
+
+def vectors(start: int, count: int, *, dimensions: int = 64) -> dict[str, Vector]:
+    raw = np.random.default_rng(start).standard_normal((count, dimensions)).astype(np.float32)
+    rows = check_and_round(raw, expected=count, dimensions=dimensions)
+    return {text_hash(f"{start} {i}"): row for i, row in enumerate(rows)}
+
+
+def test_what_is_put_comes_back_the_same_in_another_process_s_cache(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    kept = vectors(1, 1000)
+    EmbeddingCache(path).put_many("model a", kept)
+    found = EmbeddingCache(path).get_many("model a", [*kept, text_hash("never seen")])
+    assert found.keys() == kept.keys()
+    assert all(np.array_equal(found[key], kept[key]) for key in kept)
+
+
+def test_identities_do_not_see_each_other_s_vectors(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path / "cache.sqlite")
+    one, two = vectors(1, 3), vectors(1, 3, dimensions=32)
+    cache.put_many("model a", one)
+    cache.put_many("model b", two)
+    assert cache.get_many("model c", list(one)) == {}
+    assert {v.shape for v in cache.get_many("model a", list(one)).values()} == {(64,)}
+    assert {v.shape for v in cache.get_many("model b", list(one)).values()} == {(32,)}
+    assert cache.entries() == 6
+
+
+def test_a_vector_takes_two_bytes_a_dimension_on_disk(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path / "cache.sqlite")
+    cache.put_many("model", vectors(1, 2000, dimensions=512))
+    cache.close()
+    assert (tmp_path / "cache.sqlite").stat().st_size < 2000 * (2 * 512 + 220)
+
+
+def test_two_processes_write_and_a_killed_one_leaves_what_it_committed(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    script = """
+import sys
+from pathlib import Path
+from memory.embedding.cache import EmbeddingCache
+from tests.unit.memory.embedding.test_cache import vectors
+cache = EmbeddingCache(Path(sys.argv[1]))
+for start in range(int(sys.argv[2]), int(sys.argv[3])):
+    cache.put_many("model", vectors(start, 50))
+    print(start, flush=True)
+"""
+    root = str(Path(__file__).parents[4])
+    environment = {**os.environ, "PYTHONPATH": root}
+
+    def start(first: int, last: int) -> subprocess.Popen[str]:
+        arguments = [sys.executable, "-c", script, str(path), str(first), str(last)]
+        return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True)
+
+    with start(1_000, 1_020) as orderly, start(5_000, 500_000) as killed:
+        assert killed.stdout is not None
+        for _ in range(5):
+            killed.stdout.readline()
+        killed.send_signal(signal.SIGKILL)
+        said = [5_000, 5_001, 5_002, 5_003, 5_004, *map(int, killed.stdout.read().split())]
+        assert orderly.wait(30) == 0
+    cache = EmbeddingCache(path)
+    for committed in [*range(1_000, 1_020), *said]:
+        kept = vectors(committed, 50)
+        found = cache.get_many("model", list(kept))
+        assert all(np.array_equal(found[key], kept[key]) for key in kept)
+    assert cache.entries() % 50 == 0, "a transaction is whole or absent"
+
+
+def test_a_file_that_is_no_database_is_set_aside_and_a_new_one_made(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    path.write_bytes(b"not a database at all" * 1000)
+    cache = EmbeddingCache(path)
+    cache.put_many("model", vectors(1, 10))
+    assert cache.entries() == 10
+    aside = list(tmp_path.glob("cache.sqlite.corrupt-*"))
+    assert len(aside) == 1
+    assert aside[0].read_bytes().startswith(b"not a database")
+
+
+def test_damage_under_an_open_cache_is_set_aside_and_other_openers_follow(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    cache, other = EmbeddingCache(path), EmbeddingCache(path)
+    cache.put_many("model", vectors(1, 500))
+    cache.close()
+    cache_file.connect(path).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(16384)
+        file.write(os.urandom(size - 16384))
+    again = EmbeddingCache(path)
+    lost = vectors(1, 500)
+    assert again.get_many("model", list(lost)) == {}
+    again.put_many("model", vectors(2, 5))
+    assert len(list(tmp_path.glob("cache.sqlite.corrupt-*[0-9]"))) == 1
+    other.put_many("model", vectors(3, 5))
+    assert again.entries() == 10
+    other.close()
+    again.put_many("model", vectors(4, 5))
+    again.close()
+    assert EmbeddingCache(path).entries() == 15
+
+
+def test_a_vector_that_a_disk_spoilt_is_a_miss_and_can_be_kept_anew(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path / "cache.sqlite")
+    kept = vectors(1, 3)
+    cache.put_many("model", kept)
+    cache._open().execute("UPDATE embeddings SET vector = randomblob(128) WHERE id = 1")
+    cache._open().execute("UPDATE embeddings SET vector = x'00' WHERE id = 2")
+    assert len(cache.get_many("model", list(kept))) == 1
+    cache.put_many("model", kept)
+    found = cache.get_many("model", list(kept))
+    assert all(np.array_equal(found[key], kept[key]) for key in kept)
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    today = time.time()
+    cache = EmbeddingCache(tmp_path / "cache.sqlite", max_entries=100)
+    old, used, new = vectors(1, 60), vectors(2, 40), vectors(3, 40)
+    monkeypatch.setattr("memory.embedding.cache.time.time", lambda: today - 5 * 86_400)
+    cache.put_many("model", old)
+    cache.put_many("model", used)
+    monkeypatch.setattr("memory.embedding.cache.time.time", lambda: today)
+    cache.get_many("model", list(used))
+    cache.put_many("model", new)
+    cache.evict()
+    assert cache.entries() <= 100
+    assert len(cache.get_many("model", [*used, *new])) == 80
+    assert len(cache.get_many("model", list(old))) < 60
+
+
+def test_the_bound_holds_without_anybody_asking_for_it(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path / "cache.sqlite", max_entries=200)
+    for start in range(20):
+        cache.put_many("model", vectors(start, 50))
+    assert cache.entries() <= 270
+
+
+def test_last_use_survives_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cache.sqlite"
+    today = time.time()
+    monkeypatch.setattr("memory.embedding.cache.time.time", lambda: today - 9 * 86_400)
+    kept = vectors(1, 3)
+    EmbeddingCache(path).put_many("model", kept)
+    monkeypatch.setattr("memory.embedding.cache.time.time", lambda: today)
+    cache = EmbeddingCache(path)
+    cache.get_many("model", list(kept))
+    cache.close()
+    days = cache_file.connect(path).execute("SELECT DISTINCT used FROM embeddings").fetchall()
+    assert days == [(int(today) // 86_400,)]
+
+
+def test_threads_share_one_cache(tmp_path: Path) -> None:
+    cache = EmbeddingCache(tmp_path / "cache.sqlite")
+    failures: list[BaseException] = []
+
+    def work(start: int) -> None:
+        try:
+            for step in range(10):
+                mine = vectors(start * 100 + step, 20)
+                cache.put_many("model", mine)
+                assert len(cache.get_many("model", list(mine))) == 20
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert cache.entries() == 1200
+
+
+def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    cache = EmbeddingCache(path)
+    cache.put_many("model", vectors(1, 10))
+    connection = cache._open()
+    connection.execute("PRAGMA max_page_count = 8").fetchall()
+    with pytest.raises(StoreFull, match="free some"):
+        cache.put_many("model", vectors(2, 2000))
+    assert cache.entries() == 10
+    connection.execute("PRAGMA max_page_count = 100000").fetchall()
+    cache.put_many("model", vectors(2, 2000))
+    assert cache.entries() == 2010
+
+
+def test_a_lock_that_is_held_for_too_long_is_a_passing_failure(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    cache = EmbeddingCache(path)
+    cache._open().set_busy_timeout(10)
+    holder = cache_file.connect(path)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy):
+        cache.put_many("model", vectors(1, 1))
+    holder.execute("COMMIT")
+    cache.put_many("model", vectors(1, 1))
+    assert wait_until(cache.entries) == 1
+
+
+def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "cache.sqlite"
+    foreign = apsw.Connection(str(path))
+    foreign.execute("PRAGMA user_version = 99")
+    foreign.close()
+    with pytest.raises(StoreUnreadable, match="another version"):
+        EmbeddingCache(path)
+    assert path.exists()
+
+
+def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnreadable, match="permissions"):
+        EmbeddingCache(tmp_path / "no" / "such" / "folder" / "cache.sqlite")
