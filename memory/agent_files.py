@@ -96,7 +96,8 @@ class AgentFiles:
         best_parts: tuple[str, ...] = ()
         for root in self._roots():
             parts = root.rest(text)
-            if parts is not None and root.holds(parts) and (best is None or len(root.prefix) > len(best.prefix)):
+            # The nearest root: a folder further up may hold the path only through a link.
+            if parts is not None and root.holds(parts) and (best is None or len(parts) < len(best_parts)):
                 best, best_parts = root, parts
         if best is None:
             return None
@@ -163,7 +164,7 @@ class AgentFiles:
         for root in self._roots():
             if root.covered or (root.names is not None and (not root.names or root.folder == self._workspace)):
                 continue
-            if root.below and (Path(root.path).is_symlink() or not os.path.isdir(root.path)):  # noqa: PTH112 - see below
+            if root.below and not _is_plain_folder(root.path):
                 continue  # the workspace itself is watched
             if root.names is None:
                 recursive = os.path.isdir(root.path)  # noqa: PTH112 - Path raises for what is locked away
@@ -182,7 +183,7 @@ class AgentFiles:
             parts = root.rest(text)
             if parts is not None and root.descends(parts):
                 configured = not parts and not root.below
-                if configured or not Path(text).is_symlink():
+                if configured or not os.path.islink(text):  # noqa: PTH114 - Path may raise
                     return True
         return False
 
@@ -257,3 +258,7 @@ def _existing(path: str) -> str:
     """The folder itself, or the nearest one above it that is there."""
     folders = map(str, (Path(path), *Path(path).parents))
     return next((folder for folder in folders if os.path.isdir(folder)), os.sep)  # noqa: PTH112 - Path may raise
+
+
+def _is_plain_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 - Path may raise

@@ -1,0 +1,301 @@
+"""No path from outside is opened unless it resolves, on the opened descriptor, under the agent's roots."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from memory.agent_files import MAX_DOCUMENT_BYTES, AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
+from schemas.documents import DocumentKey
+from schemas.errors import Transient
+from schemas.settings import AgentSettings
+
+SECRET = "the launch code is 0000"
+
+
+def key(path: str) -> DocumentKey:
+    return DocumentKey("memory", path)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A workspace beside a folder with a secret in it."""
+    (tmp_path / "ws/memory/sub").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/secret.md").write_text(SECRET)
+    return tmp_path / "ws"
+
+
+@pytest.fixture
+def files(workspace: Path) -> AgentFiles:
+    return AgentFiles(AgentSettings(id="main", workspace=workspace))
+
+
+def _refused(files: AgentFiles, path: str) -> None:
+    """Found by no scan, no stat, and refused by a read."""
+    assert key(path) not in files.scan().documents
+    assert files.stat(key(path)) is None
+    with pytest.raises(DocumentRefused):
+        files.read(key(path))
+
+
+def test_a_link_to_a_file_is_refused(workspace: Path, files: AgentFiles) -> None:
+    (workspace / "memory/secret.md").symlink_to(workspace.parent / "outside/secret.md")
+    _refused(files, "memory/secret.md")
+
+
+def test_a_link_to_a_file_inside_is_refused_too(workspace: Path, files: AgentFiles) -> None:
+    (workspace / "memory/real.md").write_text("x")
+    (workspace / "memory/link.md").symlink_to(workspace / "memory/real.md")
+    _refused(files, "memory/link.md")
+
+
+def test_a_long_term_memory_that_is_a_link_is_refused_and_said(workspace: Path, files: AgentFiles) -> None:
+    (workspace / "MEMORY.md").symlink_to(workspace.parent / "outside/secret.md")
+    _refused(files, "MEMORY.md")
+    assert any("MEMORY.md is a symbolic link" in problem for problem in files.scan().problems)
+
+
+def test_what_lies_behind_a_link_to_a_folder_is_refused(workspace: Path, files: AgentFiles) -> None:
+    (workspace / "memory/link").symlink_to(workspace.parent / "outside")
+    _refused(files, "memory/link/secret.md")
+
+
+def test_a_memory_folder_that_is_a_link_is_refused_and_said(workspace: Path, files: AgentFiles) -> None:
+    shutil.rmtree(workspace / "memory")
+    (workspace / "memory").symlink_to(workspace.parent / "outside")
+    _refused(files, "memory/secret.md")
+    assert any("memory is a symbolic link" in problem for problem in files.scan().problems)
+    assert [root.path for root in files.watch_roots()] == [workspace]
+    assert not files.owns_directory(workspace / "memory")
+
+
+def test_a_link_that_was_named_as_an_extra_path_is_a_root(workspace: Path) -> None:
+    shutil.rmtree(workspace / "memory")
+    (workspace / "memory").symlink_to(workspace.parent / "outside")
+    files = AgentFiles(AgentSettings(id="main", workspace=workspace, extra_paths=("memory",)))
+    assert files.read(key("memory/secret.md")).text == SECRET
+    assert key("memory/secret.md") in files.scan().documents
+
+
+def test_a_loop_of_links_is_refused(workspace: Path, files: AgentFiles) -> None:
+    (workspace / "memory/loop").symlink_to(workspace / "memory/loop")
+    _refused(files, "memory/loop/a.md")
+    assert files.scan().complete
+
+
+def test_a_folder_swapped_for_a_link_at_the_last_moment_leads_nowhere(
+    workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "memory/sub/secret.md").write_text("harmless")
+    assert files.read(key("memory/sub/secret.md")).text == "harmless"
+    opened, swapped = os.open, []
+
+    def swap_first(path: str, flags: int, *arguments: int, dir_fd: int | None = None) -> int:
+        if path == "sub" and not swapped:
+            shutil.rmtree(workspace / "memory/sub")
+            (workspace / "memory/sub").symlink_to(workspace.parent / "outside")
+            swapped.append(path)
+        return opened(path, flags, *arguments, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", swap_first)
+    with pytest.raises(DocumentRefused, match="symbolic link"):
+        files.read(key("memory/sub/secret.md"))
+    assert swapped
+
+
+def test_a_folder_swapped_after_it_was_opened_is_still_the_one_that_was_opened(
+    workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "memory/sub/secret.md").write_text("harmless")
+    opened = os.open
+
+    def swap_before_the_file(path: str, flags: int, *arguments: int, dir_fd: int | None = None) -> int:
+        if path == "secret.md" and not (workspace / "memory/sub").is_symlink():
+            (workspace / "memory/sub").rename(workspace / "memory/moved")
+            (workspace / "memory/sub").symlink_to(workspace.parent / "outside")
+        return opened(path, flags, *arguments, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", swap_before_the_file)
+    assert files.read(key("memory/sub/secret.md")).text == "harmless"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../outside/secret.md",
+        "memory/../../outside/secret.md",
+        "memory/sub/../a.md",
+        "/etc/passwd",
+        "/etc/passwd.md",
+        "memory/a.txt",
+        "memory",
+        "memory/",
+        "memory/a.md/",
+        "memory/.hidden.md",
+        "memory/node_modules/a.md",
+        "README.md",
+        "",
+        ".",
+        "/",
+        "memory/a\0.md",
+        "memory/a\udce9.md",
+        "memory/" + "a/" * 3000 + "a.md",
+        "~/secret.md",
+        "memory\\a.md",
+    ],
+)
+def test_a_path_from_outside_that_is_no_document_by_name_gets_one_and_the_same_answer(
+    files: AgentFiles, path: str
+) -> None:
+    with pytest.raises(DocumentRefused) as refusal:
+        files.resolve(path)
+    assert str(refusal.value) == "this path is not a document of the agent's memory"
+    # A key that never went through `resolve` (a job, an event) opens nothing, either.
+    with pytest.raises((DocumentGone, DocumentRefused)):
+        files.read(key(path))
+    assert files.stat(key(path)) is None
+
+
+@pytest.mark.parametrize("path", ["../outside/secret.md", "/etc/hostname.md", "memory/../../outside/secret.md"])
+def test_a_key_cannot_leave_a_root_that_is_the_whole_workspace(workspace: Path, path: str) -> None:
+    files = AgentFiles(AgentSettings(id="main", workspace=workspace, extra_paths=(".",)))
+    with pytest.raises((DocumentGone, DocumentRefused)):
+        files.read(key(path))
+    with pytest.raises(DocumentRefused):
+        files.resolve(path)
+
+
+def test_another_agents_workspace_is_outside(workspace: Path, files: AgentFiles) -> None:
+    other = workspace.parent / "ws2"
+    (other / "memory").mkdir(parents=True)
+    (other / "memory/a.md").write_text(SECRET)
+    for path in (str(other / "memory/a.md"), "../ws2/memory/a.md"):
+        with pytest.raises(DocumentRefused):
+            files.resolve(path)
+        with pytest.raises(DocumentGone):
+            files.read(key(path))
+    assert files.key_of(other / "memory/a.md") is None
+
+
+def test_spellings_of_a_document_resolve_to_its_key(workspace: Path, files: AgentFiles) -> None:
+    for path in ("memory/a.md", "./memory/a.md", "memory//a.md", "memory/./a.md", str(workspace / "memory/a.md")):
+        assert files.resolve(path) == key("memory/a.md")
+
+
+def test_a_pipe_is_refused_without_waiting_for_a_writer(workspace: Path, files: AgentFiles) -> None:
+    os.mkfifo(workspace / "memory/pipe.md")
+    begun = time.monotonic()
+    _refused(files, "memory/pipe.md")
+    assert time.monotonic() - begun < 5
+
+
+def test_a_folder_called_like_a_note_is_refused(workspace: Path, files: AgentFiles) -> None:
+    (workspace / "memory/folder.md").mkdir()
+    (workspace / "memory/folder.md/inside.md").write_text("x")
+    _refused(files, "memory/folder.md")
+    assert key("memory/folder.md/inside.md") in files.scan().documents
+
+
+def test_a_socket_is_refused(workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace / "memory")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.md")
+        _refused(files, "memory/socket.md")
+
+
+def test_a_file_in_place_of_a_folder_is_a_document_gone(workspace: Path, files: AgentFiles) -> None:
+    (workspace / "memory/file.md").write_text("x")
+    with pytest.raises(DocumentGone):
+        files.read(key("memory/file.md/a.md"))
+    assert files.stat(key("memory/file.md/a.md")) is None
+
+
+def test_an_overlong_name_is_a_document_gone(files: AgentFiles) -> None:
+    path = f"memory/{'a' * 300}.md"
+    assert files.resolve(path) == key(path)
+    with pytest.raises(DocumentGone):
+        files.read(key(path))
+
+
+def test_a_file_that_is_too_large_is_refused_unread(
+    workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (workspace / "MEMORY.md").open("wb") as file:
+        file.truncate(MAX_DOCUMENT_BYTES + 1)
+    monkeypatch.setattr(os, "read", None)
+    with pytest.raises(DocumentRefused, match="more than the 67 MB"):
+        files.read(key("MEMORY.md"))
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.EACCES, DocumentUnreadable),
+        (errno.EIO, DocumentUnreadable),
+        (errno.EMFILE, Transient),
+        (errno.ENOENT, DocumentGone),
+    ],
+)
+def test_what_the_system_says_decides_whether_to_try_again(
+    workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+) -> None:
+    (workspace / "MEMORY.md").write_text("x")
+    opened = os.open
+
+    def failing(path: str, flags: int, *arguments: int, dir_fd: int | None = None) -> int:
+        if path == "MEMORY.md":
+            raise OSError(number, os.strerror(number), path)
+        return opened(path, flags, *arguments, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(error):
+        files.read(key("MEMORY.md"))
+
+
+def test_an_error_while_reading_is_told_apart_and_closes_the_file(
+    workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "MEMORY.md").write_text("x")
+    opened, closed = os.open, os.close
+    held: set[int] = set()
+
+    def remember(path: str, flags: int, *arguments: int, dir_fd: int | None = None) -> int:
+        held.add(descriptor := opened(path, flags, *arguments, dir_fd=dir_fd))
+        return descriptor
+
+    def forget(descriptor: int) -> None:
+        closed(descriptor)
+        held.discard(descriptor)
+
+    def failing(descriptor: int, size: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "open", remember)
+    monkeypatch.setattr(os, "close", forget)
+    monkeypatch.setattr(os, "read", failing)
+    with pytest.raises(DocumentUnreadable, match=r"MEMORY.md cannot be read: Input/output error"):
+        files.read(key("MEMORY.md"))
+    assert not held
+
+
+def test_a_stat_that_fails_is_not_taken_for_a_deletion(
+    workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "memory/sub/a.md").write_text("x")
+    opened = os.open
+
+    def failing(path: str, flags: int, *arguments: int, dir_fd: int | None = None) -> int:
+        if path == "sub":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(path, flags, *arguments, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(DocumentUnreadable):
+        files.stat(key("memory/sub/a.md"))
