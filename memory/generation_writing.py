@@ -56,9 +56,9 @@ class GenerationWriter(Generations):
     def open_writer(self, fingerprint: str, description: str) -> list[Store]:
         """The generations that a worker writes to, the one that must be right first. Not to be closed.
 
-        No generation yet: one is made and answers at once. CURRENT has this fingerprint and nothing is
-        being built: that one. Else NEXT (made, or made anew when its fingerprint is another) and then
-        CURRENT, which goes on answering and is kept up to date.
+        No generation yet: one is made and answers at once. NEXT has this fingerprint: NEXT, and then
+        CURRENT, which goes on answering and is kept up to date. CURRENT has it: that one alone. Neither
+        has: a new NEXT is made, and then CURRENT as before.
 
         Raises:
             StoreCorrupt: a generation is damaged; `generation` on the error names the one to set aside.
@@ -100,11 +100,14 @@ class GenerationWriter(Generations):
         if current is None:
             current = self._create(fingerprint, description)
             self._point(CURRENT, current)
-        if target is None and self._has(current, fingerprint):
+        if target is not None and self._has(target, fingerprint):
+            return [target, current]
+        if self._has(current, fingerprint):
+            if target is not None:
+                self._unpoint(NEXT)  # the settings went back before it was finished
             return [current]
-        if target is None or not self._has(target, fingerprint):
-            target = self._create(fingerprint, description)
-            self._point(NEXT, target)
+        target = self._create(fingerprint, description)
+        self._point(NEXT, target)
         return [target, current]
 
     def start_rebuild(self, fingerprint: str, description: str) -> None:

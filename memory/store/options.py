@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from schemas.settings import StoreSettings
+if TYPE_CHECKING:
+    from schemas.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeAlias
 
 from schemas.documents import DocumentKey, FileStat
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 #: One embedding: float32, shape (dimensions,), unit length.
-Vector = npt.NDArray[np.float32]
+Vector: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class VectorState(StrEnum):

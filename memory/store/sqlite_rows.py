@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
-import numpy as np
 
+from memory.lazy_module import LazyModule
 from memory.store.reader import ChunkRow, IndexedFile, StoredChunk, Vector, VectorState
 from memory.store.sqlite_schema import SELECT_META
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
 #: The columns that `indexed_file` takes, in its order.
 FILE_COLUMNS = "source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes"

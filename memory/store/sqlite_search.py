@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw
-import numpy as np
-import numpy.typing as npt
 
+from memory.lazy_module import LazyModule
 from memory.store import vec0_tables
 from memory.store.reader import Hit, Vector
 from memory.store.sqlite_rows import as_json, fetch
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = LazyModule("numpy")
 
 #: With a source filter so many times k candidates are taken first; only if they do not do, all is looked at.
 OVER_FETCH = 4

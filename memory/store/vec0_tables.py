@@ -16,14 +16,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import apsw
-import numpy as np
-import numpy.typing as npt
 
+from memory.lazy_module import LazyModule
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.reader import Vector
 from memory.store.sqlite_rows import as_json, fetch
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = LazyModule("numpy")
 
 SELECT_BLOCKS = "SELECT chunk_id, validity, rowids FROM chunks_vec_chunks"
 

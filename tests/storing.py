@@ -1,0 +1,73 @@
+"""Making documents and vectors for tests of stores."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from memory.store.reader import Vector
+from memory.store.writer import DocumentWrite, NewChunk, Store
+from schemas.documents import DocumentKey, FileStat
+
+DIMENSIONS = 16
+
+STAT = FileStat(size=10, mtime_ns=1_700_000_000_000_000_000, inode=7)
+
+
+def key(path: str, source: str = "memory") -> DocumentKey:
+    """A document's key."""
+    return DocumentKey(source, path)
+
+
+def text_hash(text: str) -> str:
+    """An identity for a text; which one does not matter to a store."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def vector(seed: int, dimensions: int = DIMENSIONS) -> Vector:
+    """A unit vector that is always the same for a seed."""
+    raw = np.random.default_rng(seed).standard_normal(dimensions).astype(np.float32)
+    return np.asarray(raw / np.linalg.norm(raw), dtype=np.float32)
+
+
+def chunk(text: str, ordinal: int = 0, *, vector: Vector | None = None, refused: str | None = None) -> NewChunk:
+    """A chunk on a line of its own."""
+    return NewChunk(
+        ordinal=ordinal,
+        start_line=ordinal + 1,
+        end_line=ordinal + 1,
+        text=text,
+        text_hash=text_hash(text),
+        vector=vector,
+        refused=refused,
+    )
+
+
+def document(
+    document_key: DocumentKey, *texts: str, revision: int = 0, vectors: Sequence[Vector | None] = ()
+) -> DocumentWrite:
+    """A document that is new to the index, one chunk a text."""
+    filled = [*vectors, *[None] * (len(texts) - len(vectors))]
+    return DocumentWrite(
+        key=document_key,
+        expected_revision=revision,
+        stat=STAT,
+        content_hash=text_hash("".join(texts)),
+        added=tuple(chunk(text, ordinal, vector=filled[ordinal]) for ordinal, text in enumerate(texts)),
+    )
+
+
+def filled(store: Store, documents: int = 30, chunks: int = 20) -> None:
+    """Write documents "memory/<number>.md" with so many chunks each, all with vectors."""
+    store.write(
+        [
+            document(
+                key(f"memory/{number}.md"),
+                *[f"note {number} part {part} about 网关" for part in range(chunks)],
+                vectors=[vector(number * chunks + part) for part in range(chunks)],
+            )
+            for number in range(documents)
+        ]
+    )

@@ -1,0 +1,415 @@
+"""What every store promises. A new implementation joins by the `store` fixture."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from memory.store.reader import VectorState
+from memory.store.writer import (
+    DocumentDelete,
+    DocumentWrite,
+    KeptChunk,
+    Refusal,
+    Store,
+    WriteOutcome,
+)
+from schemas.documents import DocumentKey, FileStat
+from tests.storing import DIMENSIONS, STAT, chunk, document, key, text_hash, vector
+
+NOTE = key("memory/2026-11-20.md")
+OTHER = key("MEMORY.md")
+TALK = key("/sessions/a.jsonl", source="sessions")
+
+
+@pytest.fixture(autouse=True)
+def always_sound(store: Store) -> object:
+    """Whatever a test did, the store holds together afterwards."""
+    yield
+    assert store.check() == []
+
+
+def ids_of(store: Store, document_key: DocumentKey) -> list[int]:
+    return [stored.id for stored in store.chunks_of(document_key)]
+
+
+def test_a_document_comes_back_as_it_was_written(store: Store) -> None:
+    write = DocumentWrite(
+        key=NOTE,
+        expected_revision=0,
+        stat=FileStat(size=3, mtime_ns=-5, inode=2**64 - 1),
+        content_hash="abc",
+        added=(chunk("first 一\n", 0, vector=vector(1)), chunk("second", 1), chunk("third", 2, refused="too long")),
+        notes=("invalid UTF-8 was replaced", "注意"),
+    )
+    assert store.write([write]) == [WriteOutcome.COMMITTED]
+
+    file = store.file(NOTE)
+    assert file is not None
+    assert (file.key, file.stat, file.content_hash, file.notes) == (NOTE, write.stat, "abc", write.notes)
+    assert list(store.files()) == [file]
+
+    stored = store.chunks_of(NOTE)
+    assert [one.ordinal for one in stored] == [0, 1, 2]
+    assert [one.vector_state for one in stored] == [VectorState.READY, VectorState.PENDING, VectorState.REFUSED]
+    assert [one.text_hash for one in stored] == [one.text_hash for one in write.added]
+
+    row = store.chunk_rows([stored[0].id])[stored[0].id]
+    assert (row.key, row.ordinal, row.start_line, row.end_line, row.text) == (NOTE, 0, 1, 1, "first 一\n")
+
+
+def test_what_is_unknown_is_absent_and_not_an_error(store: Store) -> None:
+    assert store.file(NOTE) is None
+    assert store.chunks_of(NOTE) == []
+    assert store.chunk_rows([1, 2]) == {}
+    assert store.vectors_by_hash(["x"]) == {}
+    assert store.search_vectors(vector(1), 5) == []
+    assert store.vector_scores(vector(1), [1]) == {}
+    assert store.search_text("gateway", 5) == []
+    assert store.text_scores("gateway", [1]) == {}
+    assert store.pending_chunks(5) == []
+    assert store.dead_letters() == []
+    assert store.meta("dimensions") is None
+    assert store.meta("fingerprint") == "f"
+
+
+def test_a_document_without_text_is_a_file_without_chunks(store: Store) -> None:
+    store.write([document(NOTE)])
+    assert store.file(NOTE) is not None
+    assert store.counts().chunks == 0
+
+
+def test_an_edit_keeps_the_chunks_that_it_does_not_name(store: Store) -> None:
+    store.write([document(NOTE, "one", "two", "three", vectors=[vector(1), vector(2), vector(3)])])
+    one, two, three = ids_of(store, NOTE)
+    edit = DocumentWrite(
+        key=NOTE,
+        expected_revision=store.revision(NOTE),
+        stat=STAT,
+        content_hash="new",
+        added=(chunk("two, edited", 1, vector=vector(4)),),
+        moved=(KeptChunk(id=three, ordinal=2, start_line=30, end_line=31),),
+        removed=(two,),
+    )
+    assert store.write([edit]) == [WriteOutcome.COMMITTED]
+
+    after = store.chunks_of(NOTE)
+    assert [after[0].id, after[2].id] == [one, three]
+    assert after[1].id not in {one, two, three}
+    assert (after[2].start_line, after[2].end_line) == (30, 31)
+    assert two not in store.chunk_rows([one, two, three])
+    assert [hit.id for hit in store.search_text("two", 5)] == [after[1].id]
+    assert set(store.vector_scores(vector(2), [one, two, three])) == {one, three}
+
+
+def test_a_write_cannot_touch_the_chunks_of_another_document(store: Store) -> None:
+    store.write([document(NOTE, "mine"), document(OTHER, "theirs")])
+    [theirs] = ids_of(store, OTHER)
+    store.write(
+        [
+            DocumentWrite(
+                key=NOTE,
+                expected_revision=store.revision(NOTE),
+                stat=STAT,
+                content_hash="x",
+                moved=(KeptChunk(theirs, 9, 9, 9),),
+                removed=(theirs,),
+            )
+        ]
+    )
+    assert [(one.id, one.ordinal) for one in store.chunks_of(OTHER)] == [(theirs, 0)]
+
+
+def test_a_deleted_document_leaves_nothing_behind(store: Store) -> None:
+    store.write([document(NOTE, "gateway", vectors=[vector(1)]), document(OTHER, "gateway", vectors=[vector(2)])])
+    [gone] = ids_of(store, NOTE)
+    [kept] = ids_of(store, OTHER)
+    assert store.write([DocumentDelete(NOTE, store.revision(NOTE))]) == [WriteOutcome.COMMITTED]
+    assert store.file(NOTE) is None
+    assert store.chunk_rows([gone]) == {}
+    assert [hit.id for hit in store.search_text("gateway", 5)] == [kept]
+    assert [hit.id for hit in store.search_vectors(vector(1), 5)] == [kept]
+    assert store.vectors_by_hash([text_hash("gateway")])[text_hash("gateway")] == pytest.approx(vector(2))
+
+
+def test_ids_are_never_given_twice(store: Store) -> None:
+    store.write([document(NOTE, "one", "two")])
+    before = ids_of(store, NOTE)
+    store.write([DocumentDelete(NOTE, store.revision(NOTE))])
+    store.write([document(NOTE, "three", revision=store.revision(NOTE))])
+    assert min(ids_of(store, NOTE)) > max(before)
+
+
+# Revisions -------------------------------------------------------------------------------------------
+
+
+def test_a_revision_is_positive_and_grows_while_the_document_is_known(store: Store) -> None:
+    assert store.revision(NOTE) == 0
+    seen = []
+    for number in range(3):
+        store.write([document(NOTE, f"version {number}", revision=store.revision(NOTE))])
+        seen.append(store.revision(NOTE))
+    assert 0 < seen[0] < seen[1] < seen[2]
+
+
+def test_a_stale_writer_conflicts_and_the_others_are_committed(store: Store) -> None:
+    store.write([document(NOTE, "old")])
+    stale = store.revision(NOTE)
+    store.write([document(NOTE, "newer", revision=stale)])
+    outcomes = store.write([document(NOTE, "stale", revision=stale), document(OTHER, "fine"), DocumentDelete(NOTE, 0)])
+    assert outcomes == [WriteOutcome.CONFLICT, WriteOutcome.COMMITTED, WriteOutcome.CONFLICT]
+    assert store.search_text("stale", 5) == []
+    assert len(store.search_text("fine", 5)) == 1
+
+
+def test_a_document_that_came_and_went_in_between_is_noticed(store: Store) -> None:
+    before = store.revision(NOTE)
+    store.write([document(NOTE, "short life", revision=before)])
+    store.write([DocumentDelete(NOTE, store.revision(NOTE))])
+    assert store.revision(NOTE) < 0
+    assert store.write([document(NOTE, "from before", revision=before)]) == [WriteOutcome.CONFLICT]
+
+
+def test_a_document_that_went_and_came_back_in_between_is_noticed(store: Store) -> None:
+    store.write([document(NOTE, "first life")])
+    before = store.revision(NOTE)
+    store.write([DocumentDelete(NOTE, before)])
+    for _ in range(before + 1):  # so many commits that a counter per document would have come round
+        store.write([document(NOTE, "second life", revision=store.revision(NOTE))])
+        assert store.revision(NOTE) != before
+    assert store.write([document(NOTE, "late", revision=before)]) == [WriteOutcome.CONFLICT]
+
+
+def test_of_two_changes_of_one_document_in_one_call_the_first_wins(store: Store) -> None:
+    outcomes = store.write([document(NOTE, "first"), document(NOTE, "second")])
+    assert outcomes == [WriteOutcome.COMMITTED, WriteOutcome.CONFLICT]
+    assert store.search_text("second", 1) == []
+
+
+def test_deleting_what_is_not_there_changes_no_revision(store: Store) -> None:
+    assert store.write([DocumentDelete(NOTE, 0)]) == [WriteOutcome.COMMITTED]
+    assert store.revision(OTHER) == 0
+
+
+# Vectors ---------------------------------------------------------------------------------------------
+
+
+def test_vectors_join_later_and_only_once(store: Store) -> None:
+    store.write([document(NOTE, "one", "two", "three", "four")])
+    one, two, three, four = store.pending_chunks(10)
+    changed = store.write_vectors(
+        {
+            one.id: (one.text_hash, vector(1)),
+            two.id: (two.text_hash, Refusal("refused by the provider")),
+            three.id: ("another text by now", vector(3)),
+            999: (four.text_hash, vector(4)),
+        }
+    )
+    assert changed == 2
+    states = [stored.vector_state for stored in store.chunks_of(NOTE)]
+    assert states == [VectorState.READY, VectorState.REFUSED, VectorState.PENDING, VectorState.PENDING]
+    assert store.write_vectors({one.id: (one.text_hash, vector(9))}) == 0
+    assert store.search_vectors(vector(1), 1)[0].score == pytest.approx(1, abs=1e-5)
+    assert [pending.id for pending in store.pending_chunks(1)] == [three.id]
+
+
+def test_a_new_text_in_the_place_of_a_pending_one_does_not_get_its_vector(store: Store) -> None:
+    store.write([document(NOTE, "old")])
+    [old] = store.pending_chunks(1)
+    store.write(
+        [
+            DocumentWrite(
+                NOTE, store.revision(NOTE), STAT, "h", added=(chunk("new", 0),), moved=(), removed=(old.id,), notes=()
+            )
+        ]
+    )
+    assert store.write_vectors({old.id: (old.text_hash, vector(1))}) == 0
+    assert store.counts().vectors_pending == 1
+
+
+def test_the_nearest_come_first_and_with_their_cosines(store: Store) -> None:
+    vectors = [vector(seed) for seed in range(40)]
+    store.write([document(NOTE, *[f"text {number}" for number in range(40)], vectors=vectors)])
+    ids = ids_of(store, NOTE)
+    cosines = np.stack(vectors) @ vector(100)
+    expected = [ids[index] for index in np.argsort(-cosines)]
+    hits = store.search_vectors(vector(100), 7)
+    assert [hit.id for hit in hits] == expected[:7]
+    assert [hit.score for hit in hits] == pytest.approx(sorted(cosines, reverse=True)[:7], abs=1e-5)
+    assert [hit.id for hit in store.search_vectors(vector(100), 200)] == expected
+    assert store.vector_scores(vector(100), [ids[3], ids[5], 999]) == pytest.approx(
+        {ids[3]: cosines[3], ids[5]: cosines[5]}, abs=1e-5
+    )
+
+
+def test_vectors_are_found_by_the_text_that_they_belong_to(store: Store) -> None:
+    store.write([document(NOTE, "same", "other", vectors=[vector(1), vector(2)])])
+    store.write([document(OTHER, "same", "pending", vectors=[vector(1)])])
+    found = store.vectors_by_hash([text_hash("same"), text_hash("pending"), text_hash("nowhere")])
+    assert list(found) == [text_hash("same")]
+    assert found[text_hash("same")].dtype == np.float32
+    assert found[text_hash("same")] == pytest.approx(vector(1))
+
+
+def test_a_vector_of_other_dimensions_is_refused_and_nothing_is_written(store: Store) -> None:
+    store.write([document(NOTE, "fine", vectors=[vector(1)])])
+    assert store.meta("dimensions") == str(DIMENSIONS)
+    with pytest.raises(ValueError, match="dimensions"):
+        store.write([document(OTHER, "other", vectors=[vector(1, DIMENSIONS * 2)])])
+    assert store.file(OTHER) is None
+
+
+# Keywords --------------------------------------------------------------------------------------------
+
+
+def test_keywords_find_english_and_chinese_best_first(store: Store) -> None:
+    store.write(
+        [
+            document(NOTE, "the gateway was restarted", "网关重启之后恢复正常", "nothing here"),
+            document(OTHER, "gateway gateway gateway", *[f"filler {number}" for number in range(8)]),
+        ]
+    )
+    english, chinese, *_ = ids_of(store, NOTE)
+    hits = store.search_text("what about the gateway?", 5)
+    assert [hit.id for hit in hits] == [ids_of(store, OTHER)[0], english]
+    assert hits[0].score > hits[1].score > 0
+    assert [hit.id for hit in store.search_text("重启", 5)] == [chinese]
+    assert len(store.search_text("gateway", 1)) == 1
+
+
+def test_text_scores_are_those_of_the_search(store: Store) -> None:
+    store.write([document(NOTE, "gateway down", "gateway up up", "deploy", *[f"filler {n}" for n in range(8)])])
+    hits = store.search_text("gateway deploy", 10)
+    ids = ids_of(store, NOTE)
+    assert store.text_scores("gateway deploy", ids) == pytest.approx({hit.id: hit.score for hit in hits})
+    assert set(store.text_scores("gateway", ids[:1])) == {ids[0]}
+
+
+@pytest.mark.parametrize("query", ["", "?", '"', "AND OR NOT", "a* (b", "col:umn", "\0", "NEAR(", "的"])
+def test_whatever_is_typed_is_a_query(store: Store, query: str) -> None:
+    store.write([document(NOTE, "gateway")])
+    store.search_text(query, 5)
+    store.text_scores(query, ids_of(store, NOTE))
+
+
+def test_sources_restrict_both_kinds_of_search(store: Store) -> None:
+    store.write([document(NOTE, *[f"gateway note {n}" for n in range(30)], vectors=[vector(n) for n in range(30)])])
+    store.write([document(TALK, "gateway talk", "gateway talks", vectors=[vector(100), vector(101)])])
+    talk = set(ids_of(store, TALK))
+    query = vector(5)
+    # The talk is far from the query: far more than k notes are nearer.
+    assert {hit.id for hit in store.search_vectors(query, 2, ["sessions"])} == talk
+    assert {hit.id for hit in store.search_text("gateway note 5 talk", 2, ["sessions"])} == talk
+    assert {hit.id for hit in store.search_text("note", 2, ["sessions"])} == set()
+    assert not {hit.id for hit in store.search_vectors(query, 50, ["memory"])} & talk
+    assert len(store.search_vectors(query, 50, ["memory", "sessions"])) == 32
+    assert store.search_vectors(query, 5, []) == []
+    assert store.search_text("gateway", 5, []) == []
+
+
+# Everything else -------------------------------------------------------------------------------------
+
+
+def test_counts_add_up(store: Store) -> None:
+    assert store.counts().last_commit_at is None
+    store.write([document(NOTE, "one", "two", "three", vectors=[vector(1)]), document(OTHER, "four")])
+    pending = store.pending_chunks(1)[0]
+    store.write_vectors({pending.id: (pending.text_hash, Refusal("no"))})
+    counts = store.counts()
+    assert (counts.files, counts.chunks) == (2, 4)
+    assert (counts.vectors_ready, counts.vectors_pending, counts.vectors_refused) == (1, 2, 1)
+    assert counts.last_commit_at is not None
+
+
+def test_every_commit_changes_the_token_and_nothing_else_does(store: Store) -> None:
+    tokens = [store.change_token()]
+
+    def note_change() -> None:
+        tokens.append(store.change_token())
+
+    store.write([document(NOTE, "one")])
+    note_change()
+    pending = store.pending_chunks(1)[0]
+    store.write_vectors({pending.id: (pending.text_hash, vector(1))})
+    note_change()
+    store.touch({NOTE: FileStat(1, 2, 3)})
+    note_change()
+    store.add_dead_letter(OTHER, reason="r", error_class="E")
+    note_change()
+    store.set_meta({"a": "b"})
+    note_change()
+    store.write([DocumentDelete(NOTE, store.revision(NOTE))])
+    note_change()
+    assert len(set(tokens)) == len(tokens)
+
+    list(store.files())
+    store.search_text("one", 1)
+    store.write([document(OTHER, "conflict", revision=12345)])
+    store.write_vectors({})
+    assert store.change_token() == tokens[-1]
+
+
+def test_touch_changes_the_stat_and_not_the_revision(store: Store) -> None:
+    store.write([document(NOTE, "one")])
+    revision = store.revision(NOTE)
+    store.touch({NOTE: FileStat(1, 2, 3), OTHER: FileStat(4, 5, 6)})
+    file = store.file(NOTE)
+    assert file is not None
+    assert file.stat == FileStat(1, 2, 3)
+    assert store.revision(NOTE) == revision
+    assert store.file(OTHER) is None
+
+
+def test_touch_leaves_a_document_alone_whose_content_is_another_by_now(store: Store) -> None:
+    write = document(NOTE, "one")
+    store.write([write])
+    store.touch({NOTE: FileStat(1, 2, 3)}, content_hashes={NOTE: "of another reading"})
+    assert [file.stat for file in store.files()] == [STAT]
+    store.touch({NOTE: FileStat(1, 2, 3)}, content_hashes={NOTE: write.content_hash})
+    assert [file.stat for file in store.files()] == [FileStat(1, 2, 3)]
+
+
+def test_dead_letters_count_attempts_and_go_with_the_next_commit(store: Store) -> None:
+    store.add_dead_letter(NOTE, reason="permission denied", error_class="DocumentUnreadable")
+    store.add_dead_letter(NOTE, reason="still denied", error_class="DocumentUnreadable")
+    store.add_dead_letter(OTHER, reason="too large", error_class="DocumentRefused")
+    letters = {letter.key: letter for letter in store.dead_letters()}
+    assert (letters[NOTE].attempts, letters[NOTE].reason) == (2, "still denied")
+    assert letters[NOTE].first_at <= letters[NOTE].last_at
+    assert store.dead_letters()[0].key == OTHER
+
+    store.write([document(NOTE, "readable again"), document(OTHER, "conflict", revision=99)])
+    assert [letter.key for letter in store.dead_letters()] == [OTHER]
+    store.write([DocumentDelete(OTHER, 0)])
+    assert store.dead_letters() == []
+
+
+def test_meta_is_set_and_replaced(store: Store) -> None:
+    store.set_meta({"a": "1", "b": "2"})
+    store.set_meta({"a": "3"})
+    assert (store.meta("a"), store.meta("b"), store.meta("c")) == ("3", "2", None)
+
+
+def test_threads_may_read_and_write_at_once(store: Store) -> None:
+    def work(number: int) -> None:
+        mine = key(f"memory/{number}.md")
+        for round_number in range(5):
+            text = f"round {round_number} of {number}"
+            write = DocumentWrite(
+                key=mine,
+                expected_revision=store.revision(mine),
+                stat=STAT,
+                content_hash=text,
+                added=(chunk(text, 0, vector=vector(number)),),
+                removed=tuple(ids_of(store, mine)),
+            )
+            assert store.write([write]) == [WriteOutcome.COMMITTED]
+            assert len(store.search_text(f"of {number}", 50)) >= 1
+            assert len(store.search_vectors(vector(number), 50)) >= 1
+            assert len(ids_of(store, mine)) == 1
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert store.counts().chunks == 6

@@ -1,0 +1,347 @@
+"""What is SQLite's own: files, permissions, damage, full disks, and life without sqlite-vec."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import apsw
+import numpy as np
+import pytest
+import sqlite_vec
+
+from memory.store import sqlite_connection, sqlite_writer
+from memory.store.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreUnreadable,
+    VectorSearchUnavailable,
+)
+from memory.store.options import StoreOptions
+from memory.store.reader import Hit, VectorBackend
+from memory.store.sqlite_reader import SqliteReader
+from memory.store.sqlite_schema import MIGRATIONS, Migration, migrate, vector_block_rows
+from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.writer import DocumentDelete, WriteOutcome
+from schemas.errors import Permanent
+from tests.storing import document, filled, key, vector
+
+NOTE = key("memory/note.md")
+WITHOUT_EXTENSION = StoreOptions(extension_path=Path("/nowhere/vec0"))
+
+
+def by_sqlite_vec(path: Path, query: np.ndarray, k: int) -> list[Hit]:
+    """What sqlite-vec itself says."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
+    rows = connection.execute(
+        "SELECT rowid, distance FROM chunks_vec WHERE embedding MATCH ? AND k = ? ORDER BY distance",
+        (query.tobytes(), k),
+    ).fetchall()
+    connection.close()
+    return [Hit(int(rowid), 1 - distance**2 / 2) for rowid, distance in rows]
+
+
+# Vectors ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [StoreOptions(), WITHOUT_EXTENSION], ids=["with sqlite-vec", "without"])
+def test_the_nearest_are_those_that_sqlite_vec_finds(
+    sqlite_store: SqliteStore, index_path: Path, options: StoreOptions
+) -> None:
+    filled(sqlite_store)
+    for number in range(0, 30, 3):  # holes in the blocks
+        gone = key(f"memory/{number}.md")
+        sqlite_store.write([DocumentDelete(gone, sqlite_store.revision(gone))])
+    filled_again = key("memory/again.md")
+    sqlite_store.write(
+        [document(filled_again, "a", "b", revision=sqlite_store.revision(filled_again), vectors=[vector(1), vector(2)])]
+    )
+    reader = SqliteReader(index_path, options)
+    for seed in range(5):
+        query = vector(1000 + seed)
+        expected = by_sqlite_vec(index_path, query, 50)
+        found = reader.search_vectors(query, 50)
+        assert [hit.id for hit in found] == [hit.id for hit in expected]
+        assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+        assert reader.vector_scores(query, [hit.id for hit in found]) == pytest.approx(
+            {hit.id: hit.score for hit in found}, abs=1e-5
+        )
+    reader.close()
+
+
+def test_without_sqlite_vec_the_reason_is_said_and_new_chunks_stay_pending(index_path: Path) -> None:
+    store = SqliteStore(index_path, WITHOUT_EXTENSION)
+    assert store.vector_backend is VectorBackend.NUMPY
+    assert "/nowhere/vec0" in (store.vector_reason or "")
+    store.write([document(NOTE, "gateway", vectors=[vector(1)])])
+    [pending] = store.pending_chunks(5)
+    assert store.write_vectors({pending.id: (pending.text_hash, vector(1))}) == 0
+    assert [hit.id for hit in store.search_text("gateway", 5)] == [pending.id]
+    assert store.check() == []
+    store.close()
+
+
+def test_without_sqlite_vec_documents_with_vectors_are_deleted_whole(
+    sqlite_store: SqliteStore, index_path: Path
+) -> None:
+    filled(sqlite_store, documents=4, chunks=20)
+    bare = SqliteStore(index_path, WITHOUT_EXTENSION)
+    gone = key("memory/1.md")
+    kept = {row.id for number in (0, 2, 3) for row in bare.chunks_of(key(f"memory/{number}.md"))}
+    bare.write([DocumentDelete(gone, bare.revision(gone))])
+    assert bare.check() == []
+    bare.close()
+
+    # sqlite-vec takes it from there: it finds the same, and writes into the same blocks.
+    assert {hit.id for hit in by_sqlite_vec(index_path, vector(25), 100)} == kept
+    more = document(NOTE, *"abcdefgh", revision=sqlite_store.revision(NOTE), vectors=[vector(n) for n in range(8)])
+    assert sqlite_store.write([more]) == [WriteOutcome.COMMITTED]
+    assert sqlite_store.check() == []
+    assert len(by_sqlite_vec(index_path, vector(25), 100)) == len(kept) + 8
+
+
+def test_switched_off_vectors_are_refused_and_not_silently_missing(sqlite_store: SqliteStore, index_path: Path) -> None:
+    off = SqliteReader(index_path, StoreOptions(vector_enabled=False))
+    assert off.vector_backend is VectorBackend.OFF
+    assert off.search_vectors(vector(1), 5) == []  # there are none
+    filled(sqlite_store, documents=1)
+    with pytest.raises(VectorSearchUnavailable):
+        off.search_vectors(vector(1), 5)
+    off.close()
+
+
+def test_a_query_of_other_dimensions_is_an_error_in_words(sqlite_store: SqliteStore) -> None:
+    filled(sqlite_store, documents=1)
+    with pytest.raises(VectorSearchUnavailable, match="dimensions"):
+        sqlite_store.search_vectors(vector(1, 8), 5)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "rows"), [(384, 1024), (512, 512), (768, 512), (1536, 256), (3072, 128), (8, 1024)]
+)
+def test_a_block_of_vectors_stays_below_its_limit(dimensions: int, rows: int) -> None:
+    assert vector_block_rows(dimensions) == rows
+    assert rows * dimensions * 4 <= 1_572_864
+
+
+def test_english_words_are_found_in_their_other_forms(sqlite_store: SqliteStore) -> None:
+    sqlite_store.write([document(NOTE, "the deployments were migrated")])
+    assert len(sqlite_store.search_text("migrating a deployment", 5)) == 1
+
+
+# Damage, and a full disk -----------------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_database_is_corrupt_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.sqlite"
+    path.write_bytes(b"not a database " * 5000)
+    for opening in (SqliteReader, SqliteStore):
+        with pytest.raises(StoreCorrupt) as caught:
+            opening(path, StoreOptions())
+        assert caught.value.generation == "bad.sqlite"
+
+
+def test_an_empty_file_and_a_strangers_database_are_no_index(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.sqlite"
+    empty.touch()
+    stranger = tmp_path / "stranger.sqlite"
+    connection = apsw.Connection(str(stranger))
+    connection.execute("CREATE TABLE t(x); PRAGMA user_version = 1")
+    connection.close()
+    for path in (empty, stranger):
+        with pytest.raises(StoreCorrupt, match="holds no index"):
+            SqliteReader(path, StoreOptions())
+
+
+def test_damaged_pages_are_reported_as_corrupt(sqlite_store: SqliteStore, index_path: Path) -> None:
+    filled(sqlite_store)
+    sqlite_store.close()
+    size = index_path.stat().st_size
+    with index_path.open("r+b") as file:
+        file.seek(16384)
+        file.write(b"\xff" * (size - 16384))
+    reader = SqliteReader(index_path, StoreOptions())
+    with pytest.raises(StoreCorrupt):
+        list(reader.files())
+    assert reader.check() != []
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        ("DELETE FROM chunks_fts WHERE rowid = 3", "chunks without a row in chunks_fts (ids 3)"),
+        ("DELETE FROM chunks WHERE id = 3", "rows of chunks_vec without a ready chunk (ids 3)"),
+        ("DELETE FROM chunks_vec WHERE rowid = 3", "ready chunks without a row in chunks_vec (ids 3)"),
+        ("UPDATE chunks SET vector_state = 'pending' WHERE id = 3", "rows of chunks_vec without a ready chunk"),
+        ("DELETE FROM chunks_vec_rowids WHERE rowid = 3", "does not agree on itself"),
+        ("DELETE FROM files", "chunks without a file"),
+        ("INSERT INTO chunks_fts(rowid, text) VALUES (99, 'x')", "rows of chunks_fts without a chunk (ids 99)"),
+    ],
+)
+def test_the_check_finds_every_disagreement(
+    sqlite_store: SqliteStore, index_path: Path, damage: str, finding: str
+) -> None:
+    filled(sqlite_store, documents=1, chunks=5)
+    assert sqlite_store.check() == []
+    connection = apsw.Connection(str(index_path))
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
+    connection.execute(damage)
+    connection.close()
+    assert any(finding in found for found in sqlite_store.check())
+
+
+def test_a_full_disk_leaves_nothing_half_written(sqlite_store: SqliteStore) -> None:
+    filled(sqlite_store, documents=2)
+    before = sqlite_store.counts().chunks
+    token = sqlite_store.change_token()
+    pages = sqlite_store._writer.pragma("page_count")
+    sqlite_store._writer.pragma("max_page_count", pages + 4)
+    big = [document(key(f"memory/big{n}.md"), *["word " * 4000] * 20, vectors=[vector(n)] * 20) for n in range(5)]
+    with pytest.raises(StoreFull):
+        sqlite_store.write(big)
+    assert sqlite_store.counts().chunks == before
+    assert sqlite_store.change_token() == token
+    assert sqlite_store.check() == []
+
+    sqlite_store._writer.pragma("max_page_count", 1_000_000)
+    assert sqlite_store.write(big) == [WriteOutcome.COMMITTED] * 5
+    assert sqlite_store.check() == []
+
+
+def test_another_process_holding_the_lock_for_too_long_is_busy(index_path: Path) -> None:
+    store = SqliteStore(index_path, StoreOptions(busy_timeout_seconds=0.05))
+    other = apsw.Connection(str(index_path))
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy):
+        store.write([document(NOTE, "gateway")])
+    assert list(store.files()) == []  # reading does not wait
+    other.execute("ROLLBACK")
+    assert store.write([document(NOTE, "gateway")]) == [WriteOutcome.COMMITTED]
+    other.close()
+    store.close()
+
+
+def test_a_name_that_is_not_utf8_is_refused_in_words_and_can_be_a_dead_letter(sqlite_store: SqliteStore) -> None:
+    strange = key("memory/\udcff.md")
+    with pytest.raises(Permanent, match="UTF-8"):
+        sqlite_store.write([document(strange, "x")])
+    sqlite_store.add_dead_letter(strange, reason="name", error_class="Permanent")
+    assert [letter.key.path for letter in sqlite_store.dead_letters()] == ["memory/\\udcff.md"]
+
+
+# Readers and writers ---------------------------------------------------------------------------------
+
+
+def test_a_reader_sees_commits_and_never_half_of_one(sqlite_store: SqliteStore, index_path: Path) -> None:
+    reader = SqliteReader(index_path, StoreOptions())
+    sqlite_store.write([document(NOTE, "gateway")])
+    assert len(reader.search_text("gateway", 5)) == 1
+    with sqlite_store._transaction() as transaction:
+        transaction.put(document(key("memory/other.md"), "gateway"))
+        transaction.flush()
+        assert len(reader.search_text("gateway", 5)) == 1
+    assert len(reader.search_text("gateway", 5)) == 2
+    reader.close()
+
+
+def test_a_reader_cannot_write(index_path: Path) -> None:
+    reader = SqliteReader(index_path, StoreOptions())
+    with reader._readers.borrow() as connection, pytest.raises(apsw.ReadOnlyError):
+        connection.execute("DELETE FROM files")
+    reader.close()
+
+
+def test_closing_waits_for_the_calls_of_other_threads(index_path: Path) -> None:
+    reader = SqliteReader(index_path, StoreOptions())
+    lent = threading.Event()
+    finish = threading.Event()
+
+    def use() -> None:
+        with reader._readers.borrow():
+            lent.set()
+            finish.wait(10)
+
+    user = threading.Thread(target=use)
+    user.start()
+    lent.wait(10)
+    closer = threading.Thread(target=reader.close)
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive()
+    finish.set()
+    closer.join(10)
+    user.join(10)
+    assert not closer.is_alive()
+    with pytest.raises(StoreUnreadable, match="closed"):
+        reader.counts()
+
+
+def test_the_write_ahead_log_is_bounded_while_somebody_always_reads(
+    index_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connection, "AUTOCHECKPOINT_PAGES", 16)
+    monkeypatch.setattr(sqlite_writer, "WAL_RESTART_BYTES", 1_000_000)
+    store = SqliteStore(index_path, StoreOptions())
+    wal = index_path.with_name(f"{index_path.name}-wal")
+    stop = threading.Event()
+
+    def read_always() -> None:
+        while not stop.is_set():
+            list(store.files())
+
+    readers = [threading.Thread(target=read_always) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    largest = 0
+    for number in range(60):
+        store.write([document(key(f"memory/{number}.md"), *["words " * 300] * 40, vectors=[vector(number)] * 40)])
+        largest = max(largest, wal.stat().st_size)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert largest < 4_000_000
+    store.close()
+    assert wal.stat().st_size == 0
+
+
+# The schema ------------------------------------------------------------------------------------------
+
+
+def test_migrations_are_recorded_and_applied_once(index_path: Path) -> None:
+    connection = apsw.Connection(str(index_path))
+    more = (*MIGRATIONS, Migration("colours", ("CREATE TABLE colours (name TEXT)",)))
+    assert migrate(connection, more) == 1
+    assert migrate(connection, more) == 0
+    recorded = dict(connection.execute("SELECT name, value FROM meta WHERE name LIKE 'migration:%'").fetchall())
+    assert recorded["migration:1"].startswith("first tables, ")
+    assert recorded["migration:2"].startswith("colours, ")
+    connection.close()
+
+
+def test_a_migration_that_fails_leaves_no_trace(index_path: Path) -> None:
+    connection = apsw.Connection(str(index_path))
+    broken = (*MIGRATIONS, Migration("broken", ("CREATE TABLE colours (name TEXT)", "CREATE nonsense")))
+    with pytest.raises(apsw.SQLError):
+        migrate(connection, broken)
+    assert connection.pragma("user_version") == len(MIGRATIONS)
+    assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'colours'").fetchone() is None
+    connection.close()
+
+
+def test_an_index_of_a_newer_program_is_left_alone(index_path: Path) -> None:
+    connection = apsw.Connection(str(index_path))
+    connection.pragma("user_version", 99)
+    connection.close()
+    for opening in (SqliteReader, SqliteStore):
+        with pytest.raises(StoreUnreadable, match="newer"):
+            opening(index_path, StoreOptions())
+
+
+def test_a_generation_is_never_made_over_another_file(index_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        create_generation(index_path, StoreOptions(), fingerprint="g", description="")
