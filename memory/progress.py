@@ -26,7 +26,7 @@ def vector_progress(
     measured = progress.rate if progress is not None and progress.rate > 0 else None
     expected = choice.provider.limits.chunks_per_second if choice.provider is not None else None
     rate = measured or expected
-    eta = index.vectors_pending / rate if rate else None
+    eta = index.vectors_pending / rate if rate and choice.provider is not None else None
     fresh = max(progress.at if progress is not None else 0.0, index.last_commit_at or 0.0)
     # Without a provider nothing waits: keywords only is what was chosen, or what status gives the reason of.
     stuck = choice.provider is not None and now - fresh > STUCK_SECONDS

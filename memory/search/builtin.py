@@ -20,7 +20,7 @@ from memory.search.snippets import make_snippet
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
-from schemas.errors import BrokerUnavailable, RecalldError
+from schemas.errors import BrokerUnavailable, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Settings
@@ -89,7 +89,7 @@ class BuiltinManager(SearchManager):
             return GetAnswer(path=request.path, disabled=True, error=_REFUSED)
         except DocumentGone:
             return GetAnswer(path=request.path, error="not found: there is no such document (any more)")
-        except DocumentUnreadable as error:
+        except (DocumentUnreadable, Transient) as error:
             return GetAnswer(path=request.path, error=str(error))
         return page(key.path, source.text, first=request.from_, count=request.lines)
 

@@ -15,7 +15,7 @@ import structlog
 from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.vectors import check_and_round
 from memory.store.reader import Vector
-from schemas.errors import RecalldError
+from schemas.errors import Permanent, RecalldError
 
 _log = structlog.get_logger(__name__)
 
@@ -146,7 +146,11 @@ class QueryVectors:
 
     def _embed(self, query: str) -> Vector:
         try:
-            vector: Vector = check_and_round(self.provider.embed_query(query), expected=1, dimensions=None)[0]
+            text = _within(query, self.provider.limits.input_bytes)
+            vector: Vector = check_and_round(self.provider.embed_query(text), expected=1, dimensions=None)[0]
+        except Permanent:
+            # This query's fault, not the provider's: the next one is asked as usual.
+            raise
         except Exception as error:
             self.note_failure(_sentence(error))
             raise
@@ -184,6 +188,13 @@ class PendingVector:
             return Unavailable(reason)
         except Exception as error:  # noqa: BLE001 - recorded by `note_failure` where it was raised
             return Unavailable(_sentence(error))
+
+
+def _within(text: str, limit_bytes: int) -> str:
+    """The start of a query that a provider takes."""
+    if len(text) * 4 <= limit_bytes:
+        return text
+    return text.encode("utf-8", "replace")[:limit_bytes].decode("utf-8", "ignore")
 
 
 def _sentence(error: Exception) -> str:

@@ -6,16 +6,19 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from memory.search.calibration import calibration_of
 from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, gate_of, relevant
 from memory.search.overlap import repeats
-from memory.search.query_vectors import PendingVector, Unavailable
 from memory.search.terms import coverage, sought
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.reader import ChunkRow, StoreReader, Vector, VectorBackend
-from schemas.search import Mode
-from schemas.settings import Hybrid
+
+if TYPE_CHECKING:
+    from memory.search.query_vectors import PendingVector
+    from schemas.search import Mode
+    from schemas.settings import Hybrid
 
 #: Candidates of one side at most, however many results are asked for.
 MAX_CANDIDATES = 200
@@ -93,6 +96,8 @@ def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, d
             "the index holds vectors of another embedding model and is waiting to be rebuilt: keywords only"
         )
         return None
+    from memory.search.query_vectors import Unavailable  # only here: a search by keywords starts without it
+
     reserve = _STORE_SHARE * wanted.timeout_seconds
     vector = side.vector.wait(wanted.deadline - reserve - time.monotonic())
     if isinstance(vector, Unavailable):

@@ -1,0 +1,386 @@
+"""The query service over HTTP, on a real index."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from memory.agent_files import AgentFiles
+from memory.embedding.selection import choose_provider
+from memory.service.run import serve
+from schemas.errors import Transient, UserError
+from schemas.ports import Pending, Trouble, VectorProgress
+from schemas.settings import Settings
+from tests.waiting import wait_until
+from tests.written_index import write_document, write_index, writer_of
+
+NOTE = "# Friday\n\nThe dentist appointment moved to nine.\nBring the insurance card.\n"
+
+
+class Board:
+    """A queue in which nothing waits."""
+
+    def pending(self, agent: str) -> Pending | None:
+        return Pending()
+
+    def vector_progress(self, agent: str) -> VectorProgress:
+        return VectorProgress()
+
+    def troubles(self, agent: str) -> tuple[Trouble, ...]:
+        return ()
+
+
+@contextmanager
+def running(settings: Settings, board: Board | None = None) -> Iterator[httpx.Client]:
+    """The service on a free port, and a client of it."""
+    settings = settings.model_copy(update={"service": settings.service.model_copy(update={"port": 0})})
+    ready, stop, failures = threading.Event(), threading.Event(), []
+
+    def run() -> None:
+        try:
+            serve(settings, board or Board(), on_ready=ready.set, stop=stop)
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+            failures.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=run, name="service")
+    thread.start()
+    try:
+        assert ready.wait(20)
+        if failures:
+            raise failures[0]
+        where = json.loads((settings.home / "run" / "service.json").read_text())
+        assert where["pid"] == os.getpid()
+        with httpx.Client(base_url=f"http://127.0.0.1:{where['port']}", timeout=20) as client:
+            yield client
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert not (settings.home / "run" / "service.json").exists()
+
+
+@pytest.fixture
+def notes(workspace: Path) -> Path:
+    (workspace / "MEMORY.md").write_text("The build server is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "friday.md").write_text(NOTE, "utf-8")
+    (workspace / "memory" / "zh.md").write_text("我们决定周五迁移数据库。\n", "utf-8")
+    return workspace
+
+
+@pytest.fixture
+def http(settings: Settings, notes: Path) -> Iterator[httpx.Client]:
+    write_index(settings)
+    with running(settings) as client:
+        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
+        yield client
+
+
+def search(client: httpx.Client, query: str, **more: object) -> dict:
+    response = client.post("/v1/search", json={"query": query, **more})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_search_answers_in_the_promised_shape(http: httpx.Client):
+    answer = search(http, "dentist appointment", maxResults=1)
+
+    [hit] = answer["results"]
+    assert hit["path"] == "memory/friday.md"
+    assert (hit["startLine"], hit["endLine"]) == (1, 4)
+    assert hit["snippet"] == NOTE.rstrip("\n")
+    assert {"score", "vectorScore", "textScore", "source", "citation"} <= hit.keys()
+    assert {"provider", "model", "mode", "fallback", "citations", "pending", "tookMs"} <= answer.keys()
+    assert (answer["fallback"], answer["citations"], answer["mode"]) == (False, True, "hybrid")
+    assert "error" not in answer
+    assert search(http, "数据库")["results"][0]["path"] == "memory/zh.md"
+    assert search(http, "   ")["results"] == []
+
+
+def test_get_reads_lines_and_pages_on(http: httpx.Client):
+    whole = http.post("/v1/get", json={"path": "memory/friday.md"}).json()
+    assert whole == {
+        "path": "memory/friday.md",
+        "text": NOTE.rstrip("\n"),
+        "from": 1,
+        "lines": 4,
+        "totalLines": 4,
+        "truncated": False,
+    }
+    part = http.post("/v1/get", json={"path": "memory/friday.md", "startLine": 2, "lines": 2}).json()
+    assert (part["from"], part["lines"], part["truncated"], part["nextFrom"]) == (2, 2, True, 4)
+
+
+def test_paths_from_outside_open_nothing_else(http: httpx.Client, notes: Path, tmp_path: Path):
+    (tmp_path / "secret.md").write_text("the secret", "utf-8")
+    (notes / "memory" / "link.md").symlink_to(tmp_path / "secret.md")
+    os.mkfifo(notes / "memory" / "pipe.md")
+    attacks = [
+        "../secret.md",
+        "memory/../../secret.md",
+        "memory\\..\\..\\secret.md",
+        str(tmp_path / "secret.md"),
+        "memory/link.md",
+        "memory/pipe.md",
+        "memory/a\u0000.md",
+        "%2e%2e/secret.md",
+        "/proc/self/environ",
+        "....//secret.md",
+    ]
+    for path in attacks:
+        answer = http.post("/v1/get", json={"path": path})
+        assert answer.status_code == 200, path
+        assert answer.json()["text"] == "", path
+        assert answer.json()["error"], path
+        assert "the secret" not in answer.text
+
+
+def test_unknown_and_wrong_fields_are_refused_in_one_sentence(http: httpx.Client):
+    unknown = http.post("/v1/search", json={"query": "x", "limit": 5})
+    assert unknown.status_code == 422
+    assert unknown.json() == {
+        "error": "unknown field limit; valid are query, agent, maxResults, minScore, sources, sessionKey, waitMs"
+    }
+    get = http.post("/v1/get", json={"path": "MEMORY.md", "until": 3}).json()
+    assert get["error"] == "unknown field until; valid are path, from, lines, agent, sessionKey"
+    wrong = http.post("/v1/search", json={"query": "x", "maxResults": 0})
+    assert wrong.status_code == 422
+    assert wrong.json()["error"].startswith("maxResults: ")
+    broken = http.post("/v1/search", content=b"{", headers={"content-type": "application/json"})
+    assert (broken.status_code, broken.json()) == (422, {"error": "the request's body is not valid JSON"})
+    assert http.get("/nothing").json() == {"error": "Not Found"}
+    assert http.get("/v1/search").status_code == 405
+
+
+def test_a_huge_body_is_refused(http: httpx.Client):
+    assert http.post("/v1/search", content=b" " * 1_100_000).status_code == 413
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100_000
+
+    assert http.post("/v1/search", content=chunks()).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7373", "127.0.0.1.evil.example", "10.0.0.5", "user@localhost"]
+)
+def test_a_rebound_name_is_refused_at_every_door(http: httpx.Client, host: str):
+    for path in ("/", "/healthz", "/v1/status", "/openapi.json", "/metrics"):
+        assert http.get(path, headers={"host": host}).status_code == 403, path
+    assert http.post("/v1/search", json={"query": "dentist"}, headers={"host": host}).status_code == 403
+
+
+def test_other_origins_are_refused_and_this_one_is_served(http: httpx.Client):
+    for origin in ("https://evil.example", "null", "http://localhost:1", "http://127.0.0.1", "file://", ""):
+        answer = http.post("/v1/search", json={"query": "dentist"}, headers={"origin": origin})
+        assert answer.status_code == 403, origin
+        assert "access-control-allow-origin" not in answer.headers
+    own = f"http://127.0.0.1:{http.base_url.port}"
+    assert http.post("/v1/search", json={"query": "dentist"}, headers={"origin": own}).status_code == 200
+    named = {"host": f"localhost:{http.base_url.port}", "origin": f"http://localhost:{http.base_url.port}"}
+    assert http.post("/v1/search", json={"query": "dentist"}, headers=named).status_code == 200
+    cross = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+    assert http.get("/v1/status", headers=cross).status_code == 403
+
+
+def test_a_request_needs_exactly_one_host(http: httpx.Client):
+    def status_line(request: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", http.base_url.port), timeout=5) as connection:
+            connection.sendall(request)
+            return connection.makefile("rb").readline()
+
+    assert b" 400 " in status_line(b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert b" 400 " in status_line(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+
+
+def test_status_health_and_metrics(http: httpx.Client):
+    status = http.get("/v1/status", params={"deep": "1"}).json()
+    assert status["ok"] is True
+    [agent] = status["agents"]
+    assert (agent["agent"], agent["disk"]["files"], agent["index"]["files"]) == ("main", 3, 3)
+    assert agent["integrity"] == []
+    assert http.get("/v1/status", params={"agent": "other"}).status_code == 404
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"status": "ready"}
+
+    search(http, "dentist")
+    text = http.get("/metrics").text
+    assert 'recalld_build_info{version="' in text
+    assert 'recalld_searches_total{outcome="found"}' in text
+    assert 'recalld_search_seconds_count{mode="hybrid"}' in text
+    assert 'recalld_chunks{agent="main"} 3.0' in text
+    assert 'recalld_pending_documents{agent="main"} 0.0' in text
+
+
+def test_pages_and_description_are_served(http: httpx.Client):
+    front = http.get("/")
+    assert "Search memory" in front.text
+    assert "script-src 'sha256-" in front.headers["content-security-policy"]
+    assert "/openapi.json" in http.get("/docs").text
+    api = http.get("/openapi.json").json()
+    assert {"/v1/search", "/v1/get", "/v1/status", "/healthz", "/readyz", "/metrics"} <= api["paths"].keys()
+    assert "maxResults" in api["components"]["schemas"]["SearchRequest"]["properties"]
+
+
+def test_a_damaged_index_is_not_ready_but_alive(settings: Settings, notes: Path):
+    write_index(settings).close()
+    folder = settings.indexes_path / "main"
+    (folder / (folder / "CURRENT").read_text().strip()).write_bytes(b"no database" * 5000)
+    with running(settings) as client:
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/readyz").status_code == 503
+        assert search(client, "dentist")["unavailable"] is True
+        assert client.get("/v1/status").json()["ok"] is False
+
+
+def test_a_service_without_any_index_is_ready_and_says_that_there_is_none(settings: Settings):
+    with running(settings) as client:
+        assert client.get("/readyz").status_code == 200
+        assert "there is no index yet: nothing was searched" in search(client, "dentist")["degraded"]
+
+
+def test_a_provider_that_is_down_leaves_keywords(settings: Settings, notes: Path, monkeypatch):
+    write_index(settings)
+
+    def down(self, text):
+        raise Transient("connection refused")
+
+    monkeypatch.setattr("memory.embedding.stub.StubProvider.embed_query", down)
+    with running(settings) as client:
+        answer = wait_until(
+            lambda: answer if "connection refused" in str((answer := search(client, "dentist"))["degraded"]) else None
+        )
+        assert answer["mode"] == "keyword"
+        assert answer["fallback"] is True
+        assert answer["results"][0]["path"] == "memory/friday.md"
+
+
+@pytest.fixture
+def two_agents(settings: Settings, tmp_path: Path) -> Settings:
+    agents = []
+    for name in ("ada", "bob"):
+        folder = tmp_path / name
+        (folder / "memory").mkdir(parents=True)
+        (folder / "memory" / "note.md").write_text(f"The password of {name} is on the blue card.\n", "utf-8")
+        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
+    both = settings.model_copy(update={"agents": tuple(agents)})
+    for agent in both.agents:
+        write_index(both, agent.id)
+    return both
+
+
+def test_with_several_agents_every_door_needs_that_agents_token(two_agents: Settings):
+    with running(two_agents) as client:
+        tokens = {name: (two_agents.home / "run" / "tokens" / name).read_text().strip() for name in ("ada", "bob")}
+        ada = {"authorization": f"Bearer {tokens['ada']}"}
+
+        assert client.post("/v1/search", json={"query": "password", "agent": "ada"}).status_code == 401
+        assert client.post("/v1/get", json={"path": "memory/note.md"}).headers["www-authenticate"] == "Bearer"
+        assert client.get("/v1/status").status_code == 401
+        assert client.get("/metrics").status_code == 401
+
+        own = client.post("/v1/search", json={"query": "password card"}, headers=ada).json()
+        assert [hit["snippet"] for hit in own["results"]] == ["The password of ada is on the blue card."]
+        for agent in ("bob", "nobody"):
+            foreign = client.post("/v1/search", json={"query": "password", "agent": agent}, headers=ada)
+            assert (foreign.status_code, foreign.json()) == (
+                403,
+                {"error": "this token does not open the memory of that agent"},
+            )
+        assert client.get("/v1/status", params={"agent": "bob"}, headers=ada).status_code == 403
+        bobs = str(two_agents.agents[1].workspace / "memory" / "note.md")
+        assert client.post("/v1/get", json={"path": bobs}, headers=ada).json()["text"] == ""
+        assert [agent["agent"] for agent in client.get("/v1/status", headers=ada).json()["agents"]] == ["ada"]
+        assert 'agent="bob"' not in client.get("/metrics", headers=ada).text
+        for page in ("/", "/docs", "/readyz", "/openapi.json"):
+            answer = client.get(page)
+            assert answer.status_code == 200
+            assert "bob" not in answer.text
+
+
+def test_a_trusted_loopback_names_the_agent_instead(two_agents: Settings):
+    trusting = two_agents.model_copy(update={"auth": two_agents.auth.model_copy(update={"trust_loopback": True})})
+    with running(trusting) as client:
+        assert "bob" in search(client, "password", agent="bob")["results"][0]["snippet"]
+        unnamed = client.post("/v1/search", json={"query": "password"})
+        assert (unnamed.status_code, unnamed.json()) == (400, {"error": "say which agent: ada, bob"})
+        assert len(client.get("/v1/status").json()["agents"]) == 2
+
+
+def test_beyond_loopback_nothing_listens_without_tokens(settings: Settings):
+    service = settings.service.model_copy(update={"host": "0.0.0.0", "port": 0})
+    with pytest.raises(UserError, match="refusing to listen on 0.0.0.0 without tokens"):
+        serve(settings.model_copy(update={"service": service}), Board())
+
+
+def test_a_port_in_use_is_one_sentence(settings: Settings):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        service = settings.service.model_copy(update={"port": port})
+        with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 is in use.*--port"):
+            serve(settings.model_copy(update={"service": service}), Board())
+
+
+def test_generations_flip_under_load_without_a_failed_search(settings: Settings, notes: Path, http: httpx.Client):
+    writer = writer_of(settings)
+    stop = threading.Event()
+    answers: list[dict] = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=http.base_url, timeout=20) as client:
+            while not stop.is_set():
+                answers.append(search(client, "dentist appointment"))
+
+    with ThreadPoolExecutor(3) as threads:
+        asking = [threads.submit(ask) for _ in range(3)]
+        agent = settings.agent("main")
+        files = AgentFiles(agent)
+        provider = choose_provider(agent, settings.credentials).provider
+        description = writer.open_reader().meta("identity")
+        digest = writer.open_reader().meta("fingerprint")
+        for _ in range(6):
+            writer.start_rebuild(digest, description)
+            [store, *_] = writer.open_writer(digest, description)
+            for key in files.scan().documents:
+                write_document(store, files, key, provider)
+            assert writer.complete(digest)
+            seen = len(answers)
+            wait_until(lambda seen=seen: len(answers) > seen + 5)
+        writer.sweep(older_than_seconds=0)
+        stop.set()
+        for one in asking:
+            one.result(20)
+
+    assert len(answers) > 30
+    assert all(answer["results"][0]["path"] == "memory/friday.md" for answer in answers)
+    assert all(answer["mode"] == "hybrid" and not answer.get("error") for answer in answers)
+
+
+def test_a_status_that_is_polled_looks_once_a_second(settings: Settings, notes: Path, monkeypatch):
+    write_index(settings)
+    looks: list[float] = []
+    scan = AgentFiles.scan
+
+    def counted(self):
+        looks.append(time.monotonic())
+        return scan(self)
+
+    monkeypatch.setattr(AgentFiles, "scan", counted)
+    with running(settings) as client:
+        started = time.monotonic()
+        for _ in range(20):
+            client.get("/v1/status")
+        assert len(looks) <= 1 + (time.monotonic() - started)

@@ -1,0 +1,39 @@
+"""A list of results says nothing twice."""
+
+from __future__ import annotations
+
+from memory.search.overlap import repeats
+from memory.store.reader import ChunkRow
+from schemas.documents import DocumentKey
+
+NOTE = DocumentKey("memory", "memory/a.md")
+
+
+def row(ordinal: int, first: int, text: str, *, key: DocumentKey = NOTE) -> ChunkRow:
+    return ChunkRow(
+        id=ordinal, key=key, ordinal=ordinal, start_line=first, end_line=first + text.count("\n"), text=text
+    )
+
+
+LINES = [f"line number {n}" for n in range(1, 21)]
+
+
+def test_a_chunk_that_mostly_repeats_a_better_one_is_dropped():
+    better = row(0, 1, "\n".join(LINES[:10]))
+
+    assert repeats(row(1, 4, "\n".join(LINES[3:12])), [better])
+    assert repeats(better, [row(1, 4, "\n".join(LINES[3:12]))])
+    assert repeats(row(1, 3, "\n".join(LINES[2:5])), [better])
+
+
+def test_the_usual_overlap_of_neighbours_keeps_both():
+    assert not repeats(row(1, 9, "\n".join(LINES[8:18])), [row(0, 1, "\n".join(LINES[:10]))])
+
+
+def test_the_same_lines_of_another_document_are_another_place():
+    text = "\n".join(LINES)
+    assert not repeats(row(1, 1, text, key=DocumentKey("memory", "memory/b.md")), [row(0, 1, text)])
+
+
+def test_pieces_of_one_long_line_share_their_number_only():
+    assert not repeats(row(1, 7, "the second half of it"), [row(0, 7, "the first half of a long line")])

@@ -1,0 +1,186 @@
+"""The vector of a query."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from memory.embedding.provider import EmbeddingProvider, Matrix, ProviderLimits
+from memory.search.query_vectors import FAILURE_MEMORY_SECONDS, QueryVectors, Unavailable
+from schemas.errors import Permanent, Transient
+from tests.waiting import wait_until
+
+
+class Provider(EmbeddingProvider):
+    name = "fake"
+    model = "fake-1"
+    identity = "fake"
+    limits = ProviderLimits(inputs=1, tokens=1, input_bytes=100, concurrency=1, chunks_per_second=1)
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failure: Exception | None = None
+        self.loaded = threading.Event()
+        self.loaded.set()
+        self.answering = threading.Event()
+        self.answering.set()
+
+    def warm_up(self) -> None:
+        self.loaded.wait(10)
+
+    def embed_documents(self, texts):
+        raise NotImplementedError
+
+    def embed_query(self, text: str) -> Matrix:
+        self.asked.append(text)
+        self.answering.wait(10)
+        if self.failure is not None:
+            raise self.failure
+        return np.array([[3.0, 4.0]], dtype=np.float32)
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def warm(provider: Provider, executor: ThreadPoolExecutor, **options) -> QueryVectors:
+    vectors = QueryVectors(provider, executor, **options)
+    vectors.warm_up()
+    wait_until(lambda: vectors.wait_until_warm(1))
+    return vectors
+
+
+def test_a_query_is_embedded_once_and_normalised(executor: ThreadPoolExecutor):
+    provider = Provider()
+    vectors = warm(provider, executor)
+
+    first = vectors.get("hello").wait(5)
+    assert first == pytest.approx([0.6, 0.8], abs=1e-3)
+    assert np.array_equal(vectors.get("hello").wait(5), first)
+    assert provider.asked == ["hello"]
+
+
+def test_the_cache_forgets_the_query_that_was_not_asked_for_longest(executor: ThreadPoolExecutor):
+    provider = Provider()
+    vectors = warm(provider, executor, capacity=2)
+    for query in ("one", "two", "one", "three", "one", "two"):
+        vectors.get(query).wait(5)
+
+    assert provider.asked == ["one", "two", "three", "two"]
+
+
+def test_the_same_query_in_flight_is_one_request(executor: ThreadPoolExecutor):
+    provider = Provider()
+    vectors = warm(provider, executor)
+    provider.answering.clear()
+    first, second = vectors.get("same"), vectors.get("same")
+    provider.answering.set()
+
+    assert np.array_equal(first.wait(5), second.wait(5))
+    assert provider.asked == ["same"]
+
+
+def test_a_model_that_is_still_loading_is_said_and_not_waited_for(executor: ThreadPoolExecutor):
+    provider = Provider()
+    provider.loaded.clear()
+    vectors = QueryVectors(provider, executor)
+
+    early = vectors.get("hello").wait(5)
+    assert early == Unavailable("the embedding model of 'fake' is still loading")
+    provider.loaded.set()
+    wait_until(lambda: vectors.wait_until_warm(1))
+    assert not isinstance(vectors.get("hello").wait(5), Unavailable)
+
+
+def test_a_process_that_asks_once_may_wait_for_the_model(executor: ThreadPoolExecutor):
+    vectors = QueryVectors(Provider(), executor, model_wait_seconds=5)
+
+    assert not isinstance(vectors.get("hello").wait(5), Unavailable)
+
+
+def test_a_failed_provider_is_left_alone_for_a_while(executor: ThreadPoolExecutor):
+    provider, clock = Provider(), Clock()
+    vectors = warm(provider, executor, clock=clock)
+    provider.failure = Transient("the endpoint is overloaded")
+
+    assert vectors.get("a").wait(5) == Unavailable("the endpoint is overloaded")
+    assert vectors.get("b").wait(5) == Unavailable("the endpoint is overloaded")
+    assert provider.asked == ["a"]
+
+    provider.failure = None
+    clock.now += FAILURE_MEMORY_SECONDS + 1
+    assert not isinstance(vectors.get("b").wait(5), Unavailable)
+    assert vectors.failure() is None
+
+
+def test_a_provider_that_does_not_answer_in_time_counts_as_failed(executor: ThreadPoolExecutor):
+    provider = Provider()
+    vectors = warm(provider, executor)
+    provider.answering.clear()
+
+    late = vectors.get("slow").wait(0.01)
+    assert late == Unavailable("the embedding provider 'fake' did not answer in time")
+    assert vectors.get("next").wait(5) == late
+    assert provider.asked in ([], ["slow"])
+    provider.answering.set()
+
+
+def test_a_query_that_is_refused_is_not_the_provider_failing(executor: ThreadPoolExecutor):
+    provider = Provider()
+    vectors = warm(provider, executor)
+    provider.failure = Permanent("the input is refused")
+    assert vectors.get("bad").wait(5) == Unavailable("the input is refused")
+
+    provider.failure = None
+    assert not isinstance(vectors.get("good").wait(5), Unavailable)
+
+
+def test_a_query_longer_than_the_provider_takes_is_asked_by_its_start(executor: ThreadPoolExecutor):
+    provider = Provider()
+    warm(provider, executor).get("数据" * 1000).wait(5)
+
+    assert provider.asked == ["数据" * 16 + "数"]
+
+
+def test_a_probe_asks_even_after_a_failure(executor: ThreadPoolExecutor):
+    provider = Provider()
+    vectors = warm(provider, executor)
+    provider.failure = Transient("down")
+    assert vectors.probe(5) == Unavailable("down")
+
+    provider.failure = None
+    assert vectors.probe(5) is None
+
+
+def test_a_model_that_cannot_be_loaded_is_tried_again_later(executor: ThreadPoolExecutor):
+    clock = Clock()
+
+    class Broken(Provider):
+        broken = True
+
+        def warm_up(self) -> None:
+            if self.broken:
+                raise ImportError("no such wheel")
+
+    provider = Broken()
+    vectors = QueryVectors(provider, executor, clock=clock)
+    vectors.warm_up()
+    wait_until(vectors.failure)
+    assert vectors.get("x").wait(5) == Unavailable("ImportError: no such wheel")
+
+    provider.broken = False
+    clock.now += FAILURE_MEMORY_SECONDS + 1
+    wait_until(lambda: not isinstance(vectors.get("x").wait(5), Unavailable))

@@ -1,0 +1,168 @@
+"""One search over one generation."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from memory.chunking import text_hash
+from memory.embedding.stub import StubProvider
+from memory.embedding.vectors import check_and_round
+from memory.search.query_vectors import Unavailable
+from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
+from memory.store.errors import VectorSearchUnavailable
+from memory.store.stub import InMemoryStore
+from memory.store.writer import DocumentWrite, NewChunk
+from schemas.documents import DocumentKey, FileStat
+from schemas.settings import Hybrid
+
+PROVIDER = StubProvider()
+NOTES = {
+    "memory/dentist.md": "The dentist appointment moved to Friday at nine.",
+    "memory/garden.md": "Tomatoes and basil grow on the balcony.",
+    "memory/db.md": "我们决定周五迁移数据库。",
+    "memory/error.md": "Seen again: ERR_BROKER_4711 after the restart.",
+}
+
+
+def embed(text: str) -> np.ndarray:
+    return check_and_round(PROVIDER.embed_documents([text]), expected=1, dimensions=None)[0]
+
+
+class Ready:
+    """A query vector that is there (or not)."""
+
+    def __init__(self, value) -> None:
+        self.value = value
+
+    def wait(self, timeout_seconds: float):
+        return self.value
+
+
+def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: InMemoryStore | None = None):
+    store = store or InMemoryStore()
+    store.set_meta({"identity": json.dumps({"embedding": identity})})
+    store.write(
+        [
+            DocumentWrite(
+                key=DocumentKey("memory", path),
+                expected_revision=store.revision(DocumentKey("memory", path)),
+                stat=FileStat(1, 1, 1),
+                content_hash="",
+                added=(NewChunk(0, 1, 1, text, text_hash(text), vector=embed(text) if vectors else None),),
+            )
+            for path, text in NOTES.items()
+        ]
+    )
+    return store
+
+
+def find(store: InMemoryStore, query: str, *, vector=None, **options) -> Found:
+    hybrid = options.pop("hybrid", Hybrid())
+    wanted = Wanted(
+        query=query,
+        max_results=options.pop("max_results", 6),
+        min_score=options.pop("min_score", 0.0),
+        sources=("memory",),
+        hybrid=hybrid,
+        deadline=time.monotonic() + 5,
+        timeout_seconds=5,
+    )
+    value = embed(query) if vector is None else vector
+    return retrieve(store, wanted, QuerySide(PROVIDER.identity, PROVIDER.model, Ready(value)))
+
+
+def paths(found: Found) -> list[str]:
+    return [row.key.path for _, row in found.hits]
+
+
+def test_both_sides_find_together():
+    found = find(index(), "when is the dentist appointment?")
+
+    assert found.mode == "hybrid"
+    assert found.degraded == ()
+    assert paths(found)[0] == "memory/dentist.md"
+    best = found.hits[0][0]
+    assert best.vector is not None
+    assert best.text is not None
+
+
+def test_an_exact_id_comes_first_even_when_its_vector_is_far_away():
+    found = find(index(), "ERR_BROKER_4711", vector=embed("tomatoes basil balcony"), min_score=0.9)
+
+    assert paths(found)[0] == "memory/error.md"
+
+
+def test_a_hit_by_vector_alone_needs_min_score():
+    asked = {"vector": embed("dentist appointment Friday"), "max_results": 4}
+    by_meaning = find(index(), "zahnarzt", **asked)
+    assert len(by_meaning.hits) == 4
+
+    strict = find(index(), "zahnarzt", min_score=0.5, **asked)
+    assert paths(strict) == ["memory/dentist.md"]
+    assert strict.hits[0][0].text is None
+
+
+def test_chinese_is_found_by_word():
+    assert paths(find(index(), "数据库什么时候迁移"))[0] == "memory/db.md"
+
+
+def test_without_a_vector_keywords_answer_and_say_why():
+    found = find(index(), "dentist", vector=Unavailable("the provider is down"))
+
+    assert found.mode == "keyword"
+    assert found.degraded == ("the provider is down: keywords only",)
+    assert paths(found) == ["memory/dentist.md"]
+
+
+def test_vectors_of_another_model_are_not_compared():
+    found = find(index(identity="another model"), "dentist")
+
+    assert found.mode == "keyword"
+    assert "another embedding model" in found.degraded[0]
+
+
+def test_vectors_that_cannot_be_searched_leave_the_keywords():
+    class Blind(InMemoryStore):
+        def search_vectors(self, vector, k, sources=None):
+            raise VectorSearchUnavailable("sqlite-vec is missing")
+
+    found = find(index(store=Blind()), "dentist")
+
+    assert found.mode == "keyword"
+    assert found.degraded == ("sqlite-vec is missing: keywords only",)
+    assert paths(found) == ["memory/dentist.md"]
+
+
+def test_chunks_that_wait_for_their_vectors_are_found_by_keyword():
+    found = find(index(vectors=False), "dentist")
+
+    assert found.mode == "keyword"
+    assert paths(found) == ["memory/dentist.md"]
+
+
+def test_keywords_can_be_switched_off():
+    found = find(index(), "dentist appointment", hybrid=Hybrid(enabled=False))
+
+    assert found.mode == "vector"
+    assert found.hits[0][0].text is None
+
+
+def test_the_reference_formula_is_available():
+    hybrid = Hybrid.model_validate({"fusion": "weighted"})
+    found = find(index(), "dentist appointment", hybrid=hybrid)
+    best = found.hits[0][0]
+
+    assert best.text == 1.0
+    assert best.score == pytest.approx(0.7 * best.vector + 0.3)
+
+
+def test_a_chunk_deleted_between_two_queries_is_left_out():
+    class Racing(InMemoryStore):
+        def chunk_rows(self, ids):
+            return {id_: row for id_, row in super().chunk_rows(ids).items() if "dentist" not in row.key.path}
+
+    assert "memory/dentist.md" not in paths(find(index(store=Racing()), "dentist appointment tomatoes"))

@@ -1,0 +1,68 @@
+"""An index written straight through the store, for tests of those who only read."""
+
+from __future__ import annotations
+
+from memory.agent_files import AgentFiles
+from memory.chunking import chunk_text, text_hash
+from memory.embedding.selection import choose_provider
+from memory.embedding.vectors import check_and_round
+from memory.fingerprint import NO_VECTORS, fingerprint
+from memory.generation_writing import GenerationWriter
+from memory.store.options import StoreOptions
+from memory.store.writer import DocumentWrite, NewChunk, Store
+from schemas.documents import DocumentKey
+from schemas.settings import Settings
+
+
+def writer_of(settings: Settings, agent_id: str = "main") -> GenerationWriter:
+    """The agent's generations, for writing."""
+    return GenerationWriter(settings.indexes_path / agent_id, StoreOptions.of(settings.store))
+
+
+def write_index(settings: Settings, agent_id: str = "main", *, vectors: bool = True) -> Store:
+    """Index all of an agent's documents that the index does not know yet; `vectors=False` leaves them pending."""
+    agent = settings.agent(agent_id)
+    provider = choose_provider(agent, settings.credentials).provider
+    wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
+    store = writer_of(settings, agent_id).open_writer(wanted.digest, wanted.description)[0]
+    files = AgentFiles(agent)
+    for key in files.scan().documents:
+        if store.file(key) is None:
+            write_document(store, files, key, provider if vectors else None)
+    return store
+
+
+def write_document(store: Store, files: AgentFiles, key: DocumentKey, provider) -> None:
+    """Write one document whose chunks are all new."""
+    revision = store.revision(key)
+    source = files.read(key)
+    chunks = [chunk for chunk in chunk_text(source.text) if chunk.text.strip()]
+    texts = [chunk.text for chunk in chunks]
+    matrix = None
+    if provider is not None and texts:
+        matrix = check_and_round(provider.embed_documents(texts), expected=len(texts), dimensions=None)
+    added = tuple(
+        NewChunk(
+            ordinal=ordinal,
+            start_line=chunk.start_line,
+            end_line=chunk.end_line,
+            text=chunk.text,
+            text_hash=text_hash(chunk.text),
+            vector=None if matrix is None else matrix[ordinal],
+        )
+        for ordinal, chunk in enumerate(chunks)
+    )
+    old = tuple(chunk.id for chunk in store.chunks_of(key))
+    store.write(
+        [
+            DocumentWrite(
+                key=key,
+                expected_revision=revision,
+                stat=source.stat,
+                content_hash=source.content_hash,
+                added=added,
+                removed=old,
+                notes=source.notes,
+            )
+        ]
+    )
