@@ -320,7 +320,7 @@ def test_a_trusted_loopback_names_the_agent_instead(two_agents: Settings):
 
 def test_beyond_loopback_nothing_listens_without_tokens(settings: Settings):
     service = settings.service.model_copy(update={"host": "0.0.0.0", "port": 0})
-    with pytest.raises(UserError, match="refusing to listen on 0.0.0.0 without tokens"):
+    with pytest.raises(UserError, match=r"refusing to listen on 0\.0\.0\.0 without tokens"):
         serve(settings.model_copy(update={"service": service}), Board())
 
 
@@ -330,7 +330,7 @@ def test_a_port_in_use_is_one_sentence(settings: Settings):
         taken.listen()
         port = taken.getsockname()[1]
         service = settings.service.model_copy(update={"port": port})
-        with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 is in use.*--port"):
+        with pytest.raises(UserError, match=rf"port {port} of 127\.0\.0\.1 is in use.*--port"):
             serve(settings.model_copy(update={"service": service}), Board())
 
 
