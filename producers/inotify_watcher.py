@@ -153,20 +153,33 @@ class InotifyWatcher(Watcher, WatchCallback):
                 news.limits.extend((agent, f"the watcher failed: {error!r}") for agent in self._agents)
                 for agent in list(self._agents):
                     self._forget(agent)
-        for agent, path in news.changes:
-            self._listener.on_change(agent, path)
-        for agent, reason in news.limits:
-            self._listener.on_limit(agent, reason)
-        for agent in news.uncertain:
-            self._listener.on_uncertain(agent)
+        self._tell(news)
+
+    def _tell(self, news: _News) -> None:
+        try:
+            for agent, path in news.changes:
+                self._listener.on_change(agent, path)
+            for agent, reason in news.limits:
+                self._listener.on_limit(agent, reason)
+            for agent in news.uncertain:
+                self._listener.on_uncertain(agent)
+        except Exception:
+            # The listener promised not to raise; whatever it did, the others' events go on.
+            log.exception("listener_failed")
 
     # Under the lock
 
     def _digest(self, directory: Directory, event: InotifyEvent, news: _News) -> None:
         mask = event.mask
         if mask & _SELF_GONE:
-            # Everything below went with it. Only a root gets here: others were dropped with their entry above.
-            self._lost(self._directories.drop_below(directory.path), news)
+            # Everything below went with it.
+            gone = self._directories.drop_below(directory.path)
+            if mask & InotifyConstants.IN_UNMOUNT:
+                for owner in {owner for lost in gone for owner in lost.owners}:
+                    news.uncertain.add(owner)
+                    self._try_to_look_again(owner, news)
+            else:
+                self._lost(gone, news)
             return
         name = os.fsdecode(event.name)
         path = str(Path(directory.path) / name)
@@ -203,14 +216,23 @@ class InotifyWatcher(Watcher, WatchCallback):
         return [owner for owner, role in directory.owners.items() if role is Role.FLAT]
 
     def _lost(self, directories: list[Directory], news: _News) -> None:
-        for directory in directories:
-            for name in directory.documents:
-                news.changed(directory.owners, str(Path(directory.path) / name))
-            for owner in directory.owners:
-                agent = self._agents.get(owner)
-                if agent is not None and directory.path in agent.wanted:
-                    news.uncertain.add(owner)
-                    self._try_to_look_again(owner, news)
+        """Report what was in directories that are gone; a lost root asks for a comparison instead.
+
+        A root may be gone because its disk is: then its documents are not deleted, and only the comparison,
+        which looks at the root first, can tell.
+        """
+        for owner in {owner for directory in directories for owner in directory.owners}:
+            agent = self._agents.get(owner)
+            if agent is None:
+                continue
+            roots = [directory.path for directory in directories if directory.path in agent.wanted]
+            for directory in directories:
+                if owner in directory.owners and not any(_is_within(directory.path, root) for root in roots):
+                    for name in directory.documents:
+                        news.changed([owner], str(Path(directory.path) / name))
+            if roots:
+                news.uncertain.add(owner)
+                self._try_to_look_again(owner, news)
 
     def _try_to_look_again(self, agent: str, news: _News) -> None:
         if agent in self._agents:
@@ -301,6 +323,10 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []  # gone again, or not ours to list: the comparison of files and index tells of it
+
+
+def _is_within(path: str, top: str) -> bool:
+    return path == top or path.startswith(top.rstrip(os.sep) + os.sep)
 
 
 def _is_link(path: str) -> bool:

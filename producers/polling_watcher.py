@@ -48,7 +48,11 @@ class PollingWatcher(Watcher):
 
     def add_root(self, agent: str, files: WatchedFiles) -> None:
         # Looked at here and not in the first round: what changes from now on must differ from this.
-        polled = _Polled(files, files.scan().documents)
+        polled = _Polled(files, {})
+        try:
+            polled.seen = files.scan().documents
+        except OSError as error:
+            polled.failure = f"the files could not be looked at: {error}"
         with self._lock:
             self._agents[agent] = polled
             if self._thread is None and not self._stop.is_set():

@@ -23,8 +23,12 @@ from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
 
-#: A comparison that a moved root asks for waits so long for the move to be over.
+#: A comparison that a moved root or lost events ask for waits so long for the turmoil to be over.
 SETTLE_SECONDS = 1.0
+
+#: After a move, a job that had read a document at its old place may still commit it; so there is a second look.
+SECOND_LOOK_SECONDS = 30.0
+
 SPOOL_SECONDS = 2.0
 EPOCH_SECONDS = 5.0
 
@@ -68,6 +72,7 @@ class Producers:
         self._epoch: str | None = None
         self._broker_was_away = False
         self._reconcile_troubles: dict[str, str] = {}
+        self._moved: set[str] = set()
         self._next_spool = self._next_epoch = 0.0
         self.hand_over = HandOver(
             queue,
@@ -89,10 +94,12 @@ class Producers:
         """Events were lost."""
         log.warning("file_events_lost")
         self._report.overflow()
-        self._request_all("file events were lost")
+        # Delayed, so that a storm of events is answered once a second at most.
+        self._request_all("file events were lost", delay_seconds=SETTLE_SECONDS)
 
     def on_uncertain(self, agent: str) -> None:
         """Roots came, went or changed places."""
+        self._moved.add(agent)
         self._request(agent, "what is watched changed", delay_seconds=SETTLE_SECONDS)
 
     # Events from outside
@@ -193,6 +200,9 @@ class Producers:
         self._report.reconciled(agent.id)
         self._tell(agent.id, "; ".join(report.problems))
         _log_report(report, reason)
+        if agent.id in self._moved:
+            self._moved.discard(agent.id)
+            self._request(agent.id, "what was watched changed before", delay_seconds=SECOND_LOOK_SECONDS)
 
     def _note_state(self, agent: AgentSettings) -> None:
         if not agent.sync.watch:
@@ -244,9 +254,9 @@ class Producers:
             self._schedule.request(agent, reason, now=time.monotonic(), delay_seconds=delay_seconds, urgent=urgent)
         self._wake.set()
 
-    def _request_all(self, reason: str) -> None:
+    def _request_all(self, reason: str, *, delay_seconds: float = 0.0) -> None:
         with self._schedule_lock:
-            self._schedule.request(self._agents, reason, now=time.monotonic())
+            self._schedule.request(self._agents, reason, now=time.monotonic(), delay_seconds=delay_seconds)
         self._wake.set()
 
 

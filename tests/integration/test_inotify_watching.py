@@ -241,12 +241,42 @@ def test_a_workspace_moved_away_and_replaced_is_followed_by_name(desk: Desk) -> 
     desk.watch()
     desk.workspace.rename(desk.root / "aside")
     write(desk.workspace / "memory/new.md")
-    desk.wait_for("memory/old.md", "memory/new.md")
+    desk.wait_for("memory/new.md")
+    wait_until(lambda: "main" in desk.heard.uncertain)
     desk.settle()
     write(desk.root / "aside/memory/old.md", "more")
     write(desk.workspace / "memory/new.md", "more")
     assert desk.settle() == {"memory/new.md"}
-    assert "main" in desk.heard.uncertain
+
+
+def test_a_workspace_that_went_away_asks_for_a_comparison_and_calls_nothing_deleted(desk: Desk) -> None:
+    """It may be the disk that went away."""
+    write(desk.memory / "deep/kept.md")
+    desk.watch()
+    desk.workspace.rename(desk.root / "aside")
+    wait_until(lambda: "main" in desk.heard.uncertain)
+    assert desk.paths() == set()
+    (desk.root / "aside").rename(desk.workspace)
+    desk.wait_for("memory/deep/kept.md")
+
+
+def test_an_unmounted_disk_asks_for_a_comparison_and_calls_nothing_deleted(desk: Desk) -> None:
+    write(desk.memory / "deep/kept.md")
+    desk.watch()
+    watch = desk.native._inotify
+    deep = next(wd for wd, one in watch._watch_for_wd.items() if one._initial_creation_path.endswith(b"deep"))
+    watch.handle_event(inotify_c.InotifyEvent(deep, inotify_c.InotifyConstants.IN_UNMOUNT, 0, b""))
+    assert desk.heard.uncertain == ["main"]
+    assert desk.paths() == set()
+
+
+def test_a_memory_folder_moved_away_asks_for_a_comparison(desk: Desk) -> None:
+    write(desk.memory / "deep/gone.md")
+    desk.watch()
+    desk.memory.rename(desk.root / "aside")
+    wait_until(lambda: "main" in desk.heard.uncertain)
+    desk.settle()
+    assert desk.directories() == ["."]
 
 
 def test_a_replaced_folder_above_the_workspace_is_noticed_by_the_next_refresh(desk: Desk) -> None:
@@ -271,6 +301,8 @@ def test_ignored_folders_get_no_watch(desk: Desk) -> None:
     write(desk.memory / "kept/a.md")
     desk.watch()
     assert desk.directories() == [".", "memory", "memory/kept"]
+    (desk.memory / "later").mkdir()
+    desk.settle()
     write(desk.memory / "later/node_modules/pkg/readme.md")
     assert desk.settle() == set()
     assert desk.directories() == [".", "memory", "memory/kept", "memory/later"]

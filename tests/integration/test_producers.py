@@ -37,12 +37,14 @@ class House:
         self.ready = threading.Event()
         self.index: dict[str, RememberedFiles | None] = {}
         self.index_error: RecalldError | None = None
+        self.during_comparison: Callable[[], object] | None = None
         self.agents: list[AgentSettings] = []
         self.thread: threading.Thread | None = None
 
     def agent(self, name: str = "main", **sync: Any) -> AgentSettings:
         """An agent whose index knows everything that is on disk when the producers start."""
         workspace = self.root / name
+        name = workspace.name
         (workspace / "memory").mkdir(parents=True, exist_ok=True)
         sync = {"watch_debounce_ms": 30, **sync}
         agent = AgentSettings(id=name, workspace=workspace, sync=Sync(**sync))
@@ -79,6 +81,8 @@ class House:
         )
 
     def _indexed(self, agent: AgentSettings) -> StoreReader | None:
+        if self.during_comparison is not None:
+            self.during_comparison()
         if self.index_error is not None:
             raise self.index_error
         return as_reader(self.index.get(agent.id))
@@ -138,6 +142,16 @@ def test_an_edited_note_reaches_the_live_queue_and_its_neighbours_do_not(house: 
     assert house.queue.marked("main") == ["memory/a.md"]
     assert house.queue.calls[0][2] is Lane.LIVE
     wait_until(lambda: house.watch_json()["main"]["lastEventAt"])
+
+
+def test_a_change_during_the_first_comparison_is_not_missed(house: House) -> None:
+    house.agent(interval_minutes=0)
+    house.write("main/memory/deep/a.md")
+    house.remember()
+    # The index is opened after the files were looked at.
+    house.during_comparison = lambda: house.write("main/memory/deep/a.md", "written in between")
+    house.start()
+    house.wait_for("main", "memory/deep/a.md")
 
 
 def test_events_of_one_agent_never_mark_documents_of_another(house: House) -> None:
@@ -299,6 +313,56 @@ def test_a_replaced_workspace_is_compared_with_the_index(house: House) -> None:
     (house.root / "main").rename(house.root / "aside")
     house.write("main/memory/new.md")
     house.wait_for("main", "memory/old.md", "memory/new.md")
+
+
+def test_a_second_look_follows_a_move(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may commit a document that it had read before the move, after the first look."""
+    monkeypatch.setattr(producing, "SECOND_LOOK_SECONDS", 0.2)
+    house.agent(interval_minutes=0)
+    house.write("main/memory/a.md")
+    house.remember()
+    house.start()
+    known = house.index["main"]
+    house.index["main"] = RememberedFiles({})
+    (house.root / "main/memory").rename(house.root / "aside")
+    looks = iter(range(100))
+
+    def late_commit() -> None:
+        if next(looks) == 1:
+            house.index["main"] = known
+
+    house.during_comparison = late_commit
+    house.wait_for("main", "memory/a.md")
+
+
+def test_a_workspace_that_is_not_there_loses_nothing(house: House) -> None:
+    house.agent()
+    house.write("main/memory/a.md")
+    house.remember()
+    house.start()
+    (house.root / "main").rename(house.root / "aside")
+    wait_until(lambda: "is not there" in house.troubles.open.get(("reconcile", "main"), ""))
+    assert house.queue.calls == []
+    (house.root / "aside").rename(house.root / "main")
+    wait_until(lambda: ("reconcile", "main") not in house.troubles.open)
+    assert not [
+        key for _, keys, _ in house.queue.calls for key in keys if not (house.root / "main" / key.path).exists()
+    ]
+
+
+def test_a_comparison_puts_right_what_is_watched(house: House) -> None:
+    """A folder above the workspace was replaced: no event says so."""
+    house.agent("above/main")
+    house.write("above/main/memory/a.md")
+    house.remember()
+    house.start()
+    (house.root / "above").rename(house.root / "aside")
+    note = house.write("above/main/memory/a.md")
+    house.inbox.put(Event("reconcile", "main"))
+    house.wait_for("main", "memory/a.md")
+    house.queue.clear()
+    note.write_text("longer than before")
+    house.wait_for("main", "memory/a.md")
 
 
 def test_the_state_is_published_while_running_and_withdrawn_at_the_end(house: House) -> None:
