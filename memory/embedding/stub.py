@@ -9,6 +9,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +19,11 @@ from schemas.errors import Permanent
 
 _TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]|[^\W_]+")
 
+#: Requests whose texts are remembered, at most.
+_REMEMBERED = 1000
+
+T = TypeVar("T")
+
 #: An answer that a test scripts: an error to raise, a matrix to return, or what to make of the texts.
 Scripted = Exception | Matrix | Callable[[Sequence[str]], Matrix]
 
@@ -26,7 +32,7 @@ class StubProvider(EmbeddingProvider):
     """Hashed bag of words (and of CJK bigrams) as unit vectors.
 
     For tests and for trying things out: texts that share words are near each other, nothing else is.
-    `requests` and `inputs` count what was asked, `batches` holds the texts of each request in order.
+    `requests` and `inputs` count what was asked; `batches` and `queries` hold the texts of the latest ones in order.
     """
 
     name = "stub"
@@ -56,7 +62,7 @@ class StubProvider(EmbeddingProvider):
         with self._lock:
             self.requests += 1
             self.inputs += len(texts)
-            self.batches.append(list(texts))
+            _remember(self.batches, list(texts))
             scripted = self._script.popleft() if self._script else None
         if isinstance(scripted, Exception):
             raise scripted
@@ -68,7 +74,7 @@ class StubProvider(EmbeddingProvider):
         if not text.strip():
             raise Permanent("there is nothing to embed in an empty query")
         with self._lock:
-            self.queries.append(text)
+            _remember(self.queries, text)
         return self._embed([text])
 
     def _embed(self, texts: Sequence[str]) -> Matrix:
@@ -82,6 +88,12 @@ class StubProvider(EmbeddingProvider):
                 matrix[row, len(text) % self.dimensions] = 1.0
         unit: Matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
         return unit
+
+
+def _remember(seen: list[T], new: T) -> None:
+    seen.append(new)
+    if len(seen) > _REMEMBERED:
+        del seen[: _REMEMBERED // 2]
 
 
 def _terms(text: str) -> list[str]:

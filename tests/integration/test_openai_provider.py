@@ -295,7 +295,7 @@ def test_nothing_leaves_before_the_endpoint_s_time_has_come(connect: Connect) ->
 def test_the_key_is_in_no_log(connect: Connect, caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
     caplog.set_level(logging.DEBUG)
     with EmbeddingServer() as server:
-        batcher = EmbeddingBatcher(connect(server), None, patience_seconds=0.2)
+        batcher = EmbeddingBatcher(connect(server), None)
         server.fail_next(Failure(status=500, message=f"echo {KEY}"))
         server.fail_next(Failure(status=401, message=f"echo {KEY}"))
         ticket = batcher.submit({text_hash("a"): "a"}, lane=Lane.LIVE)
