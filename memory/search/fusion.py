@@ -28,7 +28,8 @@ class Fused:
 
     `rank` orders the list and means nothing outside of it. `score` is 0..1 and absolute: how well the
     place answers by the better of its two sides. `vector` is the cosine, `text` the keyword score, both
-    0..1, None where that side does not know the candidate.
+    0..1, None where that side does not know the candidate. The keyword score of `fuse_minmax` is relative to
+    the best hit until `with_coverage` makes it the absolute one.
     """
 
     id: int
@@ -54,7 +55,6 @@ def fuse_minmax(
     cosines: Mapping[int, float],
     bm25: Mapping[int, float],
     *,
-    coverage: Mapping[int, float],
     gate: float,
     calibration: Calibration,
 ) -> list[Fused]:
@@ -63,7 +63,6 @@ def fuse_minmax(
     Args:
         cosines: chunk id -> cosine; a chunk without a vector is absent and judged by its keywords alone.
         bm25: chunk id -> BM25, positive; a chunk that holds no term of the query is absent and counts as 0.
-        coverage: chunk id -> share 0..1 of the query's weight that the chunk's terms cover: the absolute keyword score.
         gate: 0..1, multiplies the weight of the keyword side.
         calibration: turns cosines into absolute scores.
     """
@@ -79,15 +78,13 @@ def fuse_minmax(
         keyword = text.get(id_, 0.0)
         near = vector.get(id_, keyword * min(1.0, gate))
         rank = (vector_weight * near + text_weight * keyword) / (vector_weight + text_weight)
-        absolute = calibration.score(cosines[id_]) if id_ in cosines else 0.0
-        covered = _clip(coverage.get(id_, 0.0)) if id_ in bm25 else None
         fused.append(
             Fused(
                 id=id_,
                 rank=rank,
-                score=max(absolute, covered or 0.0),
+                score=calibration.score(cosines[id_]) if id_ in cosines else 0.0,
                 vector=_clip(cosines[id_]) if id_ in cosines else None,
-                text=covered,
+                text=keyword if id_ in bm25 else None,
             )
         )
     return sorted(fused, key=lambda item: (-item.rank, item.id))
@@ -115,6 +112,12 @@ def fuse_weighted(
         score = share * (vector or 0.0) + (1 - share) * (text or 0.0)
         fused.append(Fused(id=id_, rank=score, score=score, vector=vector, text=text))
     return sorted(fused, key=lambda item: (-item.rank, item.id))
+
+
+def with_coverage(fused: Fused, coverage: float) -> Fused:
+    """Make the share 0..1 of the query's weight that a keyword hit covers its absolute keyword score."""
+    text = _clip(coverage)
+    return replace(fused, text=text, score=max(fused.score, text))
 
 
 def relevant(fused: Iterable[Fused], *, min_score: float) -> list[Fused]:

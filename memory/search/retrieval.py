@@ -6,25 +6,42 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from memory.search.calibration import calibration_of
-from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, gate_of, relevant
+from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, gate_of, relevant, with_coverage
 from memory.search.overlap import repeats
-from memory.search.terms import coverage, sought
+from memory.search.terms import Coverage, sought
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.reader import ChunkRow, StoreReader, Vector, VectorBackend
 
 if TYPE_CHECKING:
     from memory.search.query_vectors import PendingVector
     from schemas.search import Mode
-    from schemas.settings import Hybrid
 
 #: Candidates of one side at most, however many results are asked for.
 MAX_CANDIDATES = 200
 
+#: Best keyword hits whose texts tell how common the query's terms are.
+COVERAGE_SAMPLE = 16
+
 #: Share of the deadline that is kept for the store when waiting for the query's vector.
 _STORE_SHARE = 0.1
+
+
+class HybridSettings(Protocol):
+    """How both sides are put together; `schemas.settings.Hybrid` is one."""
+
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def fusion(self) -> str: ...
+    @property
+    def vector_weight(self) -> float: ...
+    @property
+    def text_weight(self) -> float: ...
+    @property
+    def candidate_multiplier(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +52,7 @@ class Wanted:
     max_results: int
     min_score: float
     sources: Sequence[str]
-    hybrid: Hybrid
+    hybrid: HybridSettings
     deadline: float
     timeout_seconds: float
 
@@ -78,10 +95,11 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Fou
         if reader.vector_backend is VectorBackend.NUMPY and reader.vector_reason is not None:
             degraded.append(reader.vector_reason)
         cosines, bm25 = _vector_side(reader, wanted, vector, bm25, k, by_text=by_text, degraded=degraded)
-    fused, rows, terms = _fuse(reader, wanted, cosines, bm25, model=side.model if side is not None else "")
+    terms = sought(wanted.query)
+    ranked = _ranked(reader, wanted, cosines, bm25, terms, model=side.model if side is not None else "")
     return Found(
-        hits=tuple(_distinct(relevant(fused, min_score=wanted.min_score), rows, wanted.max_results)),
-        terms=terms,
+        hits=tuple(ranked),
+        terms=tuple(terms),
         mode=_mode(by_text=by_text, by_vector=bool(cosines)),
         degraded=tuple(degraded),
     )
@@ -131,33 +149,47 @@ def _vector_side(
     return cosines, bm25
 
 
-def _fuse(
-    reader: StoreReader, wanted: Wanted, cosines: dict[int, float], bm25: dict[int, float], *, model: str
-) -> tuple[list[Fused], dict[int, ChunkRow], tuple[str, ...]]:
-    rows = reader.chunk_rows([*(cosines.keys() | bm25.keys())])
-    # A chunk that a commit took away between two queries is nobody's answer.
-    cosines = {id_: score for id_, score in cosines.items() if id_ in rows}
-    bm25 = {id_: score for id_, score in bm25.items() if id_ in rows}
-    terms = sought(wanted.query)
+def _ranked(
+    reader: StoreReader,
+    wanted: Wanted,
+    cosines: dict[int, float],
+    bm25: dict[int, float],
+    terms: Sequence[str],
+    *,
+    model: str,
+) -> list[tuple[Fused, ChunkRow]]:
     hybrid = wanted.hybrid
+    best = sorted(bm25, key=lambda id_: (-bm25[id_], id_))[:COVERAGE_SAMPLE]
+    rows = reader.chunk_rows(best)
     if hybrid.fusion == "weighted" and cosines:
-        weights = {"vector_weight": hybrid.vector_weight, "text_weight": hybrid.text_weight}
-        return fuse_weighted(cosines, bm25, **weights), rows, tuple(terms)
-    covered = coverage(terms, {id_: rows[id_].text for id_ in bm25})
-    best = covered[max(bm25, key=lambda id_: (bm25[id_], -id_))] if bm25 else 0.0
-    fused = fuse_minmax(cosines, bm25, coverage=covered, gate=gate_of(best), calibration=calibration_of(model))
-    return fused, rows, tuple(terms)
+        fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
+        return _distinct(reader, relevant(fused, min_score=wanted.min_score), rows, wanted.max_results)
+    coverage = Coverage(terms, [row.text for row in rows.values()])
+    covered = coverage.of(rows[best[0]].text) if best and best[0] in rows else 0.0
+    fused = fuse_minmax(cosines, bm25, gate=gate_of(covered), calibration=calibration_of(model))
+    hits = _distinct(reader, relevant(fused, min_score=wanted.min_score), rows, wanted.max_results)
+    measured = [item if item.text is None else with_coverage(item, coverage.of(row.text)) for item, row in hits]
+    return list(zip(descending(measured), (row for _, row in hits), strict=True))
 
 
-def _distinct(fused: Sequence[Fused], rows: dict[int, ChunkRow], limit: int) -> list[tuple[Fused, ChunkRow]]:
+def _distinct(
+    reader: StoreReader, fused: Sequence[Fused], known: dict[int, ChunkRow], limit: int
+) -> list[tuple[Fused, ChunkRow]]:
+    """The best `limit` that do not repeat a better one.
+
+    A chunk that a commit took away meanwhile is nobody's answer.
+    """
     kept: list[tuple[Fused, ChunkRow]] = []
-    for item in fused:
-        if len(kept) == limit:
-            break
-        row = rows[item.id]
-        if not repeats(row, (other for _, other in kept)):
-            kept.append((item, row))
-    return list(zip(descending([item for item, _ in kept]), (row for _, row in kept), strict=True))
+    for start in range(0, len(fused), limit):
+        group = fused[start : start + limit]
+        rows = known | reader.chunk_rows([item.id for item in group if item.id not in known])
+        for item in group:
+            row = rows.get(item.id)
+            if row is not None and not repeats(row, (other for _, other in kept)):
+                kept.append((item, row))
+                if len(kept) == limit:
+                    return kept
+    return kept
 
 
 def _mode(*, by_text: bool, by_vector: bool) -> Mode:

@@ -8,12 +8,14 @@ wrote it, so they are found as substrings: words by their stem, runs of CJK by t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 
 from memory.segmenting import query_terms
 
 #: Full-width ASCII is written with these; one character each way, so positions stay true.
 _NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
+_WIDE = re.compile("[\uff01-\uff5e\u3000]")
 
 #: Words longer than this are looked for without their last letters: a cheap stem.
 _STEM_FROM = 6
@@ -23,7 +25,8 @@ def fold(text: str) -> str:
     """Lower case and narrow forms, keeping every character at its place."""
     if text.isascii():
         return text.lower()
-    narrow = text.translate(_NARROW)
+    # Translating is slow, and few texts need it.
+    narrow = text.translate(_NARROW) if _WIDE.search(text) else text
     lower = narrow.lower()
     if len(lower) == len(text):
         return lower
@@ -39,24 +42,28 @@ def sought(query: str) -> list[str]:
     return list(dict.fromkeys(_stem(fold(term.typed)) for term in terms))
 
 
-def coverage(terms: Sequence[str], texts: Mapping[int, str]) -> dict[int, float]:
-    """Share of the query's weight that each text holds, 0..1.
+class Coverage:
+    """Measures how much of a query a text holds.
 
-    A term weighs its inverse document frequency among these texts, so words that everything here has in
-    common say little, and a word that nothing here has weighs most.
+    A term weighs its inverse document frequency among `sample` (the best keyword hits), so words that all of
+    them have in common say little, and a word that none of them has weighs most.
     """
-    if not terms:
-        return dict.fromkeys(texts, 0.0)
-    found = {id_: _found(terms, text) for id_, text in texts.items()}
-    weights = [
-        math.log(1 + (len(texts) + 1) / (sum(flags[place] for flags in found.values()) + 0.5))
-        for place in range(len(terms))
-    ]
-    total = sum(weights)
-    return {
-        id_: sum(weight for weight, flag in zip(weights, flags, strict=True) if flag) / total
-        for id_, flags in found.items()
-    }
+
+    def __init__(self, terms: Sequence[str], sample: Sequence[str]) -> None:
+        self._terms = terms
+        found = [_found(terms, text) for text in sample]
+        self._weights = [
+            math.log(1 + (len(sample) + 1) / (sum(flags[place] for flags in found) + 0.5))
+            for place in range(len(terms))
+        ]
+        self._total = sum(self._weights)
+
+    def of(self, text: str) -> float:
+        """Share of the query's weight that the text holds, 0..1."""
+        if not self._total:
+            return 0.0
+        found = _found(self._terms, text)
+        return sum(weight for weight, flag in zip(self._weights, found, strict=True) if flag) / self._total
 
 
 def _found(terms: Sequence[str], text: str) -> list[bool]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.fusion import Calibration, descending, fuse_minmax, fuse_weighted, gate_of, relevant
+from memory.search.fusion import Calibration, descending, fuse_minmax, fuse_weighted, gate_of, relevant, with_coverage
 
 PLAIN = Calibration(unrelated=0.0, related=1.0)
 SCORES = st.dictionaries(st.integers(1, 40), st.floats(-1, 1, allow_nan=False), max_size=30)
@@ -17,10 +17,9 @@ POSITIVE = st.dictionaries(st.integers(1, 40), st.floats(0.001, 30, allow_nan=Fa
 def test_the_order_in_which_candidates_arrive_changes_nothing(cosines, bm25, gate, data):
     shuffled_cosines = dict(data.draw(st.permutations(list(cosines.items()))))
     shuffled_bm25 = dict(data.draw(st.permutations(list(bm25.items()))))
-    coverage = dict.fromkeys(bm25, 0.5)
 
-    first = fuse_minmax(cosines, bm25, coverage=coverage, gate=gate, calibration=PLAIN)
-    second = fuse_minmax(shuffled_cosines, shuffled_bm25, coverage=coverage, gate=gate, calibration=PLAIN)
+    first = fuse_minmax(cosines, bm25, gate=gate, calibration=PLAIN)
+    second = fuse_minmax(shuffled_cosines, shuffled_bm25, gate=gate, calibration=PLAIN)
     assert first == second
     assert {item.id for item in first} == cosines.keys() | bm25.keys()
     assert all(0 <= item.score <= 1 and 0 <= item.rank <= 1 for item in first)
@@ -30,9 +29,7 @@ def test_the_order_in_which_candidates_arrive_changes_nothing(cosines, bm25, gat
 
 
 def test_minmax_adds_both_scaled_sides_with_its_own_weights():
-    fused = fuse_minmax(
-        {1: 0.2, 2: 0.6, 3: 1.0}, {1: 8.0, 2: 4.0}, coverage={1: 1.0, 2: 0.5}, gate=1.0, calibration=PLAIN
-    )
+    fused = fuse_minmax({1: 0.2, 2: 0.6, 3: 1.0}, {1: 8.0, 2: 4.0}, gate=1.0, calibration=PLAIN)
 
     assert {item.id: round(item.rank, 6) for item in fused} == {1: 0.6, 2: 0.5, 3: 0.4}
     assert [item.id for item in fused] == [1, 2, 3]
@@ -40,7 +37,7 @@ def test_minmax_adds_both_scaled_sides_with_its_own_weights():
 
 def test_a_closed_gate_leaves_the_order_to_the_vectors():
     bm25 = {1: 9.0, 2: 1.0}
-    fused = fuse_minmax({1: 0.1, 2: 0.2, 3: 0.9}, bm25, coverage={1: 0.1, 2: 0.1}, gate=0.0, calibration=PLAIN)
+    fused = fuse_minmax({1: 0.1, 2: 0.2, 3: 0.9}, bm25, gate=0.0, calibration=PLAIN)
 
     assert [item.id for item in fused] == [3, 2, 1]
 
@@ -50,13 +47,13 @@ def test_the_gate_opens_with_what_the_best_keyword_hit_covers():
 
 
 def test_without_vectors_keywords_rank_alone():
-    fused = fuse_minmax({}, {4: 1.0, 9: 3.0}, coverage={4: 0.2, 9: 0.9}, gate=0.1, calibration=PLAIN)
+    fused = fuse_minmax({}, {4: 1.0, 9: 3.0}, gate=0.1, calibration=PLAIN)
 
-    assert [(item.id, item.vector, item.score) for item in fused] == [(9, None, 0.9), (4, None, 0.2)]
+    assert [(item.id, item.vector) for item in fused] == [(9, None), (4, None)]
 
 
 def test_a_chunk_that_waits_for_its_vector_is_judged_by_its_keywords():
-    fused = fuse_minmax({1: 0.9, 2: 0.1}, {1: 2.0, 3: 8.0}, coverage={1: 0.3, 3: 1.0}, gate=1.0, calibration=PLAIN)
+    fused = fuse_minmax({1: 0.9, 2: 0.1}, {1: 2.0, 3: 8.0}, gate=1.0, calibration=PLAIN)
 
     assert fused[0].id == 3
     assert fused[0].vector is None
@@ -84,9 +81,17 @@ def test_calibration_scales_cosines_to_what_they_mean():
 
 @given(cosines=SCORES, bm25=POSITIVE)
 def test_sorting_by_the_reported_score_keeps_the_order(cosines, bm25):
-    fused = fuse_minmax(cosines, bm25, coverage=dict.fromkeys(bm25, 0.4), gate=1.0, calibration=PLAIN)
+    fused = fuse_minmax(cosines, bm25, gate=1.0, calibration=PLAIN)
     reported = descending(fused)
 
     assert [item.id for item in reported] == [item.id for item in fused]
     assert [item.score for item in reported] == sorted((item.score for item in reported), reverse=True)
     assert all(after.score >= before.score for before, after in zip(fused, reported, strict=True))
+
+
+def test_coverage_makes_the_keyword_score_absolute():
+    [best, _] = fuse_minmax({1: 0.4, 2: 0.1}, {1: 9.0}, gate=1.0, calibration=PLAIN)
+
+    assert (best.text, best.score) == (1.0, 0.4)
+    assert (with_coverage(best, 0.7).text, with_coverage(best, 0.7).score) == (0.7, 0.7)
+    assert with_coverage(best, 0.2).score == 0.4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.terms import coverage, fold, sought
+from memory.search.terms import Coverage, fold, sought
 
 
 def test_question_words_are_dropped_unless_nothing_else_is_asked():
@@ -29,16 +29,18 @@ def test_folding_keeps_every_character_at_its_place(text: str):
 
 
 def test_coverage_is_the_share_of_the_rarer_words():
-    shares = coverage(["friday", "team"], {1: "the team on Friday", 2: "the team", 3: "nothing"})
+    texts = ["the team on Friday", "the team", "nothing"]
+    coverage = Coverage(["friday", "team"], texts)
 
-    assert shares[1] == 1.0
-    assert 0 < shares[2] < 0.5
-    assert shares[3] == 0.0
-    assert coverage([], {1: "text"}) == {1: 0.0}
+    whole, part, none = map(coverage.of, texts)
+    assert (whole, none) == (1.0, 0.0)
+    assert 0 < part < 0.5
+    assert Coverage([], texts).of("text") == 0.0
+    assert Coverage(["friday"], []).of("Friday") == 1.0
 
 
 def test_a_pair_of_characters_that_straddles_two_words_does_not_count_against_a_text():
     asked = sought("数据库迁移")
 
     assert asked == ["数据", "据库", "库迁", "迁移"]
-    assert coverage(asked, {1: "迁移了数据库", 2: "数据库"})[1] == 1.0
+    assert Coverage(asked, ["数据库"]).of("迁移了数据库") == 1.0
