@@ -140,7 +140,7 @@ def _crashed(error: Exception, invocation: Invocation) -> str:
     text = "".join(traceback.format_exception(error))
     file = Path(invocation.home_path) / "run" / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as log:
             log.write(text)
     except OSError as reason:

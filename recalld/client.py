@@ -14,14 +14,11 @@ Answers are the JSON objects of the HTTP interface, as dictionaries.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 
 class ClientError(Exception):
@@ -124,6 +121,8 @@ class Client:
         Raises:
             ServiceUnavailable, RequestRefused
         """
+        from urllib.parse import urlencode
+
         asked = {"agent": agent, "deep": "true" if deep else None}
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         return self._call("GET", "/v1/status" + (f"?{query}" if query else ""), extra_seconds=300 if deep else 0)
@@ -131,6 +130,10 @@ class Client:
     def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, extra_seconds: float = 0.0
     ) -> dict[str, Any]:
+        # Only here: without a running service nobody has to wait for these imports.
+        import http.client
+        import socket
+
         headers = {"Accept": "application/json"}
         content = None
         if body is not None:

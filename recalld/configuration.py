@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ __all__ = [
     "find_config",
     "find_home",
     "load",
+    "remember_for_search",
     "remember_workspace",
     "select_agent",
+    "settings_key",
 ]
 
 #: The agent of somebody who has only one.
@@ -111,6 +114,28 @@ def load(
     settings, origins = resolve(sources, home=home_path)
     origins["home"] = _home_origin(home, variables)
     return LoadedSettings(settings, origins, file)
+
+
+def settings_key(*, config: str | None, home: Path) -> str | None:
+    """A digest of everything that settings without flags come from; None when it cannot be said cheaply."""
+    from recalld import keyword_settings
+
+    file = find_config(config, home=home)
+    return keyword_settings.settings_key(home=home, config=file, environment=os.environ)
+
+
+def remember_for_search(*, config: str | None, home: str | None) -> None:
+    """Spare the next search by keywords the validation of the settings that it will find (no flags, same place)."""
+    from recalld import keyword_settings
+
+    folder = find_home(home)
+    key = settings_key(config=config, home=folder)
+    if key is None:
+        return
+    with suppress(UserError):  # valid with this command's flags only: then there is nothing to spare
+        loaded = load(config=config, home=home)
+        (folder / "run").mkdir(parents=True, exist_ok=True)
+        keyword_settings.keep(loaded.settings, key)
 
 
 def select_agent(settings: Settings, agent: str | None) -> AgentSettings:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from recalld import configuration, keyword_settings
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,16 +24,36 @@ def search(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: the settings are wrong, no agent is known, or its memory cannot be opened.
     """
+    key = configuration.settings_key(config=invocation.config, home=invocation.home_path)
+    answer = None
+    by_meaning = True
+    # A session key is for scope rules to judge, which the manager knows.
+    if key is not None and request.get("session_key") is None and request["query"].strip():
+        agent = keyword_settings.recall(invocation.home_path, key, agent=invocation.agent)
+        if agent is not None:
+            from recalld.keyword_search import search_keywords
+
+            by_meaning = agent.by_meaning
+            answer = search_keywords(agent, request)
+    if answer is None:
+        by_meaning = invocation.the_agent().provider != "none"
+        answer = search_with_manager(invocation, request)
+        if key is not None:
+            keyword_settings.keep(invocation.settings, key)
+    if by_meaning:
+        answer["degraded"] = [KEYWORDS_ONLY, *answer["degraded"]]
+    return answer
+
+
+def search_with_manager(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the whole search manager, by keywords. Raises like `search`."""
     from schemas.search import SearchRequest
 
-    by_meaning = invocation.the_agent().provider != "none"
     manager = _keyword_manager(invocation)
     try:
         answer = manager.search(SearchRequest.model_validate(request))
     finally:
         manager.close()
-    if by_meaning:
-        answer = answer.model_copy(update={"degraded": (KEYWORDS_ONLY, *answer.degraded)})
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -72,10 +72,11 @@ class Invocation:
         return self.settings.agents
 
     def remember(self) -> None:
-        """Keep the workspace that --workspace named, so that later commands find it without the flag."""
+        """Make later commands start from here: keep the workspace that --workspace named, and what a search needs."""
         if self.workspace is not None:
             agent = self.agent or configuration.DEFAULT_AGENT
             configuration.remember_workspace(self.settings.home, agent, self.settings.agent(agent).workspace)
+        configuration.remember_for_search(config=self.config, home=self.home)
 
 
 def global_options() -> list[click.Parameter]:

@@ -1,0 +1,78 @@
+"""A search by keywords in this process, with as little as that takes: no settings are validated, no model, no numpy.
+
+Gives the answer that the whole search manager would give with `provider = "none"`; a test compares them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from memory.generations import Generations
+from memory.search.retrieval import Found, Wanted, retrieve
+from memory.search.snippets import make_snippet
+from memory.store.options import StoreOptions
+from recalld.keyword_settings import KeywordAgent
+from schemas.errors import RecalldError
+
+_TIMEOUT_SECONDS = 15.0
+
+
+def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Answer, or None when there is no index or it cannot be read: the manager has the words for that."""
+    started = time.monotonic()
+    min_score = request.get("min_score")
+    wanted = Wanted(
+        query=request["query"],
+        max_results=request.get("max_results") or agent.max_results,
+        min_score=agent.min_score if min_score is None else min_score,
+        sources=request.get("sources") or agent.sources,
+        hybrid=agent.hybrid,
+        deadline=started + _TIMEOUT_SECONDS,
+        timeout_seconds=_TIMEOUT_SECONDS,
+    )
+    try:
+        reader = Generations(Path(agent.index), StoreOptions(vector_enabled=False)).open_reader()
+        if reader is None:
+            return None
+        try:
+            found = retrieve(reader, wanted, None)
+            waiting = reader.counts().vectors_pending
+        finally:
+            reader.close()
+    except RecalldError:
+        return None
+    return {
+        "results": _results(found, agent),
+        "provider": "none",
+        "mode": found.mode,
+        "fallback": bool(found.degraded),
+        "citations": agent.cited,
+        "degraded": list(found.degraded),
+        "pending": {"documents": 0, "vectors": waiting},
+        "tookMs": round((time.monotonic() - started) * 1000, 2),
+    }
+
+
+def _results(found: Found, agent: KeywordAgent) -> list[dict[str, Any]]:
+    results = []
+    for fused, row in found.hits:
+        snippet = make_snippet(
+            row.text, start_line=row.start_line, terms=found.terms, max_chars=agent.max_snippet_chars
+        )
+        start, end = snippet.start_line, snippet.end_line
+        result: dict[str, Any] = {
+            "path": row.key.path,
+            "startLine": start,
+            "endLine": end,
+            "score": round(fused.score, 4),
+            "textScore": round(fused.text, 4) if fused.text is not None else None,
+            "snippet": snippet.text,
+            "source": row.key.source,
+        }
+        if agent.cited:
+            result["citation"] = f"{row.key.path}#L{start}" + ("" if start == end else f"-L{end}")
+        results.append({name: value for name, value in result.items() if value is not None})
+    return results

@@ -1,0 +1,124 @@
+"""What a search by keywords needs of the settings, remembered from the last time they were validated.
+
+Reading and validating all settings takes longer than such a search. While nothing they come from has changed,
+what was valid then is valid now: the file's content, the environment, the remembered workspaces and the schema
+make one key, and any difference means that the settings are read as always.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from schemas.settings import Settings
+
+_FILE = Path("run") / "keyword-settings.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordHybrid:
+    """See `schemas.settings.Hybrid`."""
+
+    enabled: bool
+    fusion: str
+    vector_weight: float
+    text_weight: float
+    candidate_multiplier: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordAgent:
+    """One agent's settings, as far as a search by keywords asks; `index` is the folder of its generations."""
+
+    id: str
+    index: str
+    by_meaning: bool
+    sources: tuple[str, ...]
+    max_results: int
+    min_score: float
+    hybrid: KeywordHybrid
+    max_snippet_chars: int
+    cited: bool
+
+
+def settings_key(*, home: Path, config: Path | None, environment: Mapping[str, str]) -> str | None:
+    """A digest of everything the settings come from; None when that cannot be said cheaply."""
+    ours = {name: value for name, value in environment.items() if name.startswith("RECALLD_") or name == "HOME"}
+    if any(name.endswith("_FILE") for name in ours):
+        return None
+    digest = hashlib.sha256()
+    # Relative paths in variables are relative to the current folder.
+    digest.update(json.dumps([sorted(ours.items()), str(home), str(config), str(Path.cwd())]).encode())
+    package = Path(__file__).parent
+    for file in (package.parent / "schemas" / "settings.py", package / "keyword_settings.py"):
+        stat = file.stat()
+        digest.update(f"{stat.st_mtime_ns} {stat.st_size}".encode())
+    for source in (config, home / "agents.json"):
+        try:
+            digest.update(source.read_bytes() if source is not None else b"")
+        except FileNotFoundError:
+            digest.update(b"none")
+        except OSError:
+            return None
+    return digest.hexdigest()
+
+
+def recall(home: Path, key: str, *, agent: str | None) -> KeywordAgent | None:
+    """The asked agent, or the only one, as it was when these settings were validated; None when that is not known."""
+    try:
+        kept = json.loads((home / _FILE).read_text("utf-8"))
+        if kept["key"] != key:
+            return None
+        if agent is None and kept["count"] != 1:
+            return None
+        found = next(one for one in kept["agents"] if agent in (None, one["id"]))
+        return KeywordAgent(**{**found, "sources": tuple(found["sources"]), "hybrid": KeywordHybrid(**found["hybrid"])})
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
+def keep(settings: Settings, key: str) -> None:
+    """Remember valid settings. A home folder that cannot be written is no reason to fail: it is only slower."""
+    file = settings.home / _FILE
+    agents = [asdict(agent) for agent in _agents(settings)]
+    content = json.dumps({"key": key, "count": len(settings.agents), "agents": agents})
+    try:
+        if not file.parent.is_dir() or (file.exists() and file.read_text("utf-8") == content):
+            return
+        new = file.with_name(f"{file.name}.{os.getpid()}")
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+            out.write(content)
+        new.replace(file)
+    except OSError:
+        return
+
+
+def _agents(settings: Settings) -> list[KeywordAgent]:
+    return [
+        KeywordAgent(
+            id=agent.id,
+            index=str(settings.indexes_path / agent.id),
+            by_meaning=agent.provider != "none",
+            sources=tuple(agent.sources),
+            max_results=agent.query.max_results,
+            min_score=agent.query.min_score,
+            hybrid=KeywordHybrid(
+                enabled=agent.query.hybrid.enabled,
+                fusion=agent.query.hybrid.fusion,
+                vector_weight=agent.query.hybrid.vector_weight,
+                text_weight=agent.query.hybrid.text_weight,
+                candidate_multiplier=agent.query.hybrid.candidate_multiplier,
+            ),
+            max_snippet_chars=agent.limits.max_snippet_chars,
+            cited=agent.citations != "off",
+        )
+        # What is switched off, kept elsewhere or restricted is for the whole manager to say.
+        for agent in settings.agents
+        if agent.enabled and settings.store.url is None and agent.scope.default == "allow" and not agent.scope.rules
+    ]
