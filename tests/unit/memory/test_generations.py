@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -350,6 +351,19 @@ def test_processes_that_start_together_agree_on_one_generation(generations: Gene
     assert reader is not None
     assert reader.counts().files == 3
     reader.close()
+
+
+def test_pointers_are_changed_by_one_at_a_time(writer: GenerationWriter, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        opening = threading.Thread(target=writer.open_writer, args=("f1", "first"))
+        opening.start()
+        opening.join(0.1)
+        assert opening.is_alive()
+        assert writer.current() is None
+    opening.join(30)
+    assert writer.current() is not None
 
 
 FLIP_FOR_EVER = """

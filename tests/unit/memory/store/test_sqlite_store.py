@@ -342,6 +342,11 @@ def test_an_index_of_a_newer_program_is_left_alone(index_path: Path) -> None:
             opening(index_path, StoreOptions())
 
 
+def test_the_log_files_of_a_closed_index_stay_for_those_who_could_not_make_them(index_path: Path) -> None:
+    assert index_path.with_name(f"{index_path.name}-wal").exists()
+    assert index_path.with_name(f"{index_path.name}-shm").exists()
+
+
 def test_a_generation_is_never_made_over_another_file(index_path: Path) -> None:
     with pytest.raises(FileExistsError):
         create_generation(index_path, StoreOptions(), fingerprint="g", description="")
