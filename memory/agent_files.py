@@ -125,6 +125,14 @@ class AgentFiles:
         result = stat_below(root.folder, (*root.below, *parts), name=key.path)
         return None if result is None else file_stat(result)
 
+    def root_is_there(self, key: DocumentKey) -> bool:
+        """Whether the configured folder that holds the document exists.
+
+        One that is gone (a disk that is not mounted, a folder that is being moved) says nothing of its documents.
+        """
+        located = self._located(key)
+        return located is None or os.path.isdir(located[0].folder)  # noqa: PTH112 - Path may raise
+
     def read(self, key: DocumentKey) -> SourceText:
         """Read a document as it is now. May wait some milliseconds for a file that was written just now.
 

@@ -303,7 +303,7 @@ class Indexer:
         group.chunks += len(delta.added)
 
     def _add_delete(self, group: _Group, key: DocumentKey, revision: int, report: IndexReport) -> None:
-        if revision > 0:
+        if revision > 0 and self.files.root_is_there(key):
             group.deletes.append(DocumentDelete(key, revision))
             report.deleted += 1
         else:

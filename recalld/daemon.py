@@ -97,7 +97,8 @@ def _check_port(settings: Settings) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise UserError(
-                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port, 0 picks a free one"
+                f"port {port} on {host} cannot be used ({error.strerror}); "
+                "choose another with --port, 0 picks a free one"
             ) from None
 
 

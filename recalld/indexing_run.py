@@ -39,9 +39,12 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         broker = open_broker(settings)
         wait = IndexWait(settings, agents, broker)
         try:
-            with _workers(settings):
-                _mark(settings, agents, broker, fresh=fresh)
-                outcomes = wait.until_done(stop)
+            _mark(settings, agents, broker, fresh=fresh)
+            if wait.anything_to_do():
+                with _workers(settings):
+                    outcomes = wait.until_done(stop)
+            else:
+                outcomes = wait.outcomes()
         finally:
             wait.close()
             broker.client.close()

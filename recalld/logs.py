@@ -1,4 +1,4 @@
-"""Structured logs on standard error: an event name and fields, one JSON object a line (or coloured text on a terminal)."""
+"""Structured logs on standard error: an event name and fields, one JSON object a line; coloured on a terminal."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def configure_logs(*, level: int = logging.INFO) -> None:
         stream=sys.stderr,
         format='{"level":"%(levelname)s","logger":"%(name)s","event":"%(message)s"}',
     )
-    # Every connection error while the broker restarts is told once by us; the library tells it per thread with a traceback.
+    # Connection errors while the broker restarts are told once by us; the library would tell them per thread.
     logging.getLogger("dramatiq").setLevel(logging.ERROR)
     logging.getLogger("dramatiq.worker").setLevel(logging.CRITICAL + 1)

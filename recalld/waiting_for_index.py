@@ -13,10 +13,11 @@ import click
 from memory.generations import Generations
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.wiring import BrokerSide, generations_of
+from schemas.ports import Trouble
 from schemas.settings import AgentSettings, Settings
 
 #: Seconds between two looks at the queue.
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 0.1
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -43,6 +44,14 @@ class IndexWait:
         self._most_documents = 0
         self._vectors_settled: dict[str, object] = {}
 
+    def anything_to_do(self) -> bool:
+        """Whether documents, vectors or a generation are under way."""
+        return any(self._pending(agent) or not self._settled(agent) for agent in self._agents)
+
+    def outcomes(self) -> list[Outcome]:
+        """How things stand now."""
+        return [self._outcome(agent) for agent in self._agents]
+
     def until_done(self, stop: threading.Event) -> list[Outcome]:
         """Wait, show progress on standard error, and say how it ended."""
         bar = _Progress()
@@ -52,11 +61,13 @@ class IndexWait:
             counts = [self._counts(agent) for agent in self._agents]
             ready = sum(one.vectors_ready for one in counts)
             lacking = sum(one.vectors_pending for one in counts)
+            for agent in self._agents:
+                bar.warn(self._broker.board.troubles(agent.id))
             bar.show(self._most_documents - documents, self._most_documents, ready, ready + lacking)
             if documents == 0 and all(self._settled(agent) for agent in self._agents):
                 break
         bar.end()
-        return [self._outcome(agent) for agent in self._agents]
+        return self.outcomes()
 
     def close(self) -> None:
         """Close the readers."""
@@ -123,6 +134,15 @@ class _Progress:
         self._begun = time.monotonic()
         self._said_at = self._begun
         self._drawn = False
+        self._warned: set[str] = set()
+
+    def warn(self, troubles: Sequence[Trouble]) -> None:
+        """Say every trouble once; what was said stays in `recalld status`."""
+        for trouble in troubles:
+            if trouble.message not in self._warned:
+                self._warned.add(trouble.message)
+                self.end()
+                click.echo(f"recalld: {trouble.part}: {trouble.message}", err=True)
 
     def show(self, documents: int, of_documents: int, vectors: int, of_vectors: int) -> None:
         if of_documents == 0 and vectors == of_vectors:

@@ -23,7 +23,7 @@ MAINTENANCE_CHANCE = 200_000
 #: may wait a little, and a delayed message is never urgent.
 _IDLE_POLL_MS = {Lane.LIVE.value: 40, Lane.BACKFILL.value: 250}
 _IDLE_POLL_OTHER_MS = 500
-_IDLE_POLL_DELAYED_MS = 1000
+_IDLE_POLL_DELAYED_MS = 500
 
 
 class QuietRedisBroker(RedisBroker):

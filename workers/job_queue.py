@@ -62,14 +62,17 @@ class BrokerJobQueue:
                     self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
 
     def epoch(self) -> str | None:
-        """A name of the server's present data: it changes when the server lost them. None when it does not answer."""
+        """A name of the server's present data: it changes when the server lost them. None when it does not answer.
+
+        A server that was started again may have lost its last second, so each start counts as a loss.
+        """
         try:
-            fresh = f"{time.time():.6f}"
-            self._client.set(self._keys.epoch, fresh, nx=True)
+            self._client.set(self._keys.epoch, f"{time.time():.6f}", nx=True)
             value = self._client.get(self._keys.epoch)
+            run = self._client.info("server").get("run_id", "")
         except redis.RedisError:
             return None
-        return value.decode() if value else fresh
+        return f"{value.decode() if value else ''} {run}"
 
     def started(self, actor: str, agent: str, lane: str) -> None:
         """Said by a job as it begins: whatever is marked from now on needs a new message."""

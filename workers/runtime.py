@@ -16,6 +16,7 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer
 from memory.store.options import StoreOptions
+from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
 from workers.board import Board
 from workers.job_queue import BrokerJobQueue
@@ -73,11 +74,15 @@ class Runtime:
 
     def warm_up(self) -> None:
         """Load the models that agents of this process use, so that the first job does not have to."""
-        for agent in self.settings.agents:
-            with self._lock:
-                supply = self._supply(agent)
-            if supply.slow and supply.choice.provider is not None:
-                supply.choice.provider.warm_up()
+        try:
+            for agent in self.settings.agents:
+                with self._lock:
+                    supply = self._supply(agent)
+                if supply.slow and supply.choice.provider is not None:
+                    supply.choice.provider.warm_up()
+        except (RecalldError, OSError) as error:
+            # The first job meets the same problem and says it in status.
+            log.warning("warm_up_failed", error=str(error))
 
     def _make(self, agent: AgentSettings) -> Indexer:
         generations = GenerationWriter(self.settings.indexes_path / agent.id, StoreOptions.of(self.settings.store))
@@ -89,6 +94,7 @@ class Runtime:
         if identity not in self._supplies:
             if self._cache is None and self.settings.cache.enabled:
                 path = self.settings.home / "cache" / "embeddings.sqlite"
+                path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache = EmbeddingCache(path, max_entries=self.settings.cache.max_entries)
             self._supplies[identity] = EmbeddingSupply(choice, self._cache)
         return self._supplies[identity]
