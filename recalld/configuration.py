@@ -134,7 +134,7 @@ def remember_for_search(*, config: str | None, home: str | None) -> None:
         return
     with suppress(UserError):  # valid with this command's flags only: then there is nothing to spare
         loaded = load(config=config, home=home)
-        (folder / "run").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         keyword_settings.keep(loaded.settings, key)
 
 

@@ -89,8 +89,9 @@ def keep(settings: Settings, key: str) -> None:
     agents = [asdict(agent) for agent in _agents(settings)]
     content = json.dumps({"key": key, "count": len(settings.agents), "agents": agents})
     try:
-        if not file.parent.is_dir() or (file.exists() and file.read_text("utf-8") == content):
+        if file.exists() and file.read_text("utf-8") == content:
             return
+        file.parent.mkdir(exist_ok=True)  # not the home folder: a search is no reason to make one
         new = file.with_name(f"{file.name}.{os.getpid()}")
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
             out.write(content)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 
 from schemas.errors import UserError
@@ -44,10 +43,11 @@ def remember_workspace(home: Path, agent: str, workspace: Path) -> None:
     content = json.dumps({"agents": {name: str(path) for name, path in sorted(known.items())}}, indent=2) + "\n"
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=home, prefix=".agents-", encoding="utf-8", delete=False) as new:
-            new.write(content)
-            new.flush()
-            os.fsync(new.fileno())
-        Path(new.name).replace(home / "agents.json")
+        new = home / f".agents-{os.getpid()}.json"
+        with new.open("w", encoding="utf-8") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(home / "agents.json")
     except OSError as error:
         raise UserError(f"{home} cannot be written ({error.strerror}); choose another folder with --home") from None

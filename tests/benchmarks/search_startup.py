@@ -1,0 +1,75 @@
+"""How long `recalld search` takes from the shell: through a service, and when none is running.
+
+    python tests/benchmarks/search_startup.py [RUNS]
+
+The service is a stand-in that answers at once, so the first figure is the command's own time. The second one reads
+the index of the sample workspace; "first" is the search that finds nothing remembered of the settings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Finds nothing, at once."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        text = b'{"results": []}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def search_ms(home: Path) -> float:
+    started = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "recalld", "search", "sourdough", "--home", str(home)], cwd=ROOT, capture_output=True
+    )
+    return (time.perf_counter() - started) * 1000
+
+
+def report(name: str, figures: list[float]) -> None:
+    print(f"{name}: best {min(figures):.0f} ms, median {statistics.median(figures):.0f}, worst {max(figures):.0f}")
+
+
+def main(runs: int) -> None:
+    from recalld import configuration
+    from tests.written_index import write_index
+
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        workspace = ROOT / "deploy" / "sample-workspace"
+        (home / "recalld.toml").write_text(
+            f"provider = 'stub'\n[[agents]]\nid = 'main'\nworkspace = '{workspace}'\n", "utf-8"
+        )
+        write_index(configuration.load(home=str(home)).settings)
+        print(f"no service, first: {search_ms(home):.0f} ms")
+        report("no service", [search_ms(home) for _ in range(runs)])
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        announced = {"host": "127.0.0.1", "port": server.server_address[1], "pid": os.getpid()}
+        (home / "run" / "service.json").write_text(json.dumps(announced), "utf-8")
+        report("through a service", [search_ms(home) for _ in range(runs)])
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
