@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memory.search.boundaries import cut_at_or_after, cut_at_or_before, splits_character, splits_word
 from memory.search.terms import fold
 
-#: Matches of one term that are looked at; a chunk that repeats a word a thousand times is not worth more time.
-_MATCHES_PER_TERM = 32
+#: Matches that are looked at; a chunk that repeats a word a thousand times is not worth more time.
+_MAX_MATCHES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +55,26 @@ def _window(text: str, terms: Sequence[str], max_chars: int) -> tuple[int, int]:
 
 
 def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars: int) -> tuple[int, int]:
-    """The span that holds most different terms within `max_chars`; the chunk's start when nothing matches."""
-    matches = _matches(fold(text), terms, start, end)
-    best = (0, start, start)
-    inside: Counter[int] = Counter()
-    right = 0
-    for left, (begin, finish, term) in enumerate(matches):
-        if right <= left:
-            inside[term] += 1
-            right = left + 1
-        while right < len(matches) and matches[right][1] - begin <= max_chars:
-            inside[matches[right][2]] += 1
-            right += 1
-        if len(inside) > best[0]:
-            best = (len(inside), begin, max(finish, matches[right - 1][1]))
-        inside[term] -= 1
-        if not inside[term]:
-            del inside[term]
-    return best[1], min(best[2], best[1] + max_chars)
+    """The shortest span that holds most different terms within `max_chars`; the chunk's start when nothing matches."""
+    best = (0, 0, start)
+    nearest: dict[int, int] = {}
+    # From right to left, `nearest` is where the next match of each term ends.
+    for begin, finish, term in reversed(_matches(fold(text), terms, start, end)):
+        nearest[term] = finish
+        within = [place for place in nearest.values() if place - begin <= max_chars]
+        found = (len(within), begin - max(within, default=begin + max_chars), begin)
+        if found[:2] >= best[:2] or not best[0]:
+            best = found
+    return best[2], min(best[2] - best[1], best[2] + max_chars)
 
 
 def _matches(folded: str, terms: Sequence[str], start: int, end: int) -> list[tuple[int, int, int]]:
     """(start, end, term number) of matches in order of place."""
     matches = []
+    bound = max(2, _MAX_MATCHES // max(1, len(terms)))
     for number, term in enumerate(terms):
         place = folded.find(term, start, end)
-        for _ in range(_MATCHES_PER_TERM):
+        for _ in range(bound):
             if place < 0:
                 break
             matches.append((place, place + len(term), number))

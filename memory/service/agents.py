@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from memory.reporting import whole_status
+from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager, SearchManager, SearchResources, get_search_manager
 from memory.service.metrics import AgentNumbers
 from schemas.ports import EventInbox, PendingReader
@@ -22,7 +23,7 @@ class ServedAgents:
 
     def __init__(self, settings: Settings, *, pending: PendingReader | None, inbox: EventInbox | None) -> None:
         self._settings = settings
-        self._pending = pending
+        self._pending = RestingPendingReader(pending) if pending is not None else None
         self._inbox = inbox
         self._resources = SearchResources(settings)
         self._lock = threading.Lock()

@@ -105,3 +105,13 @@ def test_a_word_found_by_its_stem_is_shown_whole():
     snippet = make_snippet(text, start_line=1, terms=["organi"], max_chars=60)
 
     assert "reorganisation" in snippet.text
+
+
+def test_a_snippet_starts_at_the_line_that_answers_not_in_the_middle_of_an_earlier_one():
+    text = "Before: something else entirely, and a word about the backup of it.\n" + "filler line\n" * 50
+    text += "## Backup\nThe database backup runs at three.\n" + "more filler\n" * 80
+
+    snippet = make_snippet(text, start_line=1, terms=sought("database backup"), max_chars=700)
+
+    assert "The database backup runs at three." in snippet.text
+    assert text.split("\n")[snippet.start_line - 1].startswith(snippet.text.split("\n")[0])

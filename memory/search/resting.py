@@ -1,0 +1,47 @@
+"""A queue that does not answer is not asked again by every search."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from schemas.ports import Pending, PendingReader, Trouble, VectorProgress
+
+#: Seconds during which a queue that did not answer is taken to be still away.
+REST_SECONDS = 2.0
+
+
+class RestingPendingReader:
+    """A `PendingReader` in front of another.
+
+    Finding out that a broker is away takes a tenth of a second or more, which no search should pay twice.
+    """
+
+    def __init__(self, reader: PendingReader, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._away_until = 0.0
+
+    def pending(self, agent: str) -> Pending | None:
+        """How far the agent is behind; None when the queue does not answer, or did not a moment ago."""
+        if self._is_away():
+            return None
+        found = self._reader.pending(agent)
+        if found is None:
+            with self._lock:
+                self._away_until = self._clock() + REST_SECONDS
+        return found
+
+    def vector_progress(self, agent: str) -> VectorProgress:
+        """How fast vectors come in; nothing is known while the queue is away."""
+        return VectorProgress() if self._is_away() else self._reader.vector_progress(agent)
+
+    def troubles(self, agent: str) -> Sequence[Trouble]:
+        """What is not well; nothing is known while the queue is away."""
+        return () if self._is_away() else self._reader.troubles(agent)
+
+    def _is_away(self) -> bool:
+        with self._lock:
+            return self._clock() < self._away_until
