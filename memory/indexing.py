@@ -91,6 +91,7 @@ class _Group:
     plans: list[_Plan] = field(default_factory=list)
     deletes: list[DocumentDelete] = field(default_factory=list)
     touched: dict[DocumentKey, FileStat] = field(default_factory=dict)
+    hashes: dict[DocumentKey, str] = field(default_factory=dict)
     done: list[DocumentKey] = field(default_factory=list)
     chunks: int = 0
     vectors: dict[str, Vector | Refusal] = field(default_factory=dict)
@@ -286,6 +287,7 @@ class Indexer:
             return
         if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
             group.touched[key] = source.stat
+            group.hashes[key] = source.content_hash
             report.unchanged += 1
             return
         cut = self._cut(source.text)
@@ -367,7 +369,7 @@ class Indexer:
             for plan in group.plans
         ]
         if group.touched:
-            target.touch(group.touched)
+            target.touch(group.touched, content_hashes=group.hashes)
         conflicts: list[DocumentKey] = []
         for change, outcome in self._write(target, [*changes, *group.deletes]):
             if outcome is WriteOutcome.CONFLICT:
@@ -433,7 +435,7 @@ class Indexer:
             hashes = [chunk.text_hash for plan in group.plans for chunk in plan.added]
             vectors |= self._vectors_in_generations(store, hashes)
         if group.touched:
-            store.touch(group.touched)
+            store.touch(group.touched, content_hashes=group.hashes)
         store.write([*(_finished(plan, vectors, self.supply.identity) for plan in group.plans), *group.deletes])
 
 
