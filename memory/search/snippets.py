@@ -46,7 +46,11 @@ def _window(text: str, terms: Sequence[str], max_chars: int) -> tuple[int, int]:
         return start, end
     first, last = _best_match(text, terms, start, end, max_chars)
     begin = _beginning(text, first, last, start, max_chars)
-    begin = max(start, min(begin, end - max_chars))
+    if begin > end - max_chars:
+        # Room is left after the chunk's end: show more before the match, from the start of a line if one is near.
+        begin = max(start, end - max_chars)
+        line_end = text.find("\n", begin, min(first, begin + max_chars // 3))
+        begin = line_end + 1 if line_end >= 0 else begin
     begin = _allowed_beginning(text, begin, first, start, max_chars)
     finish = min(end, begin + max_chars)
     if finish < end:

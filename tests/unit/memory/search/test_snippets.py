@@ -115,3 +115,13 @@ def test_a_snippet_starts_at_the_line_that_answers_not_in_the_middle_of_an_earli
 
     assert "The database backup runs at three." in snippet.text
     assert text.split("\n")[snippet.start_line - 1].startswith(snippet.text.split("\n")[0])
+
+
+def test_a_match_near_the_end_is_shown_with_what_comes_before_it_from_the_start_of_a_line():
+    text = "".join(f"This is line {n} of a long note about nothing.\n" for n in range(1, 60)) + "And the needle."
+
+    snippet = make_snippet(text, start_line=1, terms=["needle"], max_chars=300)
+
+    assert snippet.text.endswith("And the needle.")
+    assert snippet.text.startswith("This is line ")
+    assert len(snippet.text) > 200
