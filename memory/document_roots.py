@@ -80,7 +80,7 @@ class Root:
 
 def is_folder_name(name: str) -> bool:
     """Whether a folder of that name is looked into."""
-    return bool(name) and not name.startswith(".") and name not in IGNORED_DIRECTORIES and is_utf8(name)
+    return not name.startswith(".") and name not in IGNORED_DIRECTORIES and is_utf8(name)
 
 
 def is_note_name(name: str) -> bool:

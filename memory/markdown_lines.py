@@ -75,8 +75,8 @@ class MarkdownLines:
                 weight - 2 if line.endswith("\r") else weight for weight, line in zip(weights, lines, strict=True)
             ]
         if not self._finished:
-            # A "\r" at the very end may turn out to be text: it weighs its own 2 until the "\n" is seen.
-            weights[-1] -= LINE_END_WEIGHT - 2 if lines[-1].endswith("\r") else LINE_END_WEIGHT
+            # A "\r" at the very end weighs nothing until it is known whether it is text.
+            weights[-1] -= LINE_END_WEIGHT
         return weights
 
 
@@ -84,19 +84,19 @@ def _kinds(lines: list[str]) -> bytearray:
     kinds = bytearray()
     append = kinds.append
     fence = ""  # what opened the fence that we are in
+    plain = LINE  # kind of a line after which nothing is special
     default = PARAGRAPH  # kind of the next line if nothing is special about it
     for line in lines:
         if line[:1] not in _SPECIAL:
-            append(IN_FENCE if fence else default)
-            default = LINE
+            append(default)
+            default = plain
             continue
         blank = not line or line.isspace()
         if fence:
-            append(IN_FENCE_AFTER_BLANK if default == PARAGRAPH else IN_FENCE)
-            closes = not blank and _closes(line, fence)
-            if closes:
-                fence = ""
-            default = PARAGRAPH if closes or blank else LINE
+            append(default)
+            default = IN_FENCE_AFTER_BLANK if blank else IN_FENCE
+            if not blank and _closes(line, fence):
+                fence, plain, default = "", LINE, PARAGRAPH
             continue
         if _HEADING.match(line):
             append(AFTER_HEADING if default == AFTER_HEADING else HEADING)
@@ -106,8 +106,7 @@ def _kinds(lines: list[str]) -> bytearray:
         # Whether text goes before a fence is known from the line's start; whether the fence is one, from all of it.
         append(FENCE if opening and default != AFTER_HEADING else default)
         if opening and not ("`" in opening[1] and "`" in line[opening.end() :]):
-            fence = opening[1]
-            default = LINE
+            fence, plain, default = opening[1], IN_FENCE, IN_FENCE
         elif not blank:
             default = LINE
         elif default != AFTER_HEADING:

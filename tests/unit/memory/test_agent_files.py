@@ -343,14 +343,26 @@ def test_a_file_that_never_comes_to_rest_is_tried_later(workspace: Path, monkeyp
         files_of(workspace).read(key("MEMORY.md"))
 
 
-def test_a_change_right_after_a_read_cannot_hide_behind_the_same_size_and_time(workspace: Path) -> None:
-    path = workspace / "MEMORY.md"
-    files = files_of(workspace)
-    for number in range(10):
-        path.write_text(f"version {number}a")
-        first = files.read(key("MEMORY.md"))
-        path.write_text(f"version {number}b")
-        assert files.stat(key("MEMORY.md")) != first.stat
+def test_a_write_within_one_tick_of_the_clock_cannot_hide_behind_the_same_size_and_time(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(workspace / "MEMORY.md", "version a", age_seconds=0)
+    stamp = path.stat().st_mtime_ns
+
+    def tick(seconds: float) -> None:
+        assert 0 < seconds < 0.1
+        path.write_text("version b")
+        os.utime(path, ns=(stamp, stamp))
+
+    monkeypatch.setattr(time, "sleep", tick)
+    monkeypatch.setattr(time, "time", lambda: stamp / 1e9 + 0.001)
+    assert files_of(workspace).read(key("MEMORY.md")).text == "version b"
+
+
+def test_a_file_from_the_future_is_read_at_once(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(workspace / "MEMORY.md", "text", age_seconds=-3600)
+    monkeypatch.setattr(time, "sleep", None)
+    assert files_of(workspace).read(key("MEMORY.md")).text == "text"
 
 
 # Watching ----------------------------------------------------------------------------------------------
@@ -369,6 +381,11 @@ def test_the_workspace_is_watched_flat_and_memory_and_extra_folders_with_all_bel
         WatchRoot(workspace, recursive=False),
         WatchRoot(workspace / "memory", recursive=True),
     ]
+
+
+def test_folders_that_a_watched_one_holds_are_not_watched_twice(workspace: Path) -> None:
+    write(workspace / "memory/a.md")
+    assert files_of(workspace, ".", "memory").watch_roots() == [WatchRoot(workspace, recursive=True)]
 
 
 def test_what_is_not_there_yet_is_watched_through_the_nearest_folder_above(tmp_path: Path) -> None:

@@ -116,6 +116,19 @@ def test_a_text_that_grows_by_single_characters_keeps_all_chunks_but_the_last(se
         assert part[:-1] == whole[: max(len(part) - 1, 0)], length
 
 
+@pytest.mark.parametrize(
+    "line", ["###### Deep heading\n", "   ```python\n", "plain text here\n", "\r\nmore\r\n", "x\ry\n"]
+)
+@pytest.mark.parametrize("paragraph", ["\n", "\r\n\r\n"])
+def test_a_chunk_that_is_almost_full_waits_for_what_tells_where_to_break(line: str, paragraph: str) -> None:
+    for fill in range(40, 70):
+        text = "a" * 70 + "\n" + paragraph + "b" * fill + "\n" + line + "c d " * 30
+        whole = chunk_text(text, tokens=32, overlap=0)
+        for length in range(len(text)):
+            part = chunk_text(text[:length], tokens=32, overlap=0)
+            assert part[:-1] == whole[: max(len(part) - 1, 0)], (fill, length)
+
+
 @_EXAMPLES
 @given(_TEXTS, _SIZES)
 def test_crlf_and_lf_give_the_same_line_ranges(text: str, size: tuple[int, int, int]) -> None:
@@ -193,6 +206,19 @@ def test_a_heading_inside_a_fence_is_code() -> None:
     assert len(chunk_text(text, tokens=100, overlap=0)) == 1
 
 
+@pytest.mark.parametrize(
+    ("opening", "inside"), [("````", "```"), ("```", "``` text"), ("~~~", "```"), ("```", "    ```")]
+)
+def test_a_fence_is_closed_only_by_its_own_kind(opening: str, inside: str) -> None:
+    text = f"{opening}\n{_lines(6, 'code')}{inside}\n# comment\n{_lines(1, 'code')}{opening}\n"
+    assert len(chunk_text(text, tokens=100, overlap=0)) == 1
+
+
+def test_a_long_fence_is_broken_after_a_blank_line() -> None:
+    text = "```\n" + _lines(8, "code") + "\n" + _lines(8, "more") + "```\n"
+    assert _starts(text)[1] == _lines(1, "more").strip()
+
+
 def test_backticks_closed_on_their_line_open_no_fence() -> None:
     text = "```x```\n" + _lines(6, "a") + "# Next\n" + _lines(2, "b")
     assert _starts(text)[1] == "# Next"
@@ -234,6 +260,12 @@ def test_a_line_that_fits_alone_stays_whole_at_the_cost_of_the_overlap() -> None
     text = _lines(8, "a") + long_line + "\n"
     chunks = chunk_text(text, tokens=100, overlap=20)
     assert chunks[-1].text == long_line + "\n"
+
+
+def test_a_line_that_fits_with_less_overlap_gets_less() -> None:
+    text = _lines(11, "a") + "y" * 330 + "\n"
+    last = chunk_text(text, tokens=100, overlap=30)[-1]
+    assert (last.start_line, last.end_line) == (11, 12)
 
 
 def test_sentences_of_a_long_line_stay_whole() -> None:

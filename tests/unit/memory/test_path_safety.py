@@ -262,7 +262,7 @@ def test_what_the_system_says_decides_whether_to_try_again(
 def test_an_error_while_reading_is_told_apart_and_closes_the_file(
     workspace: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (workspace / "MEMORY.md").write_text("x")
+    (workspace / "memory/sub/a.md").write_text("x")
     opened, closed = os.open, os.close
     held: set[int] = set()
 
@@ -280,8 +280,8 @@ def test_an_error_while_reading_is_told_apart_and_closes_the_file(
     monkeypatch.setattr(os, "open", remember)
     monkeypatch.setattr(os, "close", forget)
     monkeypatch.setattr(os, "read", failing)
-    with pytest.raises(DocumentUnreadable, match=r"MEMORY.md cannot be read: Input/output error"):
-        files.read(key("MEMORY.md"))
+    with pytest.raises(DocumentUnreadable, match=r"memory/sub/a.md cannot be read: Input/output error"):
+        files.read(key("memory/sub/a.md"))
     assert not held
 
 
