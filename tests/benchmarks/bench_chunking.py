@@ -57,7 +57,8 @@ def main() -> None:
             repeated = sum(chunk.tokens for chunk in chunks) / tokens
             print(
                 f"{label:8} {shape:10} {size:6.1f} MB: {cut:5.2f} s CPU = {size / cut:6.1f} MB/s, "
-                f"hashes {hashed:4.2f} s, {len(chunks)} chunks of {tokens * repeated / len(chunks):.0f} tokens, embedded/source {repeated:.2f}"
+                f"hashes {hashed:4.2f} s, {len(chunks)} chunks "
+                f"of {tokens * repeated / len(chunks):.0f} tokens, embedded/source {repeated:.2f}"
             )
 
 
