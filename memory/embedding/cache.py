@@ -113,6 +113,9 @@ class EmbeddingCache:
             with contextlib.suppress(StoreFull, StoreBusy, apsw.Error):  # last-use marks are worth no failure
                 if self._touched and self._connection is not None:
                     self._in_transaction(lambda writer: self._write_touches(writer, len(self._touched)))
+                if self._connection is not None and self._file == _inode(self._path):
+                    # The log stays on disk (see `cache_file.connect`); empty, it costs nothing.
+                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._disconnect()
 
     # Statements

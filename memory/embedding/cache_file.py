@@ -14,6 +14,9 @@ from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
 
 _BUSY_SECONDS = 10.0
 
+#: What the write-ahead log is cut back to after a checkpoint.
+_LOG_BYTES = 4_000_000
+
 #: Damaged files that are kept for a look; older ones are deleted.
 _DAMAGED_KEPT = 2
 
@@ -47,6 +50,7 @@ def connect(path: Path) -> apsw.Connection:
     keep = ctypes.c_int(1)
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
     return connection
 
 
