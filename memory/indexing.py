@@ -266,15 +266,15 @@ class Indexer:
         # The revision is taken before the source is read: whoever commits in between wins, and we read again.
         revision = store.revision(key)
         known = store.file(key)
-        stat = self.files.stat(key)
-        if stat is None:
-            self._add_delete(group, key, revision, report)
-            return
-        if known is not None and known.stat == stat:
-            group.done.append(key)
-            report.unchanged += 1
-            return
         try:
+            stat = self.files.stat(key)
+            if stat is None:
+                self._add_delete(group, key, revision, report)
+                return
+            if known is not None and known.stat == stat:
+                group.done.append(key)
+                report.unchanged += 1
+                return
             source = self.files.read(key)
         except DocumentGone:
             self._add_delete(group, key, revision, report)

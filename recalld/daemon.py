@@ -117,9 +117,8 @@ def _wait_ready(supervisor: Supervisor, stop: threading.Event) -> bool:
                 )
         if time.monotonic() > deadline:
             slow = ", ".join(child.name for child in supervisor.children if not child.ready.is_set())
-            raise UserError(
-                f"{slow} did not come up within {_READY_SECONDS:.0f} s; the logs are next to {supervisor.children[0].log}"
-            )
+            logs = supervisor.children[0].log.parent
+            raise UserError(f"{slow} did not come up within {_READY_SECONDS:.0f} s; the logs are in {logs}")
     return False
 
 

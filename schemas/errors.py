@@ -1,11 +1,11 @@
 """The exception tree. It is the retry policy, too.
 
-    RecalldError
-    +-- UserError              a person's mistake or machine's state; one sentence and what to do; exit code on it
-    +-- Transient              try again, not before `retry_after` seconds
-    |   +-- BrokerUnavailable
-    +-- Permanent              this one input will never work; refuse it, go on with the rest
-    +-- Terminal               the provider will not serve us (key, quota); stop asking until told otherwise
+RecalldError
++-- UserError              a person's mistake or machine's state; one sentence and what to do; exit code on it
++-- Transient              try again, not before `retry_after` seconds
+|   +-- BrokerUnavailable
++-- Permanent              this one input will never work; refuse it, go on with the rest
++-- Terminal               the provider will not serve us (key, quota); stop asking until told otherwise
 """
 
 from __future__ import annotations

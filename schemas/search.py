@@ -30,7 +30,7 @@ class SearchRequest(_Wire):
 
 
 class SearchResult(_Wire):
-    """One place in memory. Line numbers are 1-based and inclusive, and hold the snippet."""
+    """One passage of memory. Its line numbers are 1-based and inclusive; the snippet is the part that matched."""
 
     path: str
     start_line: int

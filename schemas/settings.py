@@ -38,20 +38,32 @@ class RemoteBatch(_Section):
 class Remote(_Section):
     """A remote embedding endpoint."""
 
-    base_url: str | None = Field(None, description="Endpoint of an OpenAI-compatible server, for example http://127.0.0.1:11434/v1.")
-    api_key: SecretStr | None = Field(None, description="Key for the endpoint; the provider's own environment variable is used when unset.")
+    base_url: str | None = Field(
+        None, description="Endpoint of an OpenAI-compatible server, for example http://127.0.0.1:11434/v1."
+    )
+    api_key: SecretStr | None = Field(
+        None, description="Key for the endpoint; the provider's own environment variable is used when unset."
+    )
     headers: dict[str, str] = Field(default_factory=dict, description="Extra HTTP headers of every embedding request.")
     concurrency: int = Field(4, ge=1, le=64, description="Embedding requests in flight per worker process.")
-    requests_per_minute: int | None = Field(None, ge=1, description="Upper bound of requests a minute; unset means unbounded.")
-    tokens_per_minute: int | None = Field(None, ge=1, description="Upper bound of tokens a minute; unset means unbounded.")
+    requests_per_minute: int | None = Field(
+        None, ge=1, description="Upper bound of requests a minute; unset means unbounded."
+    )
+    tokens_per_minute: int | None = Field(
+        None, ge=1, description="Upper bound of tokens a minute; unset means unbounded."
+    )
     batch: RemoteBatch = RemoteBatch()
 
 
 class Local(_Section):
     """A model that runs on this machine."""
 
-    model_path: str | None = Field(None, description="Name, folder or .gguf file of a local model; unset means the bundled multilingual model.")
-    model_cache_dir: Path | None = Field(None, description="Folder where downloaded models are kept.")
+    model_path: str | None = Field(
+        None, description="Name, folder or .gguf file of a local model; unset means the bundled multilingual model."
+    )
+    model_cache_dir: Path | None = Field(
+        None, description="Folder where models are kept ready for use; unset means <home>/cache/models."
+    )
 
 
 class Chunking(_Section):
@@ -86,10 +98,14 @@ class Hybrid(_Section):
     """How the vector side and the keyword side are put together."""
 
     enabled: bool = Field(True, description="Search keywords beside vectors.")
-    fusion: Literal["minmax", "weighted"] = Field("minmax", description="minmax: rank by normalised scores of both sides; weighted: the reference formula.")
+    fusion: Literal["minmax", "weighted"] = Field(
+        "minmax", description="minmax: rank by normalised scores of both sides; weighted: the reference formula."
+    )
     vector_weight: float = Field(0.7, ge=0, le=1, description="Weight of the vector score in the weighted formula.")
     text_weight: float = Field(0.3, ge=0, le=1, description="Weight of the keyword score in the weighted formula.")
-    candidate_multiplier: int = Field(4, ge=1, le=20, description="Candidates fetched from each side, as a multiple of max_results.")
+    candidate_multiplier: int = Field(
+        4, ge=1, le=20, description="Candidates fetched from each side, as a multiple of max_results."
+    )
     mmr: Mmr = Mmr()
     temporal_decay: TemporalDecay = TemporalDecay()
 
@@ -98,7 +114,9 @@ class Query(_Section):
     """Defaults of a search."""
 
     max_results: int = Field(6, ge=1, le=100, description="Results a search returns.")
-    min_score: Share = Field(0.35, description="Results below this score are left out; a keyword hit is never lost to it.")
+    min_score: Share = Field(
+        0.35, description="Results below this score are left out; a keyword hit is never lost to it."
+    )
     hybrid: Hybrid = Hybrid()
 
 
@@ -106,14 +124,18 @@ class Cache(_Section):
     """The embedding cache, shared by all agents of a host."""
 
     enabled: bool = Field(True, description="Keep every embedding that a provider returned.")
-    max_entries: int | None = Field(None, ge=1, description="Upper bound of cached embeddings, least recently used first; unset means unbounded.")
+    max_entries: int | None = Field(
+        None, ge=1, description="Upper bound of cached embeddings, least recently used first; unset means unbounded."
+    )
 
 
 class StoreVector(_Section):
     """The sqlite-vec extension."""
 
     enabled: bool = Field(True, description="Keep vectors at all; off means keywords only.")
-    extension_path: Path | None = Field(None, description="Path of the sqlite-vec library when the installed one should not be used.")
+    extension_path: Path | None = Field(
+        None, description="Path of the sqlite-vec library when the installed one should not be used."
+    )
 
 
 class StoreSettings(_Section):
@@ -129,8 +151,12 @@ class SyncSessions(_Section):
 
     delta_bytes: int = Field(100_000, ge=0, description="Appended bytes that make a transcript due.")
     delta_messages: int = Field(50, ge=0, description="Appended messages that make a transcript due.")
-    quiet_seconds: float = Field(5, ge=0, description="Seconds without a write after which a transcript is synchronised anyway.")
-    post_compaction_force: bool = Field(True, description="A compaction synchronises its transcript past every threshold.")
+    quiet_seconds: float = Field(
+        5, ge=0, description="Seconds without a write after which a transcript is synchronised anyway."
+    )
+    post_compaction_force: bool = Field(
+        True, description="A compaction synchronises its transcript past every threshold."
+    )
     forget_deleted: bool = Field(False, description="Forget the memory of a transcript that vanished.")
 
 
@@ -140,8 +166,12 @@ class Sync(_Section):
     on_session_start: bool = Field(True, description="Compare files and index when a session starts.")
     on_search: bool = Field(True, description="Let a search hurry up what is pending.")
     watch: bool = Field(True, description="Watch the files.")
-    watch_debounce_ms: int = Field(1500, ge=0, le=600_000, description="Milliseconds a document must be quiet before it is queued.")
-    interval_minutes: float = Field(15, ge=0, description="Minutes between two comparisons of files and index; 0 means never.")
+    watch_debounce_ms: int = Field(
+        1500, ge=0, le=600_000, description="Milliseconds a document must be quiet before it is queued."
+    )
+    interval_minutes: float = Field(
+        15, ge=0, description="Minutes between two comparisons of files and index; 0 means never."
+    )
     sessions: SyncSessions = SyncSessions()
 
 
@@ -166,7 +196,9 @@ class Scope(_Section):
     """Which sessions may search."""
 
     default: Literal["allow", "deny"] = Field("allow", description="What happens to a session that no rule matches.")
-    rules: tuple[ScopeRule, ...] = Field((), description="Rules on channel, chat_type and key_prefix; the first match wins.")
+    rules: tuple[ScopeRule, ...] = Field(
+        (), description="Rules on channel, chat_type and key_prefix; the first match wins."
+    )
 
 
 class MemorySettings(_Section):
@@ -177,13 +209,19 @@ class MemorySettings(_Section):
     provider: ProviderName = Field("auto", description="Where embeddings come from; none means keywords only.")
     fallback: ProviderName = Field("none", description="Provider that takes over when the first one fails for good.")
     model: str | None = Field(None, description="Embedding model; unset means the provider's default.")
-    output_dimensionality: int | None = Field(None, ge=8, le=8192, description="Dimensions asked of a model that can shorten its vectors.")
+    output_dimensionality: int | None = Field(
+        None, ge=8, le=8192, description="Dimensions asked of a model that can shorten its vectors."
+    )
     remote: Remote = Remote()
     local: Local = Local()
-    query_input_type: str | None = Field(None, description="Input type sent with queries, for models that tell them apart.")
+    query_input_type: str | None = Field(
+        None, description="Input type sent with queries, for models that tell them apart."
+    )
     document_input_type: str | None = Field(None, description="Input type sent with documents.")
     sources: tuple[Source, ...] = Field(("memory",), description="What is indexed.")
-    extra_paths: tuple[str, ...] = Field((), description="Further files or folders of Markdown notes, absolute or relative to the workspace.")
+    extra_paths: tuple[str, ...] = Field(
+        (), description="Further files or folders of Markdown notes, absolute or relative to the workspace."
+    )
     chunking: Chunking = Chunking()
     query: Query = Query()
     sync: Sync = Sync()
@@ -216,8 +254,12 @@ class Auth(_Section):
 class Broker(_Section):
     """The queue's server."""
 
-    url: SecretStr | None = Field(None, description="Redis or Valkey URL; unset means a private Valkey under <home>/broker.")
-    namespace: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Prefix of all keys; unset means one made for this home.")
+    url: SecretStr | None = Field(
+        None, description="Redis or Valkey URL; unset means a private Valkey under <home>/broker."
+    )
+    namespace: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Prefix of all keys; unset means one made for this home."
+    )
 
 
 class Service(_Section):
@@ -256,6 +298,25 @@ class Settings(MemorySettings):
     workers: Workers = Workers()
     credentials: Credentials = Credentials()
     agents: tuple[AgentSettings, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_cache_below_home(cls, data: Any) -> Any:
+        """`local.model_cache_dir`, where nobody set it, is a folder of the home."""
+        if not isinstance(data, Mapping) or data.get("home") is None:
+            return data
+        folder = Path(data["home"]) / "cache" / "models"
+
+        def with_folder(section: Any) -> Any:
+            local = section.get("local", {}) if isinstance(section, Mapping) else None
+            if not isinstance(local, Mapping):
+                return section
+            return {**section, "local": {"model_cache_dir": folder, **local}}
+
+        agents = data.get("agents", ())
+        if isinstance(agents, list | tuple):
+            data = {**data, "agents": [with_folder(agent) for agent in agents]}
+        return with_folder(data)
 
     @model_validator(mode="after")
     def _unique_agents(self) -> Settings:

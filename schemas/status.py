@@ -49,7 +49,7 @@ class QueueState(_Wire):
 
 
 class VectorState(_Wire):
-    """Progress of the embeddings: chunks a second and seconds left, None when not known; advice when it will take long."""
+    """Progress of the embeddings: chunks a second, seconds left (None: not known), advice when it will take long."""
 
     rate: float | None = None
     eta_seconds: float | None = None

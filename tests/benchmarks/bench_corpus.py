@@ -3,9 +3,9 @@
     python tests/benchmarks/bench_corpus.py WORKSPACE --embed-url http://127.0.0.1:8901/v1 [--provider openai]
 
 The endpoint is any OpenAI-compatible server; if it answers GET /stats (as the test server does) its own CPU and its
-counts of requests are printed, too. The workspace is copied first. Printed: a cold `recalld index`, the same through
-`recalld up`, nothing changed, one changed note, requests, peak memory, disk; and the floor: the same chunks, vectors and
-keywords inserted into the same three tables in one transaction by one process that does nothing else.
+counts of requests are printed, too. The workspace is copied first. Printed: a cold `recalld index`, the same
+through `recalld up`, nothing changed, one changed note, requests, peak memory, disk; and the floor: the same chunks,
+vectors and keywords inserted into the same three tables in one transaction by one process that does nothing else.
 """
 
 from __future__ import annotations
@@ -164,9 +164,7 @@ class Bench:
         source = apsw.Connection(str(index), flags=apsw.SQLITE_OPEN_READONLY)
         load_extension(source)
         tables = dict(
-            source.execute(
-                "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name IN ('files', 'chunks', 'chunks_vec', 'chunks_fts')"
-            )
+            source.execute("SELECT name, sql FROM sqlite_master WHERE name IN ('chunks', 'chunks_vec', 'chunks_fts')")
         )
         from memory.segmenting import index_text
 

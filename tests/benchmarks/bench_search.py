@@ -2,14 +2,16 @@
 
     python tests/benchmarks/bench_search.py [--chunks 2000 100000] [--dimensions 384] [--queries 300]
 
-Fills an index with generated text and random unit vectors, starts `recalld serve` and asks different questions one after
-the other over one connection. Prints p50 and p99 of the client's time and the floor: the same vector scan alone, in process.
+Fills an index with generated text and random unit vectors, starts `recalld serve` and asks different questions one
+after the other over one connection. Prints p50 and p99 of the client's time, and the floor: the same vector scan alone,
+in process.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import random
 import signal
@@ -33,12 +35,8 @@ from schemas.settings import Settings
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-WORDS = [
-    f"{a}{b}{c}"
-    for a in ("ka", "mo", "ti", "ra", "su")
-    for b in ("ler", "din", "par", "vos")
-    for c in ("en", "a", "ix", "um")
-]
+_SYLLABLES = ("ka", "mo", "ti", "ra", "su"), ("ler", "din", "par", "vos"), ("en", "a", "ix", "um")
+WORDS = ["".join(parts) for parts in itertools.product(*_SYLLABLES)]
 CHUNKS_PER_NOTE = 10
 
 
@@ -59,13 +57,16 @@ def measure(folder: Path, *, chunks: int, dimensions: int, queries: int) -> None
     (workspace / "memory").mkdir(parents=True)
     config = folder / "recalld.toml"
     config.write_text(
-        f'provider = "stub"\noutput_dimensionality = {dimensions}\n[[agents]]\nid = "main"\nworkspace = "{workspace}"\n',
+        f'provider = "stub"\noutput_dimensionality = {dimensions}\n'
+        f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n',
         encoding="utf-8",
     )
     settings = Settings.model_validate(
         {
             "home": folder / "home",
-            "agents": [{"id": "main", "workspace": workspace, "provider": "stub", "output_dimensionality": dimensions}],
+            "agents": [
+                {"id": "main", "workspace": workspace, "provider": "stub", "output_dimensionality": dimensions},
+            ],
         }
     )
     rng = np.random.default_rng(7)
