@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from memory.generations import Generations
+from memory.search.presenting import passages
 from memory.search.retrieval import Found, Wanted, retrieve
-from memory.search.snippets import make_snippet
 from memory.store.options import StoreOptions
 from recalld.keyword_settings import KeywordAgent
 from schemas.errors import RecalldError
@@ -58,21 +58,16 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
 
 def _results(found: Found, agent: KeywordAgent) -> list[dict[str, Any]]:
     results = []
-    for fused, row in found.hits:
-        snippet = make_snippet(
-            row.text, start_line=row.start_line, terms=found.terms, max_chars=agent.max_snippet_chars
-        )
-        start, end = snippet.start_line, snippet.end_line
-        result: dict[str, Any] = {
-            "path": row.key.path,
-            "startLine": start,
-            "endLine": end,
-            "score": round(fused.score, 4),
-            "textScore": round(fused.text, 4) if fused.text is not None else None,
-            "snippet": snippet.text,
-            "source": row.key.source,
+    for passage in passages(found, max_snippet_chars=agent.max_snippet_chars):
+        result = {
+            "path": passage.path,
+            "startLine": passage.start_line,
+            "endLine": passage.end_line,
+            "score": passage.score,
+            "textScore": passage.text_score,
+            "snippet": passage.snippet,
+            "source": passage.source,
+            "citation": passage.citation if agent.cited else None,
         }
-        if agent.cited:
-            result["citation"] = f"{row.key.path}#L{start}" + ("" if start == end else f"-L{end}")
         results.append({name: value for name, value in result.items() if value is not None})
     return results

@@ -16,7 +16,6 @@ from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import SearchResources
 from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
-from memory.search.snippets import make_snippet
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
@@ -223,28 +222,20 @@ class BuiltinManager(SearchManager):
         )
 
     def _results(self, found: Found, *, cited: bool) -> tuple[SearchResult, ...]:
-        limit = self._agent.limits.max_snippet_chars
-        results = []
-        for fused, row in found.hits:
-            snippet = make_snippet(row.text, start_line=row.start_line, terms=found.terms, max_chars=limit)
-            # The passage that was found, of which the snippet shows the part that matched: whoever reads on with
-            # `get` wants all of it.
-            start, end = row.start_line, row.end_line
-            lines = f"L{start}" if start == end else f"L{start}-L{end}"
-            results.append(
-                SearchResult(
-                    path=row.key.path,
-                    start_line=start,
-                    end_line=end,
-                    score=round(fused.score, 4),
-                    vector_score=round(fused.vector, 4) if fused.vector is not None else None,
-                    text_score=round(fused.text, 4) if fused.text is not None else None,
-                    snippet=snippet.text,
-                    source=row.key.source,
-                    citation=f"{row.key.path}#{lines}" if cited else None,
-                )
+        return tuple(
+            SearchResult(
+                path=passage.path,
+                start_line=passage.start_line,
+                end_line=passage.end_line,
+                score=passage.score,
+                vector_score=passage.vector_score,
+                text_score=passage.text_score,
+                snippet=passage.snippet,
+                source=passage.source,
+                citation=passage.citation if cited else None,
             )
-        return tuple(results)
+            for passage in passages(found, max_snippet_chars=self._agent.limits.max_snippet_chars)
+        )
 
     def _cites(self, session_key: str | None) -> bool:
         if self._agent.citations != "auto":
