@@ -12,6 +12,7 @@ from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, Docume
 from memory.generations import Generations
 from memory.reporting import StatusSources, agent_status
 from memory.search.manager import SearchManager
+from memory.search.presenting import passages
 from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import SearchResources
