@@ -131,8 +131,12 @@ def match_expression(query: str) -> str | None:
 
     Every term is a quoted string, so nothing that a person types is ever an operator.
     """
-    terms = query_terms(query)
-    return " OR ".join(_quoted(term) for term in terms) if terms else None
+    return " OR ".join(match_terms(query)) or None
+
+
+def match_terms(query: str) -> tuple[str, ...]:
+    """Return the FTS5 expression of each of the query's terms, quoted; empty when it has none."""
+    return tuple(_quoted(term) for term in query_terms(query))
 
 
 def _quoted(term: QueryTerm) -> str:

@@ -165,7 +165,12 @@ class BuiltinManager(SearchManager):
         vectors = self._embedder.vectors
         side = None
         if vectors is not None:
-            side = QuerySide(vectors.provider.identity, vectors.provider.model, vectors.get(request.query))
+            side = QuerySide(
+                identity=vectors.provider.identity,
+                model=vectors.provider.model,
+                vector=vectors.get(request.query),
+                threads=self._resources.keyword_threads,
+            )
         if request.wait_ms:
             self._wait_for_pending(min(request.wait_ms / 1000, timeout))
         query = self._agent.query

@@ -36,6 +36,8 @@ class SearchResources:
         self._vectors: dict[str, QueryVectors] = {}
         self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed-query")
         self.store_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="search")
+        # Of their own: a search that waits for its keyword side must not keep that side from a thread.
+        self.keyword_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="keywords")
 
     def embedder(self, memory: MemorySettings) -> Embedder:
         """The provider that these settings choose. Loads nothing and connects to nothing yet."""
@@ -65,3 +67,4 @@ class SearchResources:
             vectors.close()
         self._embedding.shutdown(wait=True, cancel_futures=True)
         self.store_threads.shutdown(wait=True, cancel_futures=True)
+        self.keyword_threads.shutdown(wait=True, cancel_futures=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +14,7 @@ from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, 
 from memory.search.overlap import repeats
 from memory.search.terms import Coverage, sought
 from memory.store.errors import VectorSearchUnavailable
-from memory.store.reader import ChunkRow, StoreReader, Vector, VectorBackend
+from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBackend
 
 if TYPE_CHECKING:
     from memory.search.query_vectors import PendingVector
@@ -59,11 +60,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class QuerySide:
-    """The vector side of a search: who embeds, and the vector on its way. `identity` is the provider's."""
+    """The vector side of a search: who embeds, and the vector on its way. `identity` is the provider's.
+
+    `threads` run the keyword side meanwhile.
+    """
 
     identity: str
     model: str
     vector: PendingVector
+    threads: Executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,14 @@ class Found:
     degraded: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """The query's vector, and the cosines of the chunks nearest to it."""
+
+    vector: Vector
+    cosines: dict[int, float]
+
+
 def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Found:
     """Search both tables and put the candidates together.
 
@@ -83,18 +96,19 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Fou
     """
     degraded: list[str] = []
     k = min(MAX_CANDIDATES, max(wanted.max_results, wanted.max_results * wanted.hybrid.candidate_multiplier))
+    # Without vectors the keywords are searched even when they are switched off: an answer is better than none.
     by_text = side is None or wanted.hybrid.enabled
-    bm25 = {hit.id: hit.score for hit in reader.search_text(wanted.query, k, wanted.sources)} if by_text else {}
-    vector = _query_vector(reader, wanted, side, degraded)
+    texts = _started(side, lambda: reader.search_text(wanted.query, k, wanted.sources)) if by_text else None
+    near = _nearest(reader, wanted, side, k, degraded)
+    if texts is None and near is None:
+        by_text, texts = True, _started(None, lambda: reader.search_text(wanted.query, k, wanted.sources))
+    bm25 = {hit.id: hit.score for hit in texts.result()} if texts is not None else {}
     cosines: dict[int, float] = {}
-    if vector is None and not by_text:
-        # Keywords were switched off, and the vector is not to be had: an answer is better than none.
-        by_text = True
-        bm25 = {hit.id: hit.score for hit in reader.search_text(wanted.query, k, wanted.sources)}
-    if vector is not None:
-        if reader.vector_backend is VectorBackend.NUMPY and reader.vector_reason is not None:
-            degraded.append(reader.vector_reason)
-        cosines, bm25 = _vector_side(reader, wanted, vector, bm25, k, by_text=by_text, degraded=degraded)
+    if near is not None:
+        # Each side scores the other side's candidates, too.
+        cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
+        if by_text:
+            bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25])
     terms = sought(wanted.query)
     ranked = _ranked(reader, wanted, cosines, bm25, terms, model=side.model if side is not None else "")
     return Found(
@@ -124,29 +138,27 @@ def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, d
     return vector
 
 
-def _vector_side(
-    reader: StoreReader,
-    wanted: Wanted,
-    vector: Vector,
-    bm25: dict[int, float],
-    k: int,
-    *,
-    by_text: bool,
-    degraded: list[str],
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Nearest chunks, and the scores that each side's candidates are missing."""
+def _started(side: QuerySide | None, work: Callable[[], list[Hit]]) -> Future[list[Hit]]:
+    """Begin the keyword search, beside the vector side when there is one: both leave the interpreter's lock."""
+    if side is not None:
+        return side.threads.submit(work)
+    done: Future[list[Hit]] = Future()
+    done.set_result(work())
+    return done
+
+
+def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide | None, k: int, degraded: list[str]) -> _Near | None:
+    """The nearest chunks; None, with the reason in words, when there is no vector or no looking for it."""
+    vector = _query_vector(reader, wanted, side, degraded)
+    if vector is None:
+        return None
+    if reader.vector_backend is VectorBackend.NUMPY and reader.vector_reason is not None:
+        degraded.append(reader.vector_reason)
     try:
-        cosines = {hit.id: hit.score for hit in reader.search_vectors(vector, k, wanted.sources)}
-        others = [id_ for id_ in bm25 if id_ not in cosines]
-        if others:
-            cosines |= reader.vector_scores(vector, others)
+        return _Near(vector, {hit.id: hit.score for hit in reader.search_vectors(vector, k, wanted.sources)})
     except VectorSearchUnavailable as error:
         degraded.append(f"{error}: keywords only")
-        return {}, bm25
-    unscored = [id_ for id_ in cosines if id_ not in bm25]
-    if by_text and unscored:
-        bm25 = bm25 | reader.text_scores(wanted.query, unscored)
-    return cosines, bm25
+        return None
 
 
 def _ranked(

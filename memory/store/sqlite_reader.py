@@ -7,8 +7,8 @@ from pathlib import Path
 
 import apsw
 
-from memory.segmenting import match_expression
-from memory.store import sqlite_search, vec0_tables
+from memory.segmenting import match_terms
+from memory.store import sqlite_search, text_ranking, vec0_tables
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.options import StoreOptions
 from memory.store.reader import (
@@ -166,18 +166,18 @@ class SqliteReader(StoreReader):
         return sqlite_search.dot_products(vectors, vector)
 
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
-        expression = match_expression(query)
-        if expression is None or k < 1:
+        terms = match_terms(query)
+        if not terms or k < 1:
             return []
         with self._readers.borrow() as connection:
-            return sqlite_search.best_texts(connection, expression, k, sources)
+            return sqlite_search.best_texts(connection, terms, k, sources)
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
-        expression = match_expression(query)
-        if expression is None or not ids:
+        terms = match_terms(query)
+        if not terms or not ids:
             return {}
         with self._readers.borrow() as connection:
-            return sqlite_search.text_scores(connection, expression, ids)
+            return text_ranking.scores(connection, terms, ids)
 
     def dead_letters(self) -> list[DeadLetterRow]:
         with self._readers.borrow() as connection:

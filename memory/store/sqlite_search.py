@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from memory.lazy_module import LazyModule
-from memory.store import vec0_tables
+from memory.store import text_ranking, vec0_tables
 from memory.store.reader import Hit, Vector
 from memory.store.sqlite_rows import as_json, fetch
 
@@ -27,15 +27,7 @@ SELECT c.id FROM files AS f JOIN chunks AS c ON c.file_id = f.id
 WHERE f.source IN (SELECT value FROM json_each(?))
 """
 
-# FTS5's bm25 is negative, lower is better. Its own `ORDER BY rank` sorts whole rows of positions and takes
-# twice as long as sorting the numbers here.
-SELECT_TEXT = """
-SELECT rowid, -score FROM (
-    SELECT rowid, bm25(chunks_fts) AS score FROM chunks_fts WHERE chunks_fts MATCH ?
-    ORDER BY score, rowid LIMIT ?
-)
-"""
-
+# For a source that is rare among the best: all of its matches, the best first.
 SELECT_TEXT_OF_SOURCES = """
 SELECT rowid, -score FROM (
     SELECT rowid, bm25(chunks_fts) AS score FROM chunks_fts
@@ -45,12 +37,6 @@ SELECT rowid, -score FROM (
     )
     ORDER BY score, rowid LIMIT ?
 )
-"""
-
-# The plus keeps FTS5 from running the whole query once for every id.
-SELECT_TEXT_SCORES = """
-SELECT rowid, -bm25(chunks_fts) FROM chunks_fts
-WHERE chunks_fts MATCH ? AND +rowid IN (SELECT value FROM json_each(?))
 """
 
 SELECT_IDS_OF_SOURCES = """
@@ -84,21 +70,15 @@ def top(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> 
     return [Hit(int(ids[index]), float(scores[index])) for index in order]
 
 
-def best_texts(connection: apsw.Connection, expression: str, k: int, sources: Sequence[str] | None) -> list[Hit]:
-    """The k chunks of these sources with the highest BM25 for a match expression, best first."""
+def best_texts(connection: apsw.Connection, terms: Sequence[str], k: int, sources: Sequence[str] | None) -> list[Hit]:
+    """The k chunks of these sources with the highest BM25 for any of the terms, best first."""
     if sources is None or _covers_all(connection, sources):
-        return _hits(fetch(connection, SELECT_TEXT, (expression, k)))
-    candidates = _hits(fetch(connection, SELECT_TEXT, (expression, k * OVER_FETCH)))
+        return text_ranking.best_texts(connection, terms, k)
+    candidates = text_ranking.best_texts(connection, terms, k * OVER_FETCH)
     hits = _of_sources(connection, candidates, sources)
     if len(hits) >= k or len(candidates) < k * OVER_FETCH:
         return hits[:k]
-    return _hits(fetch(connection, SELECT_TEXT_OF_SOURCES, (expression, as_json(sources), k)))
-
-
-def text_scores(connection: apsw.Connection, expression: str, ids: Sequence[int]) -> dict[int, float]:
-    """BM25 of these chunks."""
-    rows = fetch(connection, SELECT_TEXT_SCORES, (expression, as_json(ids)))
-    return {int(row[0]): float(row[1]) for row in rows}
+    return _hits(fetch(connection, SELECT_TEXT_OF_SOURCES, (" OR ".join(terms), as_json(sources), k)))
 
 
 def _hits(rows: Iterable[Sequence[Any]]) -> list[Hit]:

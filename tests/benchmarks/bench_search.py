@@ -35,9 +35,16 @@ from schemas.settings import Settings
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_SYLLABLES = ("ka", "mo", "ti", "ra", "su"), ("ler", "din", "par", "vos"), ("en", "a", "ix", "um")
-WORDS = ["".join(parts) for parts in itertools.product(*_SYLLABLES)]
 CHUNKS_PER_NOTE = 10
+WORDS_PER_CHUNK = 200
+
+# 20,000 made-up words whose frequencies fall like those of a natural language (Zipf's law).
+_PARTS = ["ka", "mo", "ti", "ra", "su", "ler", "din", "par", "vos", "en", "ix", "um", "bel"]
+WORDS = ["".join(parts) for parts in itertools.islice(itertools.product(_PARTS, repeat=4), 20_000)]
+_CUMULATIVE = list(itertools.accumulate(1 / (rank + 3) for rank in range(len(WORDS))))
+
+#: The commonest words of a language are stop words, which nobody's question depends on.
+COMMONEST_ASKED = 30
 
 
 def main() -> None:
@@ -114,7 +121,7 @@ def fill(settings: Settings, *, chunks: int, dimensions: int, rng: np.random.Gen
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         added = []
         for ordinal in range(CHUNKS_PER_NOTE):
-            text = f"note {note} " + " ".join(words.choices(WORDS, k=200))
+            text = f"note {note} " + " ".join(words.choices(WORDS, cum_weights=_CUMULATIVE, k=WORDS_PER_CHUNK))
             added.append(
                 NewChunk(ordinal, ordinal * 10 + 1, ordinal * 10 + 10, text, text_hash(text), vectors[ordinal])
             )
@@ -145,8 +152,8 @@ def ask(port: int, queries: int) -> list[float]:
     connection = http.client.HTTPConnection("127.0.0.1", port)
     words = random.Random(11)
     times = []
-    for number in range(queries + 20):
-        body = json.dumps({"query": " ".join(words.choices(WORDS, k=5)) + f" {number}"})
+    for _ in range(queries + 20):
+        body = json.dumps({"query": question(words)})
         begun = time.perf_counter()
         connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})
         answer = json.load(connection.getresponse())
@@ -154,6 +161,12 @@ def ask(port: int, queries: int) -> list[float]:
         assert answer["mode"] == "hybrid", answer
         assert answer["results"], answer
     return times[20:]
+
+
+def question(words: random.Random) -> str:
+    """Five words from common to rare: ranks are drawn evenly on a logarithmic scale."""
+    ranks = (COMMONEST_ASKED * (len(WORDS) / COMMONEST_ASKED) ** words.random() for _ in range(5))
+    return " ".join(WORDS[int(rank)] for rank in ranks)
 
 
 def listening(home: Path) -> int | None:

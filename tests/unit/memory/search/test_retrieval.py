@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import Executor, Future
 
 import numpy as np
 import pytest
@@ -42,6 +43,15 @@ class Ready:
         return self.value
 
 
+class AtOnce(Executor):
+    """Runs what it is given in the caller's thread."""
+
+    def submit(self, work, /, *arguments, **options):
+        future = Future()
+        future.set_result(work(*arguments, **options))
+        return future
+
+
 def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: InMemoryStore | None = None):
     store = store or InMemoryStore()
     store.set_meta({"identity": json.dumps({"embedding": identity})})
@@ -72,7 +82,7 @@ def find(store: InMemoryStore, query: str, *, vector=None, **options) -> Found:
         timeout_seconds=5,
     )
     value = embed(query) if vector is None else vector
-    return retrieve(store, wanted, QuerySide(PROVIDER.identity, PROVIDER.model, Ready(value)))
+    return retrieve(store, wanted, QuerySide(PROVIDER.identity, PROVIDER.model, Ready(value), AtOnce()))
 
 
 def paths(found: Found) -> list[str]:
