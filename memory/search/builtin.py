@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
 
 import structlog
 
@@ -35,6 +36,10 @@ _PENDING_POLL_SECONDS = 0.02
 _SHARED_SESSIONS = frozenset({"group", "channel"})
 
 _REFUSED = "path required: a document of this memory (MEMORY.md, memory/**/*.md or an extra path)"
+
+
+#: In a smaller index both sides take less time than handing one of them to another thread.
+PARALLEL_FROM_CHUNKS = 10_000
 
 
 class BuiltinManager(SearchManager):
@@ -195,8 +200,11 @@ class BuiltinManager(SearchManager):
         with self._reader.lease() as reader:
             if reader is None:
                 return self._answer(None, request, ("there is no index yet: nothing was searched",))
+            counts = self._counts(reader)
+            if side is not None and counts.chunks < PARALLEL_FROM_CHUNKS:
+                side = replace(side, threads=None)
             found = retrieve(reader, wanted, side)
-            return self._answer(found, request, found.degraded, counts=self._counts(reader))
+            return self._answer(found, request, found.degraded, counts=counts)
 
     def _answer(
         self,

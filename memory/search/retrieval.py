@@ -62,13 +62,13 @@ class Wanted:
 class QuerySide:
     """The vector side of a search: who embeds, and the vector on its way. `identity` is the provider's.
 
-    `threads` run the keyword side meanwhile.
+    `threads` run the keyword side meanwhile; None for an index so small that handing over takes longer.
     """
 
     identity: str
     model: str
     vector: PendingVector
-    threads: Executor
+    threads: Executor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, d
 
 def _started(side: QuerySide | None, work: Callable[[], list[Hit]]) -> Future[list[Hit]]:
     """Begin the keyword search, beside the vector side when there is one: both leave the interpreter's lock."""
-    if side is not None:
+    if side is not None and side.threads is not None:
         return side.threads.submit(work)
     done: Future[list[Hit]] = Future()
     done.set_result(work())
