@@ -2,39 +2,79 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import dramatiq
 import redis
-from dramatiq.brokers.redis import RedisBroker
+from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
 from dramatiq.middleware import CurrentMessage, Retries, ShutdownNotifications, TimeLimit
 
-from schemas.documents import Lane
 from workers.names import QUEUES, Keys
 
 #: Milliseconds without a sign of life after which a worker's jobs go to another one.
 HEARTBEAT_TIMEOUT_MS = 10_000
 
-#: Commands out of a million that look after dead workers' jobs: with the polling below, a look every
-#: few seconds on each queue. The library's default takes many minutes.
-MAINTENANCE_CHANCE = 200_000
+#: Commands out of a million that look after dead workers' jobs: an idle consumer gives one a second, so a look
+#: every few seconds on each queue. The library's default takes many minutes.
+MAINTENANCE_CHANCE = 500_000
 
-#: Longest pause in milliseconds between two looks at an empty queue. A live job starts within this time; the others
-#: may wait a little, and a delayed message is never urgent.
-_IDLE_POLL_MS = {Lane.LIVE.value: 40, Lane.BACKFILL.value: 250}
-_IDLE_POLL_OTHER_MS = 500
-_IDLE_POLL_DELAYED_MS = 500
+#: Seconds that an idle consumer waits for the bell; also how long a lost bell, or a stop, may go unnoticed.
+IDLE_SECONDS = 1.0
+
+#: Seconds that a consumer waits while its threads have all the work they may hold.
+_BUSY_SECONDS = 0.02
+
+#: Bells kept for a queue: more wake nobody who is not awake already.
+_MAX_BELLS = 16
 
 
-class QuietRedisBroker(RedisBroker):
-    """RedisBroker whose idle consumers poll as often as their queue deserves."""
+class DoorbellConsumer(_RedisConsumer):
+    """Waits for new messages instead of polling for them: a job starts at once, and an idle process idles.
 
-    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> dramatiq.Consumer:  # noqa: ARG002
-        if queue_name.endswith(".DQ"):
-            pause = _IDLE_POLL_DELAYED_MS
+    Whoever enqueues a message rings the queue's bell, a short list that the consumer blocks on.
+    """
+
+    def __next__(self) -> dramatiq.MessageProxy | None:
+        # The library's own pause, which grows with the misses, would come on top.
+        self.misses = 0
+        message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
+        if message is None:
+            try:
+                self._wait()
+            except redis.ConnectionError as error:
+                raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
+        return message
+
+    def _wait(self) -> None:
+        if self.outstanding_message_count >= self.prefetch:
+            threading.Event().wait(_BUSY_SECONDS)
         else:
-            pause = _IDLE_POLL_MS.get(queue_name, _IDLE_POLL_OTHER_MS)
-        return super().consume(queue_name, prefetch, pause)
+            self.broker.client.blpop([bell(self.broker.namespace, self.queue_name)], timeout=IDLE_SECONDS)
+
+
+class DoorbellBroker(RedisBroker):
+    """RedisBroker whose consumers are woken by those who enqueue."""
+
+    @property
+    def consumer_class(self) -> type[DoorbellConsumer]:
+        """The consumer that waits for the bell."""
+        return DoorbellConsumer
+
+    def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
+        """Enqueue a message, then ring. A bell that is lost delays the message by `IDLE_SECONDS`."""
+        enqueued: dramatiq.Message[Any] = super().enqueue(message, delay=delay)
+        with self.client.pipeline(transaction=False) as pipe:
+            key = bell(self.namespace, enqueued.queue_name)
+            pipe.rpush(key, 1)
+            pipe.ltrim(key, -_MAX_BELLS, -1)
+            pipe.execute()
+        return enqueued
+
+
+def bell(namespace: str, queue: str) -> str:
+    """Key of a queue's bell."""
+    return f"{namespace}:{queue}.bell"
 
 
 def make_broker(client: redis.Redis, keys: Keys) -> dramatiq.Broker:
@@ -43,7 +83,7 @@ def make_broker(client: redis.Redis, keys: Keys) -> dramatiq.Broker:
     Dramatiq's own retries are off: a job that raises `dramatiq.Retry` is delayed as it says, and actors
     let nothing else out (`workers.actors`).
     """
-    broker = QuietRedisBroker(  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
+    broker = DoorbellBroker(  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
         client=client,
         namespace=keys.dramatiq,
         maintenance_chance=MAINTENANCE_CHANCE,

