@@ -46,17 +46,23 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 class Daemon:
-    """`recalld up` with the deterministic stub provider and a short debounce."""
+    """`recalld up` with a short debounce and, unless told otherwise, the deterministic stub provider."""
 
     def __init__(
-        self, home: Path, workspace: Path, *, config: str = "", environment: Mapping[str, str] | None = None
+        self,
+        home: Path,
+        workspace: Path,
+        *,
+        provider: str = "stub",
+        config: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.home = home
         self.workspace = workspace
         self.environment = environment
         self.config = home.parent / f"{home.name}.toml"
         self.config.write_text(
-            f'provider = "stub"\n{config}\n[sync]\nwatch_debounce_ms = {DEBOUNCE_MS}\n', encoding="utf-8"
+            f'provider = "{provider}"\n{config}\n[sync]\nwatch_debounce_ms = {DEBOUNCE_MS}\n', encoding="utf-8"
         )
         self.process: subprocess.Popen[str] | None = None
         self.printed = home.parent / f"{home.name}.out"

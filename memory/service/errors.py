@@ -59,6 +59,8 @@ def _invalid(problems: Sequence[Any], model: type[BaseModel] | None) -> str:
     problem = problems[0]
     if problem.get("type") == "json_invalid":
         return "the request's body is not valid JSON"
+    if problem.get("type") == "model_attributes_type":
+        return "the body must be a JSON object, sent with Content-Type: application/json"
     place = _place(problem)
     message = str(problem.get("msg", "is not valid"))
     return f"{place}: {message}" if place else message

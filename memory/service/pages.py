@@ -97,6 +97,8 @@ const status = async () => {
   } catch (error) { box.replaceChildren(make("p", error.message, "bad")); }
 };
 $("form").addEventListener("submit", search);
+const asked = new URLSearchParams(location.search).get("q");
+if (asked) { $("query").value = asked; $("form").requestSubmit(); }
 $("token").addEventListener("change", status);
 status();
 setInterval(() => { if (!document.hidden) status(); }, 5000);
