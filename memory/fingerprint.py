@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 
 from memory.chunking import CHUNKING_VERSION
+from memory.embedding.selection import ProviderChoice
+from memory.generations import Generations
 from memory.segmenting import SEGMENTER_VERSION
 from schemas.settings import MemorySettings
 
@@ -43,3 +45,25 @@ def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
     description = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(description.encode(), digest_size=16).hexdigest()
     return Fingerprint(digest=digest, description=description)
+
+
+def wanted_fingerprint(memory: MemorySettings, choice: ProviderChoice, generations: Generations) -> Fingerprint:
+    """Return the identity that an agent's index should have.
+
+    A provider that was asked for and cannot be made (a missing key, say) is no reason to throw vectors
+    away: the identity of the answering generation is kept then, and keywords go on.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt: the answering generation had to be asked and cannot be.
+    """
+    if choice.provider is not None:
+        return fingerprint(memory, choice.provider.identity)
+    reader = generations.open_reader() if choice.error else None
+    if reader is not None:
+        try:
+            digest, description = reader.meta("fingerprint"), reader.meta("identity")
+        finally:
+            reader.close()
+        if digest and description:
+            return Fingerprint(digest, description)
+    return fingerprint(memory, NO_VECTORS)

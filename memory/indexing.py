@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import structlog
 
@@ -20,18 +19,16 @@ from memory.chunking import chunk_text, text_hash
 from memory.diffing import CutChunk, difference
 from memory.embedding.batching import Ticket
 from memory.embedding.supply import EmbeddingSupply
-from memory.fingerprint import NO_VECTORS, Fingerprint, fingerprint
+from memory.fingerprint import NO_VECTORS, Fingerprint, wanted_fingerprint
 from memory.generation_writing import GenerationWriter
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat, Lane
-from schemas.errors import RecalldError, Terminal, Transient
+from schemas.errors import RecalldError, Transient
 from schemas.settings import AgentSettings
 
 log = structlog.get_logger(__name__)
-
-_T = TypeVar("_T")
 
 #: A document waits this many seconds for its vectors; then its text and keywords are committed without.
 VECTOR_PATIENCE_SECONDS = 2.0
@@ -64,16 +61,6 @@ class IndexReport:
     removed: int = 0
     vectors_missing: int = 0
     again: Transient | None = None
-
-
-@dataclass(slots=True)
-class EmbedReport:
-    """What a run for vectors did. `error` says why it stopped early, None when it did not."""
-
-    ready: int = 0
-    refused: int = 0
-    left: bool = False
-    error: Transient | Terminal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +112,8 @@ class Indexer:
         self._clock = clock
 
     def fingerprint(self) -> Fingerprint:
-        """The identity that this indexer writes.
-
-        A provider that was asked for and cannot be made (a missing key, say) is no reason to throw
-        vectors away: the identity of the answering generation is kept then, and keywords go on.
-        """
-        if not self.supply.available and self.supply.choice.error:
-            reader = self.generations.open_reader()
-            if reader is not None:
-                try:
-                    digest, description = reader.meta("fingerprint"), reader.meta("identity")
-                finally:
-                    reader.close()
-                if digest and description:
-                    return Fingerprint(digest, description)
-        return fingerprint(self.agent, self.supply.identity)
+        """The identity that this indexer writes."""
+        return wanted_fingerprint(self.agent, self.supply.choice, self.generations)
 
     def index(
         self,
@@ -170,73 +144,10 @@ class Indexer:
             self._commit(target, others, flight.popleft(), lane, report, on_done)
         return report
 
-    def embed_pending(self, *, seconds: float, on_ready: Callable[[int, float], None]) -> EmbedReport:
-        """Give chunks without vectors theirs, for about `seconds`.
-
-        `on_ready` is told of each commit: how many vectors, and how many seconds they took.
-        """
-        report = EmbedReport()
+    def target(self) -> Store:
+        """The generation that this indexer brings up to date."""
         identity = self.fingerprint()
-        store = self.generations.open_writer(identity.digest, identity.description)[0]
-        if not self.supply.available:
-            return report
-        deadline = self._clock() + seconds
-        while self._clock() < deadline:
-            begun = self._clock()
-            chunks = store.pending_chunks(
-                max(64, min(4 * MAX_CHUNKS_PER_COMMIT, int(4 * self.supply.chunks_per_second)))
-            )
-            if not chunks:
-                return report
-            texts = {chunk.text_hash: chunk.text for chunk in chunks}
-            found: dict[str, Vector | Refusal] = dict(self.supply.lookup(list(texts)))
-            missing = {digest: text for digest, text in texts.items() if digest not in found}
-            if missing:
-                ticket = self.supply.request(missing, lane=Lane.BACKFILL)
-                try:
-                    ticket.wait(max(seconds * 2, 30.0))
-                    report.error = ticket.error()
-                finally:
-                    ticket.cancel()
-                found |= ticket.results()
-            rows = {chunk.id: (chunk.text_hash, found[chunk.text_hash]) for chunk in chunks if chunk.text_hash in found}
-            changed = 0
-            for part in _slices(list(rows.items()), MAX_CHUNKS_PER_COMMIT):
-                changed += store.write_vectors(dict(part))
-            refused = sum(isinstance(value, Refusal) for _, value in rows.values())
-            report.ready += changed - min(refused, changed)
-            report.refused += min(refused, changed)
-            if changed:
-                on_ready(changed, self._clock() - begun)
-            if report.error is not None or not rows:
-                break
-        report.left = bool(store.pending_chunks(1))
-        return report
-
-    def differences(self) -> list[DocumentKey]:
-        """Documents in which disk and the index that is written differ, those with a dead letter aside."""
-        identity = self.fingerprint()
-        store = self.generations.open_writer(identity.digest, identity.description)[0]
-        scan = self.files.scan()
-        indexed = {file.key: file.stat for file in store.files()}
-        changed = [key for key, stat in scan.documents.items() if indexed.get(key) != stat]
-        if scan.complete:
-            changed += [key for key in indexed if key not in scan.documents]
-        failed = {letter.key for letter in store.dead_letters()}
-        return [key for key in changed if key not in failed]
-
-    def complete_generation(self) -> bool:
-        """Put the generation under construction in place if it holds everything; True when it did."""
-        identity = self.fingerprint()
-        store = self.generations.open_writer(identity.digest, identity.description)[0]
-        if self.generations.next() is None or self.differences():
-            return False
-        if self.supply.available and store.pending_chunks(1):
-            return False
-        done = self.generations.complete(identity.digest)
-        if done:
-            log.info("generation_completed", agent=self.agent.id, generation=self.generations.current())
-        return done
+        return self.generations.open_writer(identity.digest, identity.description)[0]
 
     # The steps of a document -----------------------------------------------------------------------
 
@@ -461,8 +372,3 @@ def _finished(plan: _Plan, vectors: dict[str, Vector | Refusal], identity: str) 
 def _embedding_identity(store: Store) -> str:
     description = store.meta("identity")
     return str(json.loads(description).get("embedding", NO_VECTORS)) if description else NO_VECTORS
-
-
-def _slices(items: list[_T], size: int) -> Iterator[list[_T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

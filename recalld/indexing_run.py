@@ -19,7 +19,7 @@ from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
-from recalld.wiring import BrokerSide, building_in, indexed_by, open_broker, wanted_fingerprint
+from recalld.wiring import BrokerSide, building_in, fingerprint_of, indexed_by, open_broker
 from schemas.settings import AgentSettings, Settings
 from workers.run import run_workers
 
@@ -81,7 +81,7 @@ def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSid
             from memory.generation_writing import GenerationWriter
             from memory.store.options import StoreOptions
 
-            identity = wanted_fingerprint(settings, agent)
+            identity = fingerprint_of(settings, agent)
             writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
             writer.start_rebuild(identity.digest, identity.description)
             writer.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memory.embedding.selection import choose_provider
-from memory.fingerprint import NO_VECTORS, Fingerprint, fingerprint
+from memory.fingerprint import Fingerprint, wanted_fingerprint
 from memory.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
@@ -51,24 +51,15 @@ def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
     return Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
 
 
-def wanted_fingerprint(settings: Settings, agent: AgentSettings) -> Fingerprint:
-    """The identity that these settings ask for; that of the answering generation while the provider cannot be made."""
+def fingerprint_of(settings: Settings, agent: AgentSettings) -> Fingerprint:
+    """The identity that an agent's index should have."""
     choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
-    if choice.provider is None and choice.error:
-        reader = generations_of(settings, agent).open_reader()
-        if reader is not None:
-            try:
-                digest, description = reader.meta("fingerprint"), reader.meta("identity")
-            finally:
-                reader.close()
-            if digest and description:
-                return Fingerprint(digest, description)
-    return fingerprint(agent, choice.provider.identity if choice.provider else NO_VECTORS)
+    return wanted_fingerprint(agent, choice, generations_of(settings, agent))
 
 
 def indexed_by(settings: Settings) -> Callable[[AgentSettings], StoreReader | None]:
     """For `reconcile`: the generation of an agent that disk has to be compared with."""
-    return lambda agent: generations_of(settings, agent).target_reader(wanted_fingerprint(settings, agent).digest)
+    return lambda agent: generations_of(settings, agent).target_reader(fingerprint_of(settings, agent).digest)
 
 
 def building_in(settings: Settings) -> Callable[[AgentSettings], bool]:

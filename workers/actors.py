@@ -15,7 +15,9 @@ import redis
 import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
+from memory import completing
 from memory.store.errors import StoreCorrupt, StoreFull
+from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, RecalldError, Terminal, Transient
 from workers.healing import set_aside_and_mark
@@ -114,7 +116,9 @@ def _embed(runtime: Runtime, agent: str) -> None:
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
             # The model would compete with the keywords for the processor, and they come first.
             raise dramatiq.Retry("keywords first", delay=500)
-        report = indexer.embed_pending(
+        report = fill_vectors(
+            indexer.target(),
+            indexer.supply,
             seconds=TURN_SECONDS,
             on_ready=lambda count, seconds: runtime.board.record_vectors(agent, count=count, seconds=seconds),
         )
@@ -135,9 +139,9 @@ def _complete(runtime: Runtime, agent: str) -> None:
     with runtime.indexer(agent) as indexer:
         if indexer.generations.next() is None:
             return
-        if indexer.complete_generation():
+        if completing.complete_generation(indexer):
             return
-        lacking = indexer.differences()
+        lacking = completing.differences(indexer)
         pending = runtime.queue.marks.pending(agent)
     if lacking:
         if not pending.documents:

@@ -1,0 +1,83 @@
+"""Give chunks without vectors theirs: those whose provider was slow, away or not there when they were committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memory.embedding.supply import EmbeddingSupply
+from memory.indexing import MAX_CHUNKS_PER_COMMIT
+from memory.store.reader import Vector
+from memory.store.writer import Refusal, Store
+from schemas.documents import Lane
+from schemas.errors import Terminal, Transient
+
+#: Chunks are taken for about so many seconds of work: an interruption costs no more, and progress shows.
+SECONDS_A_ROUND = 4.0
+
+#: Chunks of a round, however slow or fast the provider is.
+FEWEST, MOST = 64, 4 * MAX_CHUNKS_PER_COMMIT
+
+#: A round that takes longer than this is given up; what arrives later is in the cache.
+ROUND_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class FillReport:
+    """What a run did. `left` tells whether chunks still wait; `error` says why it stopped early, None if it did not."""
+
+    ready: int = 0
+    refused: int = 0
+    left: bool = False
+    error: Transient | Terminal | None = None
+
+
+def fill_vectors(
+    store: Store,
+    supply: EmbeddingSupply,
+    *,
+    seconds: float,
+    on_ready: Callable[[int, float], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> FillReport:
+    """Fill in vectors for about `seconds`, the oldest chunks first.
+
+    `on_ready` is told of each round: how many vectors were committed, and how many seconds they took.
+
+    Raises what `memory.store.errors` names when the store cannot be written; earlier rounds stay.
+    """
+    report = FillReport()
+    deadline = clock() + seconds
+    while supply.available and report.error is None and clock() < deadline:
+        begun = clock()
+        committed = _one_round(store, supply, report)
+        if committed == 0:
+            break
+        on_ready(committed, clock() - begun)
+    report.left = bool(store.pending_chunks(1))
+    return report
+
+
+def _one_round(store: Store, supply: EmbeddingSupply, report: FillReport) -> int:
+    """Embed the next chunks and commit what came back; how many that were."""
+    chunks = store.pending_chunks(max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second))))
+    texts = {chunk.text_hash: chunk.text for chunk in chunks}
+    found: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
+    missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in found}
+    if missing:
+        ticket = supply.request(missing, lane=Lane.BACKFILL)
+        try:
+            ticket.wait(ROUND_TIMEOUT_SECONDS)
+            report.error = ticket.error()
+        finally:
+            ticket.cancel()
+        found |= ticket.results()
+    rows = [(chunk.id, (chunk.text_hash, found[chunk.text_hash])) for chunk in chunks if chunk.text_hash in found]
+    committed = 0
+    for start in range(0, len(rows), MAX_CHUNKS_PER_COMMIT):
+        committed += store.write_vectors(dict(rows[start : start + MAX_CHUNKS_PER_COMMIT]))
+    refused = min(committed, sum(isinstance(value, Refusal) for _, (_, value) in rows))
+    report.ready += committed - refused
+    report.refused += refused
+    return committed
