@@ -64,12 +64,16 @@ class DoorbellBroker(RedisBroker):
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
         """Enqueue a message, then ring. A bell that is lost delays the message by `IDLE_SECONDS`."""
         enqueued: dramatiq.Message[Any] = super().enqueue(message, delay=delay)
+        self.ring(enqueued.queue_name)
+        return enqueued
+
+    def ring(self, queue: str) -> None:
+        """Wake a consumer of a queue."""
         with self.client.pipeline(transaction=False) as pipe:
-            key = bell(self.namespace, enqueued.queue_name)
+            key = bell(self.namespace, queue)
             pipe.rpush(key, 1)
             pipe.ltrim(key, -_MAX_BELLS, -1)
             pipe.execute()
-        return enqueued
 
 
 def bell(namespace: str, queue: str) -> str:
@@ -77,7 +81,7 @@ def bell(namespace: str, queue: str) -> str:
     return f"{namespace}:{queue}.bell"
 
 
-def make_broker(client: redis.Redis, keys: Keys) -> dramatiq.Broker:
+def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
     """Return a broker with every queue declared and no actors.
 
     Dramatiq's own retries are off: a job that raises `dramatiq.Retry` is delayed as it says, and actors

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import dramatiq
+import redis
 import structlog
 from dramatiq.worker import Worker
 
@@ -15,7 +17,7 @@ from schemas.errors import RecalldError
 from schemas.settings import Settings
 from workers.actors import declare_actors
 from workers.board import Board
-from workers.broker import make_broker
+from workers.broker import DoorbellBroker, make_broker
 from workers.connection import connect, namespace
 from workers.job_queue import BrokerJobQueue
 from workers.names import VECTORS_QUEUE, Keys
@@ -60,13 +62,7 @@ def run_workers(settings: Settings, stop: threading.Event, *, on_ready: Callable
         on_ready()
     stop.wait()
     log.info("workers_stopping")
-    stoppers = [
-        threading.Thread(target=worker.stop, kwargs={"timeout": int(DRAIN_SECONDS * 1000)}) for worker in workers
-    ]
-    for thread in stoppers:
-        thread.start()
-    for thread in stoppers:
-        thread.join()
+    _stop_workers(broker, workers)
     sweeper.join(timeout=SWEEP_SECONDS)
     runtime.close()
     broker.close()
@@ -81,6 +77,21 @@ def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Wo
     worker.queue_prefetch = threads
     worker.start()
     return worker
+
+
+def _stop_workers(broker: DoorbellBroker, workers: Sequence[Worker]) -> None:
+    """Let running jobs end, all queues at a time; consumers that wait for their bell are woken."""
+    milliseconds = int(DRAIN_SECONDS * 1000)
+    stoppers = [threading.Thread(target=worker.stop, kwargs={"timeout": milliseconds}) for worker in workers]
+    for thread in stoppers:
+        thread.start()
+    while any(thread.is_alive() for thread in stoppers):
+        with suppress(redis.RedisError):
+            for worker in workers:
+                for queue in worker.consumers:
+                    broker.ring(queue)
+        stoppers[0].join(timeout=0.05)
+        stoppers[-1].join(timeout=0.05)
 
 
 def _sweep(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, stop: threading.Event) -> None:
