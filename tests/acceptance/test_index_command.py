@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from schemas.settings import Settings
-from tests.daemon import Daemon, arguments_of, recalld
-from workers.broker_server import BrokerServer
+from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
+from tests.waiting import wait_until
 
 STUB = {"RECALLD_PROVIDER": "stub"}
 
@@ -121,30 +123,42 @@ def test_index_beside_a_daemon_uses_its_workers(home: Path, workspace: Path) -> 
         assert daemon.found("serval", "memory/x.md")
 
 
-def test_without_the_actors_nothing_is_indexed(home: Path, workspace: Path) -> None:
-    """`index` has no way of its own past the queue: with no actor to run, it waits for ever."""
-    import subprocess
-    import sys
-
-    from tests.daemon import REPOSITORY, clean_environment
-
+@pytest.mark.parametrize("command", ["index", "rebuild", "up"])
+def test_without_the_actors_nothing_is_indexed(home: Path, workspace: Path, tmp_path: Path, command: str) -> None:
+    """There is no way into an index past the queue: with no actor to take the message, every command waits for ever."""
     (workspace / "MEMORY.md").write_text("Nobody will index this.\n")
-    for command in (["index"], ["rebuild"]):
-        code = (
-            "import sys, workers.run; workers.run.declare_actors = lambda broker, runtime: None\n"
-            "from recalld.cli import run; sys.exit(run(sys.argv[1:]))"
-        )
+    (tmp_path / "sitecustomize.py").write_text(
+        "import workers.actors\nworkers.actors.declare_actors = lambda broker, runtime: None\n"
+    )
+    environment = {**STUB, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
+    port = ["--port", "0"] if command == "up" else []
+    process = subprocess.Popen(
+        [sys.executable, "-m", "recalld", "--home", str(home), command, "--workspace", str(workspace), *port],
+        cwd=REPOSITORY,
+        env=clean_environment(environment),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: pending(home) == 1, timeout=30, what="the note is marked")
         with pytest.raises(subprocess.TimeoutExpired):
-            subprocess.run(
-                [sys.executable, "-c", code, "--home", str(home), *command, "--workspace", str(workspace)],
-                cwd=REPOSITORY,
-                env=clean_environment(STUB),
-                capture_output=True,
-                timeout=6,
-            )
-        heir = BrokerServer(Settings(home=home))
-        heir.ensure()
-        heir.stop()
+            process.wait(timeout=4)
+        assert pending(home) == 1
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def pending(home: Path) -> int:
+    """Documents that are marked, 0 while no broker runs."""
+    from workers.board import Board
+    from workers.connection import connect, namespace
+    from workers.names import Keys
+
+    settings = Settings(home=home)
+    with connect(settings) as client:
+        found = Board(client, Keys(namespace(settings))).pending("main")
+    return found.documents if found is not None else 0
 
 
 def chunk_ids(home: Path) -> set[tuple[int, str]]:
