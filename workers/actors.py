@@ -20,7 +20,7 @@ from memory.store.errors import StoreCorrupt, StoreFull
 from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, RecalldError, Terminal, Transient
-from workers.healing import set_aside_and_mark
+from workers.healing import DAMAGED_INDEX, set_aside_and_mark
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, VECTORS_QUEUE
 from workers.runtime import Runtime
 
@@ -41,6 +41,10 @@ TERMINAL_PAUSE_SECONDS = 60.0
 #: Seconds between two attempts after an error that nobody foresaw, doubled each time up to the maximum.
 UNFORESEEN_PAUSE_SECONDS = 2.0
 UNFORESEEN_PAUSE_MAX_SECONDS = 300.0
+
+
+#: Troubles of a provider begin with this; its name follows.
+PROVIDER = "provider "
 
 
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
@@ -108,6 +112,9 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
     if report.again is not None:
         raise report.again
     queue.continue_indexing(agent)
+    waiting = marks.waiting(agent)
+    if not waiting.live and not waiting.backfill:
+        runtime.board.resolve(DAMAGED_INDEX, agent=agent)
 
 
 def _embed(runtime: Runtime, agent: str) -> None:
@@ -122,12 +129,14 @@ def _embed(runtime: Runtime, agent: str) -> None:
             seconds=TURN_SECONDS,
             on_ready=lambda count, seconds: runtime.board.record_vectors(agent, count=count, seconds=seconds),
         )
-        provider = indexer.supply.choice.name
         building = indexer.generations.next() is not None
     if report.error is not None:
         raise report.error
     if report.ready or not report.left:
-        runtime.board.resolve(f"provider {provider}", agent=agent)
+        # Also what a provider said that is not used any more.
+        for trouble in runtime.board.troubles(agent):
+            if trouble.part.startswith(PROVIDER):
+                runtime.board.resolve(trouble.part, agent=agent)
     if report.left:
         runtime.queue.request_vectors(agent)
     elif building:
@@ -151,17 +160,37 @@ def _complete(runtime: Runtime, agent: str) -> None:
 
 
 def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable[[str], None]) -> None:
-    """Run a job; turn every way it can fail into a pause and a sentence for status."""
+    """Run a job; turn every way it can fail into a pause and a sentence for status.
+
+    While one message of a kind waits out its pause, others that fail are dropped: they would all do the same.
+    """
     current: Any = CurrentMessage.get_current_message()
     job = str(current.message_id) if current is not None else "direct"
     attempts = int(current.options.get("retries", 0)) if current is not None else 0
+    try:
+        _attempt(runtime, actor, agent, lane, work, job=job, attempts=attempts)
+    except dramatiq.Retry as retry:
+        if runtime.queue.may_retry(actor, agent, lane, job=job, seconds=(retry.delay or 0) / 1000):
+            raise
+
+
+def _attempt(
+    runtime: Runtime,
+    actor: str,
+    agent: str,
+    lane: str,
+    work: Callable[[str], None],
+    *,
+    job: str,
+    attempts: int,
+) -> None:
     part = f"{actor} {lane}" if actor == INDEX_PENDING else actor
     structlog.contextvars.bind_contextvars(agent=agent, job_id=job)
     try:
         if agent not in {known.id for known in runtime.settings.agents}:
             log.warning("unknown_agent", agent=agent)
             return
-        runtime.queue.started(actor, agent, lane)
+        runtime.queue.started(actor, agent, lane, job=job)
         if actor == INDEX_PENDING:
             # A redelivered message finds what its first delivery held.
             runtime.queue.marks.release(agent, job=job, now=time.time())
@@ -180,10 +209,10 @@ def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable
     except (redis.RedisError, BrokerUnavailable) as error:
         raise dramatiq.Retry(f"the broker does not answer: {error}", delay=1000) from error
     except Terminal as error:
-        runtime.board.report(f"provider {_provider(runtime, agent)}", str(error), agent=agent)
+        runtime.board.report(f"{PROVIDER}{_provider(runtime, agent)}", str(error), agent=agent)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
     except Transient as error:
-        name = f"provider {_provider(runtime, agent)}" if actor == EMBED_PENDING else part
+        name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part
         runtime.board.report(name, str(error), agent=agent)
         pause = error.retry_after if error.retry_after is not None else _pause(attempts)
         raise dramatiq.Retry(str(error), delay=int(max(pause, 0.5) * 1000)) from error

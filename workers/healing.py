@@ -15,6 +15,10 @@ from workers.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 
+#: The trouble that is over when everything was indexed again.
+DAMAGED_INDEX = "index file"
+
+
 def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> None:
     """Move the damaged generation out of the way and mark every document of the agent.
 
@@ -23,7 +27,7 @@ def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> Non
     with runtime.indexer(agent) as indexer:
         moved = indexer.generations.set_aside_damaged(suspect=error.generation)
         runtime.board.report(
-            "index file",
+            DAMAGED_INDEX,
             f"the index was damaged ({error}) and was set aside ({', '.join(path.name for path in moved)}); "
             "it is being rebuilt from the files and the cache",
             agent=agent,

@@ -74,9 +74,24 @@ class BrokerJobQueue:
             return None
         return f"{value.decode() if value else ''} {run}"
 
-    def started(self, actor: str, agent: str, lane: str) -> None:
+    def started(self, actor: str, agent: str, lane: str, *, job: str | None = None) -> None:
         """Said by a job as it begins: whatever is marked from now on needs a new message."""
         self._client.delete(self._keys.queued(actor, agent, lane))
+        retrying = self._keys.retrying(actor, agent, lane)
+        owner = self._client.get(retrying)
+        if owner is not None and owner.decode() == job:
+            self._client.delete(retrying)
+
+    def may_retry(self, actor: str, agent: str, lane: str, *, job: str, seconds: float) -> bool:
+        """Whether a job that failed should be delivered again in so many seconds: not if another one will be."""
+        key = self._keys.retrying(actor, agent, lane)
+        try:
+            if self._client.set(key, job, nx=True, ex=int(seconds) + 30):
+                return True
+            owner = self._client.get(key)
+        except redis.RedisError:
+            return True
+        return owner is None or owner.decode() == job
 
     def sweep(self) -> int:
         """Put right what died half-way: flags without a message, documents held by jobs that are gone.
@@ -103,13 +118,20 @@ class BrokerJobQueue:
     def _queue_once(self, actor: str, queue: str, agent: str, lane: str) -> None:
         flag = self._keys.queued(actor, agent, lane)
         # The flag ends by itself, so that a lost message delays its work and never strands it.
-        if self._client.set(flag, f"{time.time():.3f}", nx=True, ex=3600):
-            arguments = (agent, lane) if actor == INDEX_PENDING else (agent,)
-            self._broker.enqueue(message(actor, queue, *arguments))
+        fresh = f"{time.time():.3f}"
+        arguments = (agent, lane) if actor == INDEX_PENDING else (agent,)
+        if not self._client.set(flag, fresh, nx=True, ex=3600):
+            # The sweeper looks after marks; nobody else would notice that one of the other messages was lost.
+            if actor == INDEX_PENDING or not self._doubtful(actor, agent, lane, after=60.0):
+                return
+            if (actor, *arguments) in self._living()[1]:
+                return
+            self._client.set(flag, fresh, ex=3600)
+        self._broker.enqueue(message(actor, queue, *arguments))
 
-    def _doubtful(self, actor: str, agent: str, lane: str) -> bool:
+    def _doubtful(self, actor: str, agent: str, lane: str, *, after: float | None = None) -> bool:
         since = self._client.get(self._keys.queued(actor, agent, lane))
-        return since is None or time.time() - float(since) > DOUBT_AFTER_SECONDS
+        return since is None or time.time() - float(since) > (DOUBT_AFTER_SECONDS if after is None else after)
 
     def _living(self) -> tuple[set[str], set[tuple[str, ...]]]:
         """Ids of all jobs in the broker, and (actor, agent, lane) of their messages."""

@@ -45,6 +45,10 @@ class Keys:
         """String: set while a message of this actor for this agent waits in a queue."""
         return f"{self.prefix}:queued:{actor}:{agent}:{lane}"
 
+    def retrying(self, actor: str, agent: str, lane: str) -> str:
+        """String: the job of this kind that will be delivered again after a pause."""
+        return f"{self.prefix}:retrying:{actor}:{agent}:{lane}"
+
     def progress(self, agent: str) -> str:
         """Hash: rate and time of the vectors that came in."""
         return f"{self.prefix}:progress:{agent}"

@@ -151,6 +151,7 @@ def test_a_damaged_index_is_set_aside_and_everything_is_found_again(daemon: Daem
     wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"), timeout=40)
     wait_until(lambda: daemon.found("capybara", "memory/new.md"), timeout=40)
     assert list(folder.glob("*corrupt*"))
+    wait_until(lambda: daemon.status()["ok"], timeout=20, what="the trouble is over")
 
 
 def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daemon) -> None:

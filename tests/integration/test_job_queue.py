@@ -157,3 +157,26 @@ def test_a_damaged_broker_file_is_set_aside(settings: Settings, broker_server: B
         assert list((settings.home / "broker").glob("damaged-*"))
     finally:
         again.stop()
+
+
+def test_of_several_failing_messages_one_is_delivered_again(queue: BrokerJobQueue) -> None:
+    assert queue.may_retry(INDEX_PENDING, "main", "live", job="first", seconds=5)
+    assert not queue.may_retry(INDEX_PENDING, "main", "live", job="second", seconds=5)
+    assert queue.may_retry(INDEX_PENDING, "main", "backfill", job="second", seconds=5)
+    queue.started(INDEX_PENDING, "main", "live", job="second")
+    assert not queue.may_retry(INDEX_PENDING, "main", "live", job="second", seconds=5), "the first still will be"
+    queue.started(INDEX_PENDING, "main", "live", job="first")
+    assert queue.may_retry(INDEX_PENDING, "main", "live", job="second", seconds=5)
+
+
+def test_a_lost_request_for_vectors_is_made_again(queue: BrokerJobQueue, client: redis.Redis, keys: Keys) -> None:
+    queue.request_vectors("main")
+    queue.request_vectors("main")
+    assert len(messages(client, keys, "vectors")) == 1
+    client.delete(keys.messages("vectors"), f"{keys.dramatiq}:vectors")
+    client.set(keys.queued("embed_pending", "main", "vectors"), f"{time.time() - 61:.3f}")
+    queue.request_vectors("main")
+    assert len(messages(client, keys, "vectors")) == 1
+    client.set(keys.queued("embed_pending", "main", "vectors"), f"{time.time() - 61:.3f}")
+    queue.request_vectors("main")
+    assert len(messages(client, keys, "vectors")) == 1, "the message is alive"
