@@ -1,0 +1,156 @@
+"""What the parts say about themselves, on a real Valkey and without one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from schemas.documents import DocumentKey, Lane
+from schemas.ports import VectorProgress
+from schemas.settings import Settings
+from workers import board as board_module
+from workers.board import Board
+from workers.connection import connect
+from workers.marks import PendingMarks
+from workers.names import Keys
+
+
+@pytest.fixture
+def board(client: redis.Redis, keys: Keys) -> Board:
+    return Board(client, keys)
+
+
+def histogram(client: redis.Redis, keys: Keys) -> dict[str, float]:
+    return {name.decode(): float(value) for name, value in client.hgetall(keys.freshness()).items()}
+
+
+def at(monkeypatch: pytest.MonkeyPatch, moment: float) -> None:
+    monkeypatch.setattr(board_module.time, "time", lambda: moment)
+
+
+def test_a_trouble_is_said_until_it_is_over(board: Board) -> None:
+    board.report("store", "the disk is full", agent="main")
+    [trouble] = board.troubles("main")
+    assert (trouble.part, trouble.message) == ("store", "the disk is full")
+    assert trouble.since == pytest.approx(time.time(), abs=5)
+    board.resolve("store", agent="main")
+    assert board.troubles("main") == []
+
+
+def test_another_process_sees_the_trouble_and_can_end_it(board: Board, settings: Settings, keys: Keys) -> None:
+    board.report("store", "the disk is full", agent="main")
+    with connect(settings) as other_client:
+        other = Board(other_client, keys)
+        assert [trouble.message for trouble in other.troubles("main")] == ["the disk is full"]
+        other.resolve("store", agent="main")
+    assert board.troubles("main") == []
+
+
+def test_a_trouble_began_when_it_was_first_said(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    at(monkeypatch, 1000.0)
+    board.report("store", "the disk is full", agent="main")
+    at(monkeypatch, 2000.0)
+    board.report("store", "the disk is still full", agent="main")
+    [trouble] = board.troubles("main")
+    assert (trouble.message, trouble.since) == ("the disk is still full", 1000.0)
+
+
+def test_a_trouble_that_comes_back_begins_anew(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    at(monkeypatch, 1000.0)
+    board.report("store", "the disk is full", agent="main")
+    board.resolve("store", agent="main")
+    at(monkeypatch, 2000.0)
+    board.report("store", "the disk is full", agent="main")
+    assert board.troubles("main")[0].since == 2000.0
+
+
+def test_an_agent_is_told_its_own_troubles_and_those_of_all_the_newest_first(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for moment, (part, agent) in enumerate([("old", "main"), ("shared", "*"), ("strange", "other"), ("new", "main")]):
+        at(monkeypatch, 1000.0 + moment)
+        board.report(part, f"{part} is not well", agent=agent)
+    assert [trouble.part for trouble in board.troubles("main")] == ["new", "shared", "old"]
+    assert [trouble.part for trouble in board.troubles("other")] == ["strange", "shared"]
+
+
+def test_ending_one_trouble_leaves_the_others(board: Board) -> None:
+    board.report("store", "the disk is full", agent="main")
+    board.report("store", "the disk is full", agent="other")
+    board.report("watch", "polling", agent="main")
+    board.resolve("store", agent="main")
+    assert [trouble.part for trouble in board.troubles("main")] == ["watch"]
+    assert [trouble.part for trouble in board.troubles("other")] == ["store"]
+
+
+def test_ending_what_never_began_is_nothing(board: Board) -> None:
+    board.resolve("store", agent="main")
+    assert board.troubles("main") == []
+
+
+def test_times_to_searchable_are_counted_below_the_bound_they_reach(
+    board: Board, client: redis.Redis, keys: Keys
+) -> None:
+    board.record_freshness([0.05, 0.1, 0.11, 2.5, 1800.0, 5000.0])
+    found = histogram(client, keys)
+    assert found.pop("sum") == pytest.approx(0.05 + 0.1 + 0.11 + 2.5 + 1800 + 5000)
+    assert found == {"0.1": 2, "0.25": 1, "3.0": 1, "1800.0": 1, "inf": 1}
+    board.record_freshness([0.05])
+    assert histogram(client, keys)["0.1"] == 3
+
+
+def test_a_clock_that_went_back_takes_nothing_off_the_sum(board: Board, client: redis.Redis, keys: Keys) -> None:
+    board.record_freshness([-3.0])
+    assert histogram(client, keys) == {"0.1": 1, "sum": 0}
+
+
+def test_nothing_measured_is_nothing_written(board: Board, client: redis.Redis, keys: Keys) -> None:
+    board.record_freshness([])
+    assert histogram(client, keys) == {}
+
+
+def test_the_rate_begins_with_the_first_measurement_and_follows_the_later_ones(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert board.vector_progress("main") == VectorProgress()
+    at(monkeypatch, 1000.0)
+    board.record_vectors("main", count=100, seconds=1.0)
+    assert board.vector_progress("main") == VectorProgress(100.0, 1000.0)
+    at(monkeypatch, 1001.0)
+    board.record_vectors("main", count=400, seconds=2.0)
+    progress = board.vector_progress("main")
+    assert 100 < progress.rate < 200, "one measurement does not throw the rate over"
+    assert progress.at == 1001.0
+    for _ in range(30):
+        board.record_vectors("main", count=400, seconds=2.0)
+    assert board.vector_progress("main").rate == pytest.approx(200, rel=0.01)
+    assert board.vector_progress("other") == VectorProgress()
+
+
+def test_a_round_that_took_no_time_has_a_rate_nevertheless(board: Board) -> None:
+    board.record_vectors("main", count=5, seconds=0.0)
+    assert board.vector_progress("main").rate == 5000.0
+
+
+def test_the_board_tells_how_far_an_agent_is_behind(board: Board, client: redis.Redis, keys: Keys) -> None:
+    marks = PendingMarks(client, keys)
+    for moment, name in ((50.0, "a"), (60.0, "b")):
+        marks.mark("main", [DocumentKey("memory", f"memory/{name}.md")], lane=Lane.LIVE, now=moment)
+    marks.claim("main", lane=Lane.LIVE, job="j", limit=1)
+    pending = board.pending("main")
+    assert pending is not None
+    assert (pending.documents, pending.running, pending.oldest_at) == (2, 1, 50.0)
+
+
+def test_an_absent_broker_is_an_answer_and_never_an_error(settings: Settings, keys: Keys) -> None:
+    with connect(settings) as nobody:
+        board = Board(nobody, keys)
+        board.report("store", "the disk is full", agent="main")
+        board.resolve("store", agent="main")
+        board.record_freshness([1.0])
+        board.record_vectors("main", count=1, seconds=1.0)
+        assert board.pending("main") is None
+        assert board.vector_progress("main") == VectorProgress()
+        assert list(board.troubles("main")) == []
