@@ -1,0 +1,294 @@
+"""Workers on a real Valkey and real SQLite: what becomes of marks, and who goes first."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dramatiq
+import pytest
+import structlog
+
+from memory.agent_files import AgentFiles, SourceText
+from recalld.configuration import load
+from schemas.documents import DocumentKey, Lane
+from schemas.settings import Settings
+from tests.daemon import REPOSITORY, clean_environment
+from tests.embedding_server import EmbeddingServer
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers import actors
+from workers.broker import DoorbellBroker
+from workers.broker_server import BrokerServer
+from workers.marks import Waiting
+from workers.names import INDEX_PENDING
+
+#: The marks when nothing waits and nothing runs.
+AT_REST = Waiting(live=0, backfill=0, running=0)
+
+OnRead = Callable[[AgentFiles, DocumentKey], None]
+
+
+@pytest.fixture
+def one_thread(settings: Settings, workspace: Path) -> Settings:
+    """Two agents, and one job of a queue at a time."""
+    other = workspace.parent / "other"
+    other.mkdir()
+    return Settings.model_validate(
+        {
+            "home": settings.home,
+            "workers": {"threads": 1},
+            "agents": [
+                {"id": "main", "workspace": workspace, "provider": "stub"},
+                {"id": "other", "workspace": other, "provider": "stub"},
+            ],
+        }
+    )
+
+
+@pytest.fixture
+def on_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[OnRead], None]:
+    """Have something done whenever a worker reads a document."""
+    read = AgentFiles.read
+
+    def watch(look: OnRead) -> None:
+        def reading(files: AgentFiles, key: DocumentKey) -> SourceText:
+            look(files, key)
+            return read(files, key)
+
+        monkeypatch.setattr(AgentFiles, "read", reading)
+
+    return watch
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The actors of all messages that are enqueued."""
+    actors_named: list[str] = []
+    enqueue = DoorbellBroker.enqueue
+
+    def counted(broker: DoorbellBroker, message: dramatiq.Message[Any], *, delay: int | None = None) -> Any:
+        actors_named.append(message.actor_name)
+        return enqueue(broker, message, delay=delay)
+
+    monkeypatch.setattr(DoorbellBroker, "enqueue", counted)
+    return actors_named
+
+
+class Gate:
+    """Holds whoever passes until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def pass_through(self) -> None:
+        self.reached.set()
+        assert self.open.wait(20)
+
+
+def test_a_marked_document_is_indexed_and_its_mark_is_over(settings: Settings, broker_server: BrokerServer) -> None:
+    with Workers(settings) as workers:
+        workers.write("memory/a.md", "# Note\n\nThe heron stands in the reeds.\n")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+        assert workers.finds("heron")
+        assert workers.waiting() == AT_REST
+        assert workers.queue.marks.agents() == []
+        histogram = workers.client.hgetall(workers.keys.freshness())
+        assert sum(int(count) for bound, count in histogram.items() if bound != b"sum") == 1
+
+
+def test_a_deleted_document_is_forgotten_and_its_mark_is_over(settings: Settings, broker_server: BrokerServer) -> None:
+    with Workers(settings) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+        (settings.agent("main").workspace / "memory" / "a.md").unlink()
+        workers.mark("memory/a.md")
+        wait_until(workers.settled)
+        assert workers.counts().files == 0
+        assert not workers.finds("heron")
+
+
+def test_marks_that_were_made_while_no_worker_ran_are_worked_off(
+    settings: Settings, broker_server: BrokerServer
+) -> None:
+    workers = Workers(settings)
+    workers.write("memory/a.md", "The heron stands in the reeds.")
+    workers.mark("memory/a.md", lane=Lane.BACKFILL)
+    assert workers.waiting().backfill == 1
+    with workers:
+        wait_until(workers.complete)
+        assert workers.finds("heron")
+
+
+def test_any_number_of_marks_during_a_job_cost_one_more_message_and_one_more_read(
+    one_thread: Settings, broker_server: BrokerServer, on_read: Callable[[OnRead], None], sent: list[str]
+) -> None:
+    gate, reads = Gate(), Counter[str]()
+
+    def look(_files: AgentFiles, key: DocumentKey) -> None:
+        reads[key.path] += 1
+        gate.pass_through()
+
+    on_read(look)
+    with Workers(one_thread) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        assert gate.reached.wait(10)
+        for number in range(25):
+            workers.write("memory/a.md", f"The kestrel hovers, {number}.")
+            workers.mark("memory/a.md")
+        gate.open.set()
+        wait_until(workers.complete)
+        assert workers.finds("kestrel")
+        assert workers.finds("24")
+        assert reads["memory/a.md"] <= 2
+        # The first job's, the one of the marks during it, and that of the document which waited once more.
+        assert sent.count(INDEX_PENDING) <= 3
+
+
+def test_a_live_change_overtakes_a_long_backfill(
+    one_thread: Settings, broker_server: BrokerServer, on_read: Callable[[OnRead], None]
+) -> None:
+    gate = Gate()
+    on_read(lambda _files, key: gate.pass_through() if "old" in key.path else None)
+    with Workers(one_thread) as workers:
+        old = [f"memory/old-{number}.md" for number in range(20)]
+        for path in old:
+            workers.write(path, f"Long ago, {path}.")
+        workers.mark(*old, lane=Lane.BACKFILL)
+        assert gate.reached.wait(10)
+        workers.write("memory/new.md", "The heron stands in the reeds.")
+        workers.mark("memory/new.md")
+        wait_until(lambda: workers.finds("heron"))
+        assert not gate.open.is_set()
+        assert workers.queue.marks.pending("main").documents >= len(old)
+        gate.open.set()
+        wait_until(workers.complete)
+        assert workers.counts().files == 21
+
+
+def test_two_agents_take_turns(
+    one_thread: Settings,
+    broker_server: BrokerServer,
+    on_read: Callable[[OnRead], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    on_read(lambda files, key: order.append("noisy" if "noisy" in key.path else "quiet"))
+    # A clock that ticks at each look makes a turn as long as one claim.
+    ticks = iter(range(1_000_000))
+    monkeypatch.setattr(actors, "time", SimpleNamespace(time=time.time, monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(actors, "TURN_SECONDS", 1.5)
+    monkeypatch.setattr(actors, "CLAIM", 4)
+    workers = Workers(one_thread)
+    noisy = [f"memory/noisy-{number}.md" for number in range(20)]
+    for path in noisy:
+        workers.write(path, path)
+    workers.mark(*noisy, lane=Lane.BACKFILL)
+    quiet = [f"memory/quiet-{number}.md" for number in range(6)]
+    for path in quiet:
+        workers.write(path, path, agent="other")
+    workers.mark(*quiet, agent="other", lane=Lane.BACKFILL)
+    with workers:
+        wait_until(lambda: workers.settled() and workers.settled("other"))
+    assert order == ["noisy"] * 4 + ["quiet"] * 4 + ["noisy"] * 4 + ["quiet"] * 2 + ["noisy"] * 12
+
+
+def test_a_message_for_an_agent_that_nobody_knows_is_dropped_and_said(
+    settings: Settings, broker_server: BrokerServer
+) -> None:
+    with structlog.testing.capture_logs() as logs, Workers(settings) as workers:
+        workers.mark("memory/a.md", agent="stranger")
+        wait_until(lambda: any(entry["event"] == "unknown_agent" for entry in logs))
+        wait_until(lambda: not workers.client.hlen(workers.keys.messages("live")))
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+    [said] = [entry for entry in logs if entry["event"] == "unknown_agent"]
+    assert said["agent"] == "stranger"
+    assert not (settings.indexes_path / "stranger").exists()
+
+
+def test_workers_that_are_stopped_while_busy_finish_what_they_took_and_leave_the_rest_waiting(
+    settings: Settings,
+    broker_server: BrokerServer,
+    on_read: Callable[[OnRead], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, reads = Gate(), Counter[str]()
+
+    def look(_files: AgentFiles, key: DocumentKey) -> None:
+        reads[key.path] += 1
+        gate.pass_through()
+
+    on_read(look)
+    monkeypatch.setattr(actors, "CLAIM", 8)
+    with Workers(settings) as workers:
+        paths = [f"memory/{number}.md" for number in range(40)]
+        for path in paths:
+            workers.write(path, f"Note {path}.")
+        workers.mark(*paths)
+        assert gate.reached.wait(10)
+        with monkeypatch.context() as patch:
+            patch.setattr(actors, "TURN_SECONDS", 0.0)
+            workers.asked_to_stop.set()
+            gate.open.set()
+            workers.stop()
+        left = workers.waiting()
+        assert (left.live, left.running) == (32, 0)
+        assert workers.counts().files == 8
+        workers.start()
+        wait_until(workers.complete)
+        assert workers.counts().files == 40
+    assert reads == Counter(dict.fromkeys(paths, 1)), "nothing was lost and nothing was done twice"
+
+
+def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_another_one(
+    home: Path, workspace: Path, broker_server: BrokerServer
+) -> None:
+    with EmbeddingServer() as server:
+        config = home.parent / "recalld.toml"
+        config.write_text(
+            f'provider = "openai"\n[remote]\nbase_url = "{server.url}"\napi_key = "k"\n'
+            f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n'
+        )
+        settings = load(config=str(config), home=str(home), environment=clean_environment()).settings
+        workers = Workers(settings)
+        paths = [f"memory/{number}.md" for number in range(30)]
+        for path in paths:
+            workers.write(path, f"Note {path}.")
+        server.open.clear()
+        workers.mark(*paths)
+        with (home.parent / "work.log").open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "recalld", "--home", str(home), "--config", str(config), "work"],
+                cwd=REPOSITORY,
+                env=clean_environment(),
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            wait_until(lambda: server.in_flight and workers.waiting().running, timeout=20)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(10)
+        killed = time.monotonic()
+        assert workers.waiting().running, "the dead worker holds its documents"
+        server.open.set()
+        with workers:
+            wait_until(workers.complete, timeout=25)
+            assert time.monotonic() - killed < 25
+            assert workers.counts().files == 30
+            assert workers.waiting() == AT_REST
+            assert workers.troubles() == {}

@@ -1,0 +1,109 @@
+"""Workers in a thread of this process, and a look at what they did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from memory.generations import Generations
+from memory.store.options import StoreOptions
+from memory.store.reader import IndexCounts, StoreReader
+from schemas.documents import DocumentKey, Lane
+from schemas.settings import Settings
+from workers.board import Board
+from workers.connection import connect, namespace
+from workers.job_queue import BrokerJobQueue
+from workers.marks import Waiting
+from workers.names import Keys
+from workers.run import run_workers
+
+
+def key(path: str) -> DocumentKey:
+    """A document of the memory folder."""
+    return DocumentKey("memory", path)
+
+
+class Workers:
+    """`run_workers` while used as a context manager; `start` and `stop` it again as often as needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.client = connect(settings)
+        self.keys = Keys(namespace(settings))
+        self.queue = BrokerJobQueue(self.client, self.keys)
+        self.board = Board(self.client, self.keys)
+        self.asked_to_stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.client.close()
+
+    def start(self) -> None:
+        """Start them and wait until they say that they are ready."""
+        self.asked_to_stop.clear()
+        ready = threading.Event()
+        self._thread = threading.Thread(
+            target=run_workers, args=(self.settings, self.asked_to_stop), kwargs={"on_ready": ready.set}
+        )
+        self._thread.start()
+        assert ready.wait(10)
+
+    def stop(self) -> None:
+        """Ask them to stop and wait until they have."""
+        self.asked_to_stop.set()
+        if self._thread is not None:
+            self._thread.join(30)
+            assert not self._thread.is_alive()
+
+    def write(self, path: str, text: str, *, agent: str = "main") -> None:
+        """Write a note of an agent's workspace."""
+        file = self.settings.agent(agent).workspace / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def mark(self, *paths: str, agent: str = "main", lane: Lane = Lane.LIVE) -> None:
+        """Say that documents changed."""
+        self.queue.mark_changed(agent, [key(path) for path in paths], lane=lane)
+
+    def waiting(self, agent: str = "main") -> Waiting:
+        return self.queue.marks.waiting(agent)
+
+    def settled(self, agent: str = "main") -> bool:
+        """Whether every mark is over."""
+        return self.queue.marks.pending(agent).documents == 0
+
+    def troubles(self, agent: str = "main") -> dict[str, str]:
+        """Part -> message."""
+        return {trouble.part: trouble.message for trouble in self.board.troubles(agent)}
+
+    def counts(self, agent: str = "main") -> IndexCounts:
+        with self.reading(agent) as reader:
+            return reader.counts() if reader is not None else IndexCounts()
+
+    def finds(self, word: str, agent: str = "main") -> bool:
+        """Whether a keyword search finds the word."""
+        with self.reading(agent) as reader:
+            return reader is not None and bool(reader.search_text(word, 5))
+
+    def complete(self, agent: str = "main") -> bool:
+        """Whether every mark is over and every chunk has its vector."""
+        counts = self.counts(agent)
+        return self.settled(agent) and counts.vectors_pending == 0 and counts.vectors_ready == counts.chunks > 0
+
+    @contextmanager
+    def reading(self, agent: str) -> Iterator[StoreReader | None]:
+        """The generation that answers, None when there is none."""
+        generations = Generations(self.settings.indexes_path / agent, StoreOptions.of(self.settings.store))
+        reader = generations.open_reader()
+        try:
+            yield reader
+        finally:
+            if reader is not None:
+                reader.close()
