@@ -1,0 +1,230 @@
+"""Workers whose provider, disk or index fails them: said on the board, nothing lost, and it goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import dramatiq
+import pytest
+
+from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding.gate import Gate
+from memory.indexing import Indexer
+from memory.store.errors import StoreFull
+from memory.store.sqlite_writer import SqliteStore
+from schemas.documents import DocumentKey
+from schemas.settings import Settings
+from tests.embedding_server import EmbeddingServer, Failure
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers.board import Board
+from workers.broker import DoorbellBroker
+from workers.broker_server import BrokerServer
+from workers.marks import Waiting
+from workers.names import EMBED_PENDING, INDEX_PENDING
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as running:
+        yield running
+
+
+@pytest.fixture
+def remote(settings: Settings, server: EmbeddingServer) -> Settings:
+    """One agent whose vectors come from the server."""
+    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
+    return Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """What messages were to wait before they come back: (actor, seconds). They wait a tenth of a second."""
+    asked: list[tuple[str, float]] = []
+    enqueue = DoorbellBroker.enqueue
+
+    def soon(broker: DoorbellBroker, message: dramatiq.Message[Any], *, delay: int | None = None) -> Any:
+        if delay is not None:
+            asked.append((message.actor_name, delay / 1000))
+            delay = min(delay, 100)
+        return enqueue(broker, message, delay=delay)
+
+    monkeypatch.setattr(DoorbellBroker, "enqueue", soon)
+    return asked
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Every trouble that was reported, also those that are over: (part, message)."""
+    told: list[tuple[str, str]] = []
+    report = Board.report
+
+    def listened(board: Board, part: str, message: str, *, agent: str = "*") -> None:
+        told.append((part, message))
+        report(board, part, message, agent=agent)
+
+    monkeypatch.setattr(Board, "report", listened)
+    return told
+
+
+def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_is_accepted(
+    remote: Settings,
+    broker_server: BrokerServer,
+    server: EmbeddingServer,
+    pauses: list[tuple[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(Gate.__init__.__kwdefaults__, "probe_seconds", 0.2)
+    server.fail_next(Failure(status=401, message="Incorrect API key: a-secret-key"), times=10_000)
+    with Workers(remote) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        trouble = wait_until(workers.troubles)
+        assert list(trouble) == ["provider openai"]
+        assert trouble["provider openai"].startswith("openai refused the key (HTTP 401): check ")
+        assert "a-secret-key" not in trouble["provider openai"]
+        assert workers.settled()
+        assert workers.finds("heron")
+        counts = workers.counts()
+        assert (counts.vectors_ready, counts.vectors_pending) == (0, 1)
+        wait_until(lambda: pauses)
+        assert set(pauses) == {(EMBED_PENDING, 60.0)}
+        server.recover()
+        wait_until(workers.complete)
+        wait_until(lambda: not workers.troubles())
+
+
+def test_edits_while_the_provider_refuses_wait_as_one_message(
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer
+) -> None:
+    server.fail_next(Failure(status=401), times=10_000)
+    with Workers(remote) as workers:
+        for number in range(6):
+            workers.write(f"memory/{number}.md", f"Note number {number}.")
+            workers.mark(f"memory/{number}.md")
+            wait_until(workers.settled)
+        wait_until(lambda: not workers.client.hlen(workers.keys.messages("vectors")))
+        wait_until(lambda: workers.client.hlen(workers.keys.delayed_messages("vectors")))
+        assert workers.client.hlen(workers.keys.delayed_messages("vectors")) == 1
+        assert workers.counts().vectors_pending == 6
+
+
+def test_a_provider_that_asks_for_time_gets_it(
+    remote: Settings,
+    broker_server: BrokerServer,
+    server: EmbeddingServer,
+    pauses: list[tuple[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(EmbeddingBatcher.__init__.__kwdefaults__, "patience_seconds", 0.3)
+    server.fail_next(Failure(status=429, headers={"Retry-After": "1.5"}))
+    with Workers(remote) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        trouble = wait_until(workers.troubles)
+        assert list(trouble) == ["provider openai"]
+        assert workers.finds("heron")
+        assert workers.counts().vectors_pending == 1
+        wait_until(workers.complete)
+        wait_until(lambda: not workers.troubles())
+    first, second = server.log
+    assert second.started - first.started >= 1.5
+    assert {actor for actor, _ in pauses} == {EMBED_PENDING}
+    assert all(0.5 <= seconds <= 1.5 for _, seconds in pauses), "what is left of the time that was asked for"
+
+
+def test_an_error_that_nobody_foresaw_is_said_and_tried_again_ever_more_rarely_until_its_cause_is_gone(
+    settings: Settings,
+    broker_server: BrokerServer,
+    pauses: list[tuple[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = threading.Event()
+    broken.set()
+    index = Indexer.index
+
+    def index_unless_broken(indexer: Indexer, keys: Iterable[DocumentKey], **options: Any) -> Any:
+        if broken.is_set():
+            assert next(iter(keys))
+            raise ZeroDivisionError("the moon is full")
+        return index(indexer, keys, **options)
+
+    monkeypatch.setattr(Indexer, "index", index_unless_broken)
+    with Workers(settings) as workers:
+        paths = [f"memory/{number}.md" for number in range(3)]
+        for path in paths:
+            workers.write(path, f"The heron of {path}.")
+        workers.mark(*paths)
+        wait_until(lambda: len(pauses) >= 3)
+        assert pauses[:3] == [(INDEX_PENDING, 2.0), (INDEX_PENDING, 4.0), (INDEX_PENDING, 8.0)]
+        assert workers.troubles() == {"index_pending live": "unexpected ZeroDivisionError: the moon is full"}
+        wait_until(lambda: workers.waiting() == Waiting(live=3, backfill=0, running=0))
+        assert workers.counts().files == 0
+        broken.clear()
+        wait_until(workers.complete)
+        assert workers.counts().files == 3
+        wait_until(lambda: not workers.troubles())
+
+
+def test_a_full_disk_is_said_and_indexing_goes_on_when_there_is_room(
+    settings: Settings,
+    broker_server: BrokerServer,
+    pauses: list[tuple[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = threading.Event()
+    full.set()
+    write = SqliteStore.write
+
+    def write_unless_full(store: SqliteStore, changes: Any) -> Any:
+        if full.is_set():
+            raise StoreFull("no space left; free some and indexing goes on")
+        return write(store, changes)
+
+    monkeypatch.setattr(SqliteStore, "write", write_unless_full)
+    with Workers(settings) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(lambda: pauses)
+        assert pauses[0] == (INDEX_PENDING, 10.0)
+        assert workers.troubles() == {"store": "no space left; free some and indexing goes on"}
+        assert not workers.settled()
+        full.clear()
+        wait_until(workers.complete)
+        assert workers.finds("heron")
+        wait_until(lambda: not workers.troubles())
+
+
+def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provider_again(
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, said: list[tuple[str, str]]
+) -> None:
+    with Workers(remote) as workers:
+        paths = [f"memory/{number}.md" for number in range(12)]
+        for path in paths:
+            workers.write(path, f"The heron of {path}.")
+        workers.mark(*paths)
+        wait_until(workers.complete)
+        workers.stop()
+        before, paid = workers.counts(), server.requests
+        folder = remote.indexes_path / "main"
+        [file] = folder.glob("*.sqlite")
+        with file.open("r+b") as damaged:
+            damaged.seek(4096)
+            damaged.write(b"\xff" * (file.stat().st_size - 4096))
+        workers.start()
+        workers.mark(paths[0])
+        wait_until(lambda: any(part == "index file" for part, _ in said))
+        [aside] = {path for path in folder.glob("*.corrupt-*") if not path.name.endswith(("-wal", "-shm"))}
+        wait_until(lambda: not workers.troubles())
+        wait_until(workers.complete)
+        after = workers.counts()
+        assert (after.files, after.chunks, after.vectors_ready) == (12, before.chunks, before.vectors_ready)
+        assert workers.finds("heron")
+        assert server.requests == paid, "the cache had them all"
+    assert aside.name.startswith(file.name)
+    [message] = {message for part, message in said if part == "index file"}
+    assert aside.name in message
+    assert "is being rebuilt" in message
