@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from schemas.errors import UserError
+
+#: Seconds for which a lock that is taken is tried again: whoever only asks holds it for a moment, too.
+_PATIENCE_SECONDS = 0.2
 
 
 def daemon_pid(home: Path) -> int | None:
@@ -41,9 +47,7 @@ def only_daemon(home: Path) -> Iterator[None]:
             f"cannot write {path.parent}: {error.strerror}; choose another folder with --home or RECALLD_HOME"
         ) from None
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _lock(handle):
             pid = _pid(path.read_text(encoding="ascii", errors="replace"))
             raise UserError(
                 f"recalld already runs for {home}"
@@ -54,6 +58,20 @@ def only_daemon(home: Path) -> Iterator[None]:
         handle.write(str(os.getpid()))
         handle.flush()
         yield
+
+
+def _lock(handle: IO[str]) -> bool:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    tick = threading.Event()
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            tick.wait(0.01)
+        else:
+            return True
 
 
 def _pid(text: str) -> int | None:

@@ -54,13 +54,15 @@ class Runtime:
         finally:
             with self._lock:
                 entry.users -= 1
+                if entry.users == 0 and self._indexers.get(agent_id) is not entry:
+                    entry.indexer.generations.close()  # it was forgotten meanwhile
                 self._close_idle(keep=MAX_OPEN_AGENTS)
 
     def forget(self, agent_id: str) -> None:
         """Close an agent's index as soon as nobody uses it, so that the next job opens it anew."""
         with self._lock:
             entry = self._indexers.pop(agent_id, None)
-            if entry is not None:
+            if entry is not None and entry.users == 0:
                 entry.indexer.generations.close()
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -68,6 +69,29 @@ def test_a_longer_number_of_the_last_daemon_does_not_shine_through(home: Path) -
     (home / "run" / "up.lock").write_text("99999999999999")
     with only_daemon(home):
         assert (home / "run" / "up.lock").read_text() == str(os.getpid())
+
+
+def test_somebody_who_only_asks_does_not_keep_a_daemon_from_starting(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "run").mkdir(parents=True)
+    flock = fcntl.flock
+    with (home / "run" / "up.lock").open("w+") as asking:
+        flock(asking, fcntl.LOCK_SH)
+        refused: list[OSError] = []
+
+        def watched(handle: IO[str], how: int) -> None:
+            try:
+                flock(handle, how)
+            except OSError as error:
+                refused.append(error)
+                flock(asking, fcntl.LOCK_UN)
+                raise
+
+        monkeypatch.setattr(fcntl, "flock", watched)
+        with only_daemon(home):
+            assert len(refused) == 1
+            assert daemon_pid(home) == os.getpid()
 
 
 def test_a_lock_without_a_number_is_still_a_lock(home: Path) -> None:

@@ -1,0 +1,72 @@
+"""What a worker process holds open, and when it lets go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from schemas.settings import Settings
+from workers import runtime as runtime_module
+from workers.runtime import Runtime
+
+
+@pytest.fixture
+def runtime(settings: Settings) -> Iterator[Runtime]:
+    nothing = cast(Any, None)
+    made = Runtime(settings, nothing, nothing)
+    yield made
+    made.close()
+
+
+def test_an_agent_s_index_is_opened_once_for_all_jobs(runtime: Runtime) -> None:
+    with runtime.indexer("main") as first, runtime.indexer("main") as second:
+        assert first is second
+    with runtime.indexer("main") as later:
+        assert later is first
+
+
+def test_an_agent_that_is_not_configured_has_no_index(runtime: Runtime) -> None:
+    with pytest.raises(KeyError, match="no agent is called 'stranger'"):
+        runtime.indexer("stranger").__enter__()
+
+
+def test_a_forgotten_index_is_opened_anew_by_the_next_job(runtime: Runtime) -> None:
+    with runtime.indexer("main") as before:
+        before.target()
+    runtime.forget("main")
+    assert before.generations.open_stores() == []
+    with runtime.indexer("main") as after:
+        assert after is not before
+
+
+def test_an_index_that_is_forgotten_while_jobs_use_it_is_closed_by_the_last_of_them(runtime: Runtime) -> None:
+    with runtime.indexer("main") as one:
+        store = one.target()
+        with runtime.indexer("main"):
+            runtime.forget("main")
+            assert store.counts().files == 0, "it is still open"
+        assert store.counts().files == 0, "the other one still uses it"
+    assert one.generations.open_stores() == []
+    with runtime.indexer("main") as after:
+        assert after.target().counts().files == 0
+
+
+def test_of_many_agents_those_that_nobody_uses_are_closed(
+    settings: Settings, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "MAX_OPEN_AGENTS", 2)
+    agent = settings.agents[0]
+    runtime.settings = settings.model_copy(
+        update={"agents": tuple(agent.model_copy(update={"id": f"a{number}"}) for number in range(4))}
+    )
+    opened = []
+    with runtime.indexer("a0") as used:
+        used.target()
+        for number in (1, 2, 3):
+            with runtime.indexer(f"a{number}") as indexer:
+                indexer.target()
+                opened.append(indexer)
+        assert [bool(indexer.generations.open_stores()) for indexer in opened] == [False, False, True]
+        assert used.generations.open_stores(), "it is the oldest, and in use"
