@@ -28,7 +28,7 @@ from tests.working import Workers
 from workers import actors
 from workers.broker import DoorbellBroker
 from workers.broker_server import BrokerServer
-from workers.marks import Waiting
+from workers.marks import PendingMarks, Waiting
 from workers.names import INDEX_PENDING
 
 #: The marks when nothing waits and nothing runs.
@@ -255,8 +255,16 @@ def test_workers_that_are_stopped_while_busy_finish_what_they_took_and_leave_the
 
 
 def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_another_one(
-    home: Path, workspace: Path, broker_server: BrokerServer
+    home: Path, workspace: Path, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    claim, claimers = PendingMarks.claim, set[str]()
+
+    def watched(marks: PendingMarks, agent: str, *, lane: Lane, job: str, limit: int) -> list[DocumentKey]:
+        claimed = claim(marks, agent, lane=lane, job=job, limit=limit)
+        claimers.update([job] if claimed else [])
+        return claimed
+
+    monkeypatch.setattr(PendingMarks, "claim", watched)
     with EmbeddingServer() as server:
         config = home.parent / "recalld.toml"
         config.write_text(
@@ -284,11 +292,14 @@ def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_
             process.send_signal(signal.SIGKILL)
             process.wait(10)
         killed = time.monotonic()
+        held = workers.client.hvals(workers.keys.running("main"))
+        [dead] = {bytes(claim_of).decode().rpartition("|")[0] for claim_of in held}
         assert workers.waiting().running, "the dead worker holds its documents"
         server.open.set()
         with workers:
             wait_until(workers.complete, timeout=25)
-            assert time.monotonic() - killed < 25
+            assert time.monotonic() - killed < 20
+            assert claimers == {dead}, "its message was delivered again and found what it had held"
             assert workers.counts().files == 30
             assert workers.waiting() == AT_REST
             assert workers.troubles() == {}
