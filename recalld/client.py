@@ -47,7 +47,7 @@ class Client:
         token: str | None = None,
         *,
         connect_timeout_seconds: float = 1.0,
-        answer_timeout_seconds: float = 30.0,
+        answer_timeout_seconds: float = 16.0,
     ) -> None:
         self.host = host
         self.port = port

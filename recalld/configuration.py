@@ -113,6 +113,8 @@ def load(
     named = [found for source in sources for found in [source.agents] if found is not None]
     agents = named[-1] if named else None
     if workspace is not None:
+        if agent is None and len(agents or []) > 1:
+            raise UserError("--workspace: there are several agents; say whose it is with --agent", exit_code=2)
         flags.agents = _with_workspace(agents or [], agent or DEFAULT_AGENT, _absolute(workspace))
     elif not agents:
         flags.agents = _remembered(home_path)
@@ -152,7 +154,9 @@ def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
     """
     known = ", ".join(found.id for found in settings.agents)
     if not settings.agents:
-        raise UserError("no workspace is known yet; give one with --workspace DIR", exit_code=2)
+        raise UserError(
+            "no workspace is known yet: start with `recalld up --workspace DIR`, or name the right --home", exit_code=2
+        )
     if agent is None:
         if len(settings.agents) > 1:
             raise UserError(f"there are several agents; say which with --agent (one of {known})", exit_code=2)

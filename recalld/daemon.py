@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shlex
+import shutil
 import socket
 import sys
 import threading
 import time
 from contextlib import closing
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import click
@@ -55,7 +60,8 @@ def run_daemon(invocation: Invocation) -> int:
         try:
             supervisor.start()
             if _wait_ready(supervisor, stop):
-                _greet(settings)
+                _keep_port(settings, supervisor)
+                _greet(invocation)
                 _watch_over(settings, supervisor, broker, stop)
         finally:
             if stop.is_set():
@@ -96,9 +102,14 @@ def _check_port(settings: Settings) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if error.errno in {errno.EADDRINUSE, errno.EACCES}:
+                raise UserError(
+                    f"port {port} on {host} cannot be used ({error.strerror}); "
+                    "choose another with --port, 0 picks a free one"
+                ) from None
             raise UserError(
-                f"port {port} on {host} cannot be used ({error.strerror}); "
-                "choose another with --port, 0 picks a free one"
+                f"{host} is no address of this machine ({error.strerror}); correct --host or service.host",
+                exit_code=2,
             ) from None
 
 
@@ -122,14 +133,24 @@ def _wait_ready(supervisor: Supervisor, stop: threading.Event) -> bool:
     return False
 
 
-def _greet(settings: Settings) -> None:
+def _keep_port(settings: Settings, supervisor: Supervisor) -> None:
+    """A query service that is started again listens where the first one did, also when that port was picked for it."""
+    client = Client.at_home(settings.home)
+    serve = supervisor.children[-1]
+    if client is not None and "--port" in serve.arguments:
+        serve.arguments[serve.arguments.index("--port") + 1] = str(client.port)
+
+
+def _greet(invocation: Invocation) -> None:
+    settings = invocation.settings
     _say(f"recalld {version('recalld')} is up (home: {settings.home})")
     for agent in settings.agents:
         _say(f"  agent {agent.id}: {agent.workspace}")
     client = Client.at_home(settings.home)
     if client is not None:
         host = f"[{client.host}]" if ":" in client.host else client.host
-        _say(f'  search at http://{host}:{client.port}/ or in another shell: recalld search "what you look for"')
+        _say(f"  search at http://{host}:{client.port}/ or in another shell:")
+        _say(f'  {_this_command(invocation)} search "what you look for"')
     _say("  Ctrl-C stops everything")
 
 
@@ -148,6 +169,21 @@ def _watch_over(settings: Settings, supervisor: Supervisor, broker: BrokerServer
             except RecalldError as error:
                 _say(str(error))
         progress.look()
+
+
+def _this_command(invocation: Invocation) -> str:
+    """How the person called us, so that what we print can be typed."""
+    called = Path(sys.argv[0])
+    found = shutil.which("recalld")
+    if found is not None and Path(found).resolve() == called.resolve():
+        name = "recalld"
+    elif called.name == "recalld":
+        name = os.path.relpath(called)
+    else:
+        name = f"{os.path.relpath(sys.executable)} -m recalld"
+    for flag, value in (("--config", invocation.config), ("--home", invocation.home)):
+        name += f" {flag} {shlex.quote(value)}" if value is not None else ""
+    return name
 
 
 class _Progress:

@@ -38,7 +38,7 @@ class Child:
         self.name = name
         self.ready = threading.Event()
         self.log = log_folder / f"{name}.log"
-        self._arguments = arguments
+        self.arguments = list(arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._pause_seconds = FIRST_PAUSE_SECONDS
@@ -56,7 +56,7 @@ class Child:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                [sys.executable, "-m", "recalld", *self._arguments, "--supervised"],
+                [sys.executable, "-m", "recalld", *self.arguments, "--supervised"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import click
 
+from memory.embedding.selection import choose_provider
 from memory.generations import Generations
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.wiring import BrokerSide, generations_of
@@ -37,6 +38,7 @@ class IndexWait:
     """Looks at queue and index of some agents until nothing is left to do."""
 
     def __init__(self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide) -> None:
+        self._settings = settings
         self._agents = agents
         self._broker = broker
         self._generations = {agent.id: generations_of(settings, agent) for agent in agents}
@@ -122,7 +124,10 @@ class IndexWait:
         reader = self._reader(agent)
         failed = tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
         counts = self._counts(agent)
-        stopped = self._stopped(agent) if counts.vectors_pending else None
+        stopped = None
+        if counts.vectors_pending:
+            choice = choose_provider(agent, self._settings.credentials)
+            stopped = self._stopped(agent) or choice.error
         return Outcome(agent.id, counts, failed, stopped)
 
 

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,23 @@ class Daemon:
         """The first agent's part of `recalld status --json`."""
         answer = self.run("status", "--json")
         return dict(json.loads(answer.stdout)["agents"][0])
+
+    def port(self) -> int:
+        """Where the registered query service listens."""
+        return int(json.loads((self.home / "run" / "service.json").read_text())["port"])
+
+    @contextmanager
+    def beside(self, *arguments: str) -> Iterator[None]:
+        """Run another long-running command in the same home until the block ends; it is up when the block begins."""
+        command = [sys.executable, "-m", "recalld", *self.options(), *arguments, "--supervised"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            command, cwd=REPOSITORY, env=clean_environment(), stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"ready\n"
+            yield
+            other.terminate()
 
     def children(self, name: str) -> list[int]:
         """Process ids of the children that run this command."""

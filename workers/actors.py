@@ -87,8 +87,11 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
 
     try:
         with runtime.indexer(agent) as indexer:
+            first = indexer.generations.current() is None
             report = indexer.index(claims(), lane=lane, on_done=done)
             building = indexer.generations.next() is not None
+            # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
+            lacking = completing.differences(indexer) if first and not marks.waiting(agent).backfill else []
     finally:
         if taken:
             marks.give_back(agent, list(taken), job=job, now=time.time())
@@ -105,6 +108,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         vectors_missing=report.vectors_missing,
         seconds=round(time.monotonic() - begun, 3),
     )
+    queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
     if report.vectors_missing:
         queue.request_vectors(agent)
     elif building:

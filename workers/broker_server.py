@@ -59,7 +59,8 @@ class BrokerServer:
                 return False
             except redis.RedisError as error:
                 if self._settings.broker.url is None:
-                    return False
+                    # It refuses (to write on a full disk, say), so it is there: a second one must not touch its files.
+                    return True
                 raise UserError(f"the broker refuses us: {error}; check REDIS_URL or broker.url") from None
 
     def ensure(self) -> None:

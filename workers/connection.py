@@ -60,9 +60,18 @@ def namespace(settings: Settings) -> str:
     if settings.broker.namespace:
         return settings.broker.namespace
     path = settings.home / "namespace"
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         return path.read_text(encoding="ascii").strip()
-    settings.home.mkdir(parents=True, exist_ok=True)
+    try:
+        return _make_namespace(path)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {settings.home}: {error.strerror}; choose another folder with --home or RECALLD_HOME"
+        ) from None
+
+
+def _make_namespace(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"namespace.{os.getpid()}.{secrets.token_hex(4)}")
     fresh.write_text(secrets.token_hex(8), encoding="ascii")
     try:

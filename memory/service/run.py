@@ -172,12 +172,32 @@ async def _watch(server: uvicorn.Server, stop: threading.Event, announce: Callab
 def _announce(home: Path, host: str, port: int, on_ready: Callable[[], None] | None) -> None:
     path = home / SERVICE_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
+    _log.info("service_listening", host=host, port=port)
+    if _somebody_elses(path):
+        # The one that `up` keeps running stays the one that commands ask.
+        _log.warning("service_not_registered", reason="another service of this home runs and stays the registered one")
+    else:
+        _register(path, host, port)
+    if on_ready is not None:
+        on_ready()
+
+
+def _somebody_elses(path: Path) -> bool:
+    """Whether a service that is alive and is not this process is registered."""
+    try:
+        pid = int(json.loads(path.read_bytes())["pid"])
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return pid != os.getpid()
+
+
+def _register(path: Path, host: str, port: int) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}), encoding="utf-8")
     draft.replace(path)
-    _log.info("service_listening", host=host, port=port)
-    if on_ready is not None:
-        on_ready()
 
 
 def _withdraw(home: Path) -> None:

@@ -67,11 +67,13 @@ def test_what_happened_while_nothing_ran_is_found_at_the_next_start(home: Path, 
 def test_a_killed_process_comes_back_and_nothing_is_lost(daemon: Daemon, name: str) -> None:
     daemon.write("memory/early.md", "Early: the tapir was fed.\n")
     (pid,) = [daemon.broker_pid()] if name == "broker" else daemon.children(name)
+    port = daemon.port()
     os.kill(pid, signal.SIGKILL)
     daemon.write("memory/late.md", "Late: the okapi was fed.\n")
     for query, path in (("tapir", "memory/early.md"), ("okapi", "memory/late.md")):
         wait_until(lambda query=query, path=path: daemon.running() and daemon.found(query, path), timeout=60, what=path)
     wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+    assert daemon.port() == port, "what was printed at the start still holds"
     deep = daemon.run("status", "--deep", "--json")
     assert '"integrity":[]' in deep.stdout.replace(" ", "").replace("\n", ""), deep.stdout
 
@@ -161,6 +163,23 @@ def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daem
     wait_until(lambda: not daemon.found("heron", "memory/a.md"), timeout=20)
     daemon.write("memory/deep/b.md", "The second heron.\n")
     wait_until(lambda: daemon.found("heron", "memory/deep/b.md"), timeout=20)
+
+
+def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: Daemon) -> None:
+    daemon.write("memory/other.md", "The other note is about the stoat.\n")
+    wait_until(lambda: daemon.found("stoat", "memory/other.md"), timeout=20)
+    shutil.rmtree(daemon.home / "indexes")
+    daemon.write("memory/new.md", "The new note is about the fossa.\n")
+    for query, path in (("fossa", "memory/new.md"), ("stoat", "memory/other.md"), ("gateway port", "MEMORY.md")):
+        wait_until(lambda query=query, path=path: daemon.found(query, path), timeout=20, what=path)
+
+
+def test_another_service_in_the_same_home_does_not_hide_the_daemons(daemon: Daemon) -> None:
+    port = daemon.port()
+    with daemon.beside("serve", "--port", "0"):
+        assert daemon.port() == port
+    assert daemon.port() == port
+    assert daemon.found("gateway port", "MEMORY.md")
 
 
 def test_rebuild_keeps_answering_and_pays_nothing_twice(daemon: Daemon) -> None:

@@ -180,3 +180,17 @@ def test_a_lost_request_for_vectors_is_made_again(queue: BrokerJobQueue, client:
     client.set(keys.queued("embed_pending", "main", "vectors"), f"{time.time() - 61:.3f}")
     queue.request_vectors("main")
     assert len(messages(client, keys, "vectors")) == 1, "the message is alive"
+
+
+def test_a_server_that_refuses_to_write_is_not_taken_for_gone(
+    settings: Settings, broker_server: BrokerServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise redis.ResponseError("MISCONF Errors writing to the AOF file: No space left on device")
+
+    monkeypatch.setattr(redis.Redis, "ping", refuse)
+    second = BrokerServer(settings)
+    second.ensure()
+    assert not second.owned
+    monkeypatch.undo()
+    assert client.info("server")["process_id"] > 0

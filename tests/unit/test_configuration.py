@@ -482,7 +482,7 @@ def test_every_key_has_an_origin_and_a_place_in_the_effective_tree(case: Case) -
 
 
 def test_selecting_an_agent_says_what_to_do_when_it_is_not_clear(case: Case) -> None:
-    with pytest.raises(UserError, match="give one with --workspace DIR"):
+    with pytest.raises(UserError, match="recalld up --workspace DIR"):
         select_agent(case.load().settings, None)
     case.write("[[agents]]\nid = 'a'\nworkspace = '/a'\n[[agents]]\nid = 'b'\nworkspace = '/b'\n")
     settings = case.load().settings
