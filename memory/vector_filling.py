@@ -44,12 +44,15 @@ def fill_vectors(
     """Fill in vectors for about `seconds`, the oldest chunks first.
 
     `on_ready` is told of each round: how many vectors were committed, and how many seconds they took.
+    Without a provider nothing happens, and nothing counts as left.
 
     Raises what `memory.store.errors` names when the store cannot be written; earlier rounds stay.
     """
     report = FillReport()
+    if not supply.available:
+        return report  # nothing is left that anybody could do
     deadline = clock() + seconds
-    while supply.available and report.error is None and clock() < deadline:
+    while report.error is None and clock() < deadline:
         begun = clock()
         committed = _one_round(store, supply, report)
         if committed == 0:

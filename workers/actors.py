@@ -90,6 +90,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             first = indexer.generations.current() is None
             report = indexer.index(claims(), lane=lane, on_done=done)
             building = indexer.generations.next() is not None
+            provided = indexer.supply.available
             # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
             lacking = completing.differences(indexer) if first and not marks.waiting(agent).backfill else []
     finally:
@@ -109,7 +110,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         seconds=round(time.monotonic() - begun, 3),
     )
     queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
-    if report.vectors_missing:
+    if report.vectors_missing and provided:
         queue.request_vectors(agent)
     elif building:
         queue.request_completion(agent)

@@ -303,3 +303,22 @@ def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_
             assert workers.counts().files == 30
             assert workers.waiting() == AT_REST
             assert workers.troubles() == {}
+
+
+def test_without_a_provider_nobody_asks_for_vectors_for_ever(
+    settings: Settings, workspace: Path, broker_server: BrokerServer, sent: list[str]
+) -> None:
+    keywords_only = Settings.model_validate(
+        {"home": settings.home, "agents": [{"id": "main", "workspace": workspace, "provider": "none"}]}
+    )
+    with Workers(keywords_only) as workers:
+        workers.write("memory/one.md", "The caracal sleeps.\n")
+        workers.mark("memory/one.md")
+        wait_until(lambda: workers.settled() and workers.finds("caracal"))
+        workers.queue.request_vectors("main")
+        for number in range(3):
+            workers.write("memory/two.md", f"The ocelot wakes {number}.\n")
+            workers.mark("memory/two.md")
+            wait_until(lambda: workers.settled() and workers.finds("ocelot"))
+        wait_until(lambda: not workers.client.hlen(workers.keys.messages("vectors")))
+    assert sent.count("embed_pending") == 1

@@ -268,6 +268,7 @@ def test_a_missing_key_does_not_throw_vectors_away(world: World) -> None:
     assert (report.unchanged, report.documents) == (1, 1)
     counts = without.target().counts()
     assert (counts.vectors_ready, counts.vectors_pending) == (1, 1)
+    assert not fill(without).left, "a job that cannot do anything must not ask for another one"
 
 
 def test_refused_texts_are_recorded_and_do_not_wait_for_ever(world: World) -> None:
