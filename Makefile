@@ -43,7 +43,7 @@ lint: install-dev
 test-full: install-dev
 	$(BIN)/python -m pytest -q -m long
 
-# Kills processes while notes change; reserved, part of test-full until then.
+# Kills processes at random while notes change; part of test-full, too. CHAOS_SEED repeats a run.
 chaos: install-dev
 	$(BIN)/python -m pytest -q tests/chaos
 

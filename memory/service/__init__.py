@@ -1,1 +1,3 @@
-"""TODO"""
+"""The read-only query service over HTTP. It can import nothing that writes an index."""
+
+from __future__ import annotations
