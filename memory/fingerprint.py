@@ -47,6 +47,11 @@ def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
     return Fingerprint(digest=digest, description=description)
 
 
+def embedding_of(description: str | None) -> str:
+    """The provider identity in a fingerprint's description, `NO_VECTORS` without a description."""
+    return str(json.loads(description).get("embedding", NO_VECTORS)) if description else NO_VECTORS
+
+
 def wanted_fingerprint(memory: MemorySettings, choice: ProviderChoice, generations: Generations) -> Fingerprint:
     """Return the identity that an agent's index should have.
 

@@ -78,6 +78,16 @@ class GenerationWriter(Generations):
         with self._lock:
             return list(self._open_stores.values())
 
+    def open_existing(self) -> list[Store]:
+        """The generations that there are, the one under construction first; none is made. Not to be closed.
+
+        Raises:
+            StoreCorrupt: like `open_writer`.
+        """
+        with self._lock:
+            names = dict.fromkeys((self._existing(NEXT), self._existing(CURRENT)))
+            return [self._store(name) for name in names if name is not None]
+
     def close(self) -> None:
         """Close all stores. Another call opens them again."""
         with self._lock:

@@ -6,7 +6,6 @@ somebody else committed the document meanwhile, and what was paid for is in the 
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +14,11 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
-from memory.chunking import chunk_text, text_hash
+from memory.cutting import cut_document
 from memory.diffing import CutChunk, difference
-from memory.embedding.batching import Ticket
 from memory.embedding.supply import EmbeddingSupply
-from memory.fingerprint import NO_VECTORS, Fingerprint, wanted_fingerprint
+from memory.embedding.tickets import Ticket
+from memory.fingerprint import NO_VECTORS, Fingerprint, embedding_of, wanted_fingerprint
 from memory.generation_writing import GenerationWriter
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
@@ -41,6 +40,9 @@ MAX_DOCUMENTS_PER_COMMIT = 128
 
 #: Groups of documents whose vectors are under way while the next ones are read.
 GROUPS_IN_FLIGHT = 3
+
+#: Fewer texts of a backfill are no matter for the provider's Batch API, but asked for at once.
+MANY_FOR_JOBS = 20
 
 #: Times a document is read again because somebody else committed it meanwhile.
 _MAX_CONFLICTS = 5
@@ -149,6 +151,17 @@ class Indexer:
         identity = self.fingerprint()
         return self.generations.open_writer(identity.digest, identity.description)[0]
 
+    def held_vectors(self, hashes: Sequence[str]) -> dict[str, Vector]:
+        """Vectors that this agent's generations hold already, for texts that the cache does not know."""
+        found: dict[str, Vector] = {}
+        if not hashes:
+            return found
+        for store in self.generations.open_stores():
+            if embedding_of(store.meta("identity")) == self.supply.identity:
+                left = [digest for digest in hashes if digest not in found]
+                found |= store.vectors_by_hash(left)
+        return found
+
     # The steps of a document -----------------------------------------------------------------------
 
     def _add_safely(self, store: Store, group: _Group, key: DocumentKey, report: IndexReport) -> None:
@@ -201,7 +214,7 @@ class Indexer:
             group.hashes[key] = source.content_hash
             report.unchanged += 1
             return
-        cut = self._cut(source.text)
+        cut = cut_document(source.text, self.agent.chunking, self.supply.choice.provider)
         delta = difference(store.chunks_of(key), cut)
         write = DocumentWrite(
             key=key,
@@ -222,20 +235,6 @@ class Indexer:
         else:
             group.done.append(key)
 
-    def _cut(self, text: str) -> list[CutChunk]:
-        limits = self.supply.choice.provider.limits if self.supply.choice.provider else None
-        chunks = chunk_text(
-            text,
-            tokens=self.agent.chunking.tokens,
-            overlap=self.agent.chunking.overlap,
-            **({"max_bytes": limits.input_bytes} if limits else {}),
-        )
-        kept = (chunk for chunk in chunks if not chunk.text.isspace() and chunk.text)
-        return [
-            CutChunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))
-            for ordinal, chunk in enumerate(kept)
-        ]
-
     def _request_vectors(self, store: Store, group: _Group, lane: Lane) -> _Group:
         """Find the group's vectors or ask for them, unless that would take too long."""
         group.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
@@ -244,22 +243,32 @@ class Indexer:
         texts = {chunk.text_hash: chunk.text for plan in group.plans for chunk in plan.added}
         group.vectors.update(self.supply.lookup(list(texts)))
         missing = [digest for digest in texts if digest not in group.vectors]
-        group.vectors.update(self._vectors_in_generations(store, missing))
+        group.vectors.update(self.held_vectors(missing))
         missing = [digest for digest in missing if digest not in group.vectors]
-        if missing and self.supply.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS:
-            group.ticket = self.supply.request({digest: texts[digest] for digest in missing}, lane=lane)
+        if (
+            missing
+            and not self._left_to_jobs(len(missing), lane)
+            and self.supply.estimate_seconds(len(missing), lane=lane) <= VECTOR_PATIENCE_SECONDS
+        ):
+            group.ticket = self.supply.request(
+                {digest: texts[digest] for digest in missing},
+                lane=lane,
+                agent=self.agent.id,
+                dimensions=dimensions_of(store),
+            )
         return group
 
-    def _vectors_in_generations(self, target: Store, hashes: Sequence[str]) -> dict[str, Vector]:
-        """Vectors that this agent's generations hold already, for texts that the cache does not know."""
-        found: dict[str, Vector] = {}
-        if not hashes:
-            return found
-        for store in self.generations.open_stores():
-            if store is target or _embedding_identity(store) == self.supply.identity:
-                left = [digest for digest in hashes if digest not in found]
-                found |= store.vectors_by_hash(left)
-        return found
+    def _left_to_jobs(self, count: int, lane: Lane) -> bool:
+        """Whether so many texts are the provider's Batch API's: those of a backfill, where it is wanted and there."""
+        provider = self.supply.choice.provider
+        return (
+            lane is Lane.BACKFILL
+            and count >= MANY_FOR_JOBS
+            and self.agent.remote.batch.enabled
+            and self.supply.cache is not None
+            and provider is not None
+            and provider.batch_api() is not None
+        )
 
     def _commit(
         self,
@@ -342,9 +351,9 @@ class Indexer:
         for key in keys:
             self._add(store, group, key, IndexReport())
         vectors: dict[str, Vector | Refusal] = {}
-        if _embedding_identity(store) == self.supply.identity:
+        if embedding_of(store.meta("identity")) == self.supply.identity:
             hashes = [chunk.text_hash for plan in group.plans for chunk in plan.added]
-            vectors |= self._vectors_in_generations(store, hashes)
+            vectors |= self.held_vectors(hashes)
         if group.touched:
             store.touch(group.touched, content_hashes=group.hashes)
         store.write([*(_finished(plan, vectors, self.supply.identity) for plan in group.plans), *group.deletes])
@@ -369,6 +378,7 @@ def _finished(plan: _Plan, vectors: dict[str, Vector | Refusal], identity: str) 
     return replace(plan.write, added=tuple(added))
 
 
-def _embedding_identity(store: Store) -> str:
-    description = store.meta("identity")
-    return str(json.loads(description).get("embedding", NO_VECTORS)) if description else NO_VECTORS
+def dimensions_of(store: Store) -> int | None:
+    """How wide the vectors of an index are; None while it has none."""
+    dimensions = store.meta("dimensions")
+    return int(dimensions) if dimensions else None

@@ -10,31 +10,46 @@ from schemas.status import IndexState, VectorState
 #: Longer waits come with advice.
 LONG_SECONDS = 600.0
 
+#: Batch jobs that nobody looked at for so long are no reason to wait.
+LOOKED_AFTER_SECONDS = 900.0
+
 #: Vectors that wait while none came in for so long are stuck.
 STUCK_SECONDS = 120.0
 
 
 def vector_progress(
-    index: IndexState, progress: VectorProgress | None, agent: AgentSettings, choice: ProviderChoice, now: float
+    index: IndexState,
+    progress: VectorProgress | None,
+    agent: AgentSettings,
+    choice: ProviderChoice,
+    now: float,
+    *,
+    in_batch_jobs: int = 0,
+    held_back: bool = False,
 ) -> tuple[VectorState, bool]:
     """Rate, time left and advice; and whether vectors wait and none comes in.
 
-    Before anything was measured the provider's expected rate is taken for the estimate, not for the rate.
+    Before anything was measured the provider's expected rate is taken for the estimate, not for the rate. While texts
+    are `in_batch_jobs`, which end when they end, there is no estimate, and nothing is stuck. There is none either while
+    requests are `held_back`, or kept within limits that the expected rate knows nothing of.
     """
     if not index.vectors_pending:
         return VectorState(rate=progress.rate if progress is not None and progress.rate > 0 else None), False
     measured = progress.rate if progress is not None and progress.rate > 0 else None
     expected = choice.provider.limits.chunks_per_second if choice.provider is not None else None
-    rate = measured or expected
-    eta = index.vectors_pending / rate if rate and choice.provider is not None else None
+    limited = agent.remote.requests_per_minute is not None or agent.remote.tokens_per_minute is not None
+    rate = measured or (None if limited else expected)
+    foreseeable = choice.provider is not None and not in_batch_jobs and not held_back
+    eta = index.vectors_pending / rate if rate and foreseeable else None
     fresh = max(progress.at if progress is not None else 0.0, index.last_commit_at or 0.0)
     # Without a provider nothing waits: keywords only is what was chosen, or what status gives the reason of.
-    stuck = choice.provider is not None and now - fresh > STUCK_SECONDS
+    stuck = choice.provider is not None and not in_batch_jobs and now - fresh > STUCK_SECONDS
     return (
         VectorState(
             rate=round(measured, 3) if measured is not None else None,
             eta_seconds=round(eta, 1) if eta is not None else None,
-            advice=_advice(agent, choice) if eta is not None and eta > LONG_SECONDS else None,
+            advice=_advice(agent, choice) if eta is not None and eta > LONG_SECONDS and not limited else None,
+            in_batch_jobs=in_batch_jobs,
         ),
         stuck,
     )

@@ -12,19 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory.agent_files import AgentFiles, Scan
+from memory.embedding.batch_ledger import texts_in_jobs
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.selection import ProviderChoice, choose_provider
+from memory.embedding.selection import ProviderChoice
 from memory.fingerprint import NO_VECTORS, fingerprint
 from memory.generations import Generations
-from memory.progress import vector_progress
+from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.search.readers import SharedReader
+from memory.spending import spending
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexedFile, StoreReader, VectorBackend
+from memory.taking_over import provider_of
 from memory.version import recalld_version
 from memory.watch_state import read_watch_state
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
-from schemas.ports import Pending, PendingReader
+from schemas.ports import EndpointCondition, EndpointState, Pending, PendingReader
 from schemas.settings import AgentSettings, Settings
 from schemas.status import (
     AgentStatus,
@@ -32,6 +35,7 @@ from schemas.status import (
     CacheState,
     DeadLetter,
     DiskState,
+    EndpointStatus,
     IndexState,
     QueueState,
     Status,
@@ -92,9 +96,20 @@ def agent_status(
     scan = sources.files.scan()
     disk = _disk(scan, index.files)
     watch = read_watch_state(settings.home, agent.id)
-    troubles = _troubles(agent, sources, scan, index, now)
+    endpoint = _endpoint(sources)
+    troubles = _troubles(agent, sources, scan, index, endpoint, now)
     progress = sources.pending.vector_progress(agent.id) if sources.pending is not None else None
-    vectors, vectors_stuck = vector_progress(index.state, progress, agent, sources.choice, now)
+    in_jobs = texts_in_jobs(settings.home, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
+    vectors, vectors_stuck = vector_progress(
+        index.state,
+        progress,
+        agent,
+        sources.choice,
+        now,
+        in_batch_jobs=min(in_jobs, index.state.vectors_pending),
+        # Nothing runs, as far as one can see, or nothing may leave.
+        held_back=pending is None or (endpoint is not None and endpoint.condition is not EndpointCondition.OK),
+    )
     queue = _queue(pending, now=now)
     healthy = (
         not troubles
@@ -105,6 +120,8 @@ def agent_status(
         and disk.missing + disk.stale + disk.vanished <= queue.pending
         and (queue.oldest_seconds or 0.0) <= PENDING_TOO_LONG_SECONDS
         and (queue.reachable or not sources.queue_expected)
+        # Vectors that wait while nothing runs will wait for ever.
+        and (queue.reachable or not index.state.vectors_pending or sources.choice.provider is None)
     )
     choice = sources.choice
     return AgentStatus(
@@ -115,6 +132,8 @@ def agent_status(
         requested_provider=choice.requested,
         model=choice.provider.model if choice.provider is not None else None,
         provider_reason=choice.error or choice.reason,
+        endpoint=_shown(endpoint),
+        usage=spending(sources.pending, agent.id, agent) if sources.pending is not None else (),
         disk=disk,
         index=index.state,
         queue=queue,
@@ -135,23 +154,25 @@ def build_status(settings: Settings, pending: PendingReader | None, *, deep: boo
     Nothing needs to run for it to be ok: a queue that does not answer is said, and no trouble by itself.
     """
     agents = tuple(_look_once(settings, agent, pending, deep=deep) for agent in settings.agents if agent.enabled)
-    return whole_status(settings, agents)
+    return whole_status(settings, agents, pending)
 
 
-def whole_status(settings: Settings, agents: tuple[AgentStatus, ...]) -> Status:
+def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: PendingReader | None) -> Status:
     """The agents' statuses and what they share."""
+    everybody = len(agents) == len(settings.agents) > 1
     return Status(
         ok=all(agent.ok for agent in agents),
         version=recalld_version(),
         home=str(settings.home),
         agents=agents,
+        usage=spending(pending, "*", settings) if pending is not None and everybody else (),
         cache=cache_state(settings),
     )
 
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader | None, *, deep: bool) -> AgentStatus:
     generations = Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
-    choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+    choice = provider_of(settings, agent)
     reader = SharedReader(generations)
     try:
         sources = StatusSources(
@@ -298,6 +319,7 @@ def _troubles(
     sources: StatusSources,
     scan: Scan,
     index: _Index,
+    endpoint: EndpointState | None,
     now: float,
 ) -> list[TroubleState]:
     troubles = [TroubleState(part="files", message=problem, since=now) for problem in scan.problems]
@@ -310,7 +332,25 @@ def _troubles(
             TroubleState(part=trouble.part, message=trouble.message, since=trouble.since)
             for trouble in sources.pending.troubles(agent.id)
         ]
+    if endpoint is not None and endpoint.condition is EndpointCondition.STOPPED:
+        # A query may have found out while no worker has anything to embed.
+        part = f"provider {sources.choice.name}"
+        if all(trouble.part != part for trouble in troubles):
+            troubles.append(TroubleState(part=part, message=endpoint.reason or "refuses", since=now))
     return troubles
+
+
+def _endpoint(sources: StatusSources) -> EndpointState | None:
+    provider = sources.choice.provider
+    if provider is None or sources.pending is None:
+        return None
+    return sources.pending.endpoint(provider.account, provider.model)
+
+
+def _shown(endpoint: EndpointState | None) -> EndpointStatus | None:
+    if endpoint is None:
+        return None
+    return EndpointStatus(condition=endpoint.condition, until=endpoint.until, reason=endpoint.reason)
 
 
 def _notes(index: _Index) -> tuple[str, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from memory.embedding.supply import EmbeddingSupply
-from memory.indexing import MAX_CHUNKS_PER_COMMIT
+from memory.indexing import MAX_CHUNKS_PER_COMMIT, dimensions_of
 from memory.store.reader import Vector
 from memory.store.writer import Refusal, Store
 from schemas.documents import Lane
@@ -37,13 +37,18 @@ def fill_vectors(
     store: Store,
     supply: EmbeddingSupply,
     *,
+    agent: str,
     seconds: float,
     on_ready: Callable[[int, float], None],
+    held: Callable[[Sequence[str]], Mapping[str, Vector]] = lambda _hashes: {},
+    only: Collection[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> FillReport:
-    """Fill in vectors for about `seconds`, the oldest chunks first.
+    """Fill in vectors for about `seconds`, the oldest chunks first, on an agent's account.
 
-    `on_ready` is told of each round: how many vectors were committed, and how many seconds they took.
+    `held` gives the vectors that the agent's indexes hold for text hashes: what the cache forgot is not paid again.
+    `on_ready` is told of each round: how many vectors were committed, and how many seconds they took. With `only`,
+    chunks of other texts (by hash) are somebody else's; they do not count as left.
     Without a provider nothing happens, and nothing counts as left.
 
     Raises what `memory.store.errors` names when the store cannot be written; earlier rounds stay.
@@ -54,22 +59,31 @@ def fill_vectors(
     deadline = clock() + seconds
     while report.error is None and clock() < deadline:
         begun = clock()
-        committed = _one_round(store, supply, report)
+        committed = _one_round(store, supply, agent, held, only, report)
         if committed == 0:
             break
         on_ready(committed, clock() - begun)
-    report.left = bool(store.pending_chunks(1))
+    report.left = bool(store.pending_chunks(1, among=only))
     return report
 
 
-def _one_round(store: Store, supply: EmbeddingSupply, report: FillReport) -> int:
+def _one_round(
+    store: Store,
+    supply: EmbeddingSupply,
+    agent: str,
+    held: Callable[[Sequence[str]], Mapping[str, Vector]],
+    only: Collection[str] | None,
+    report: FillReport,
+) -> int:
     """Embed the next chunks and commit what came back; how many that were."""
-    chunks = store.pending_chunks(max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second))))
+    most = max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second)))
+    chunks = store.pending_chunks(most, among=only)
     texts = {chunk.text_hash: chunk.text for chunk in chunks}
     found: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
+    found |= held([text_hash for text_hash in texts if text_hash not in found])
     missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in found}
     if missing:
-        ticket = supply.request(missing, lane=Lane.BACKFILL)
+        ticket = supply.request(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions_of(store))
         try:
             ticket.wait(ROUND_TIMEOUT_SECONDS)
             report.error = ticket.error()

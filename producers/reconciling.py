@@ -85,7 +85,8 @@ def reconcile(
     lane = (Lane.BACKFILL if len(marks) > LIVE_DOCUMENTS else Lane.LIVE) if marks else None
     if lane is not None:
         mark_in_calls(queue, agent.id, marks, lane=lane)
-    elif vectors_pending:
+    # The marked documents' jobs ask for what they leave pending themselves, not for what waited before.
+    if vectors_pending:
         queue.request_vectors(agent.id)
     complete = building()
     if complete:
@@ -99,7 +100,7 @@ def reconcile(
         vanished=len(vanished),
         spared=len(absent) - len(vanished),
         lane=lane,
-        vectors_requested=lane is None and vectors_pending,
+        vectors_requested=vectors_pending,
         completion_requested=complete,
         problems=scan.problems,
         seconds=time.monotonic() - began,

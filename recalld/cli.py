@@ -24,7 +24,9 @@ COMMANDS = {
     "watch": "Run only the producers: watch files and queue what changed.",
     "work": "Run only the workers: index what is queued.",
     "serve": "Run only the query service.",
+    "jobs": "List batch jobs and what is in the queue; cancel a batch job.",
     "rebuild": "Build the index anew beside the answering one, then change over.",
+    "dead": "List, show, retry or drop documents that failed.",
     "emit": "Tell the daemon that something happened.",
     "config": "Show the settings and where each of them came from.",
 }

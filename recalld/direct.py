@@ -84,12 +84,14 @@ def _keyword_manager(invocation: Invocation) -> SearchManager:
 def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
     """The status of the asked agent, or of all. The queue is asked, too. Raises like `search`."""
     from memory.reporting import build_status
+    from memory.search.resting import RestingPendingReader
     from recalld.wiring import open_broker
+    from workers.connection import IMPATIENT_SECONDS
 
     settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
-    broker = open_broker(settings)
+    broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
     try:
-        answer = build_status(settings, broker.board, deep=deep)
+        answer = build_status(settings, RestingPendingReader(broker.board), deep=deep)
     finally:
         broker.client.close()
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 
 import click
@@ -17,9 +18,11 @@ from recalld.broker_life import running_broker
 from recalld.child import stop_event
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
+from recalld.spending import Spending
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
 from recalld.wiring import BrokerSide, building_in, fingerprint_of, indexed_by, open_broker
+from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from workers.run import run_workers
 
@@ -38,24 +41,37 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     with running_broker(settings):
         broker = open_broker(settings)
         wait = IndexWait(settings, agents, broker)
+        spending = Spending(broker.board, agents)
         try:
             _mark(settings, agents, broker, fresh=fresh)
             if wait.anything_to_do():
-                with _workers(settings):
-                    outcomes = wait.until_done(stop)
+                with _workers(settings) as works:
+                    outcomes = wait.until_done(stop, works=works)
             else:
                 outcomes = wait.outcomes()
+            spent = {agent.id: spending.of(agent.id) for agent in agents}
         finally:
             wait.close()
             broker.client.close()
-    return _report(outcomes, seconds=time.monotonic() - begun, interrupted=stop.is_set(), as_json=as_json)
+    seconds = time.monotonic() - begun
+    if as_json:
+        _report_json(outcomes, spent, seconds=seconds, interrupted=stop.is_set())
+    else:
+        sentences = {agent: [spending.sentence(agent, usage) for usage in spent[agent]] for agent in spent}
+        _report(outcomes, sentences, seconds=seconds, interrupted=stop.is_set())
+    if stop.is_set():
+        return 130
+    return 1 if _any_failed(outcomes) else 0
 
 
 @contextmanager
-def _workers(settings: Settings) -> Iterator[None]:
-    """Workers for as long as the block runs, in this process, unless a daemon of this home has some."""
+def _workers(settings: Settings) -> Iterator[Callable[[], bool]]:
+    """Workers for as long as the block runs, in this process, unless a daemon of this home has some.
+
+    Yields how to ask whether they are there still.
+    """
     if daemon_pid(settings.home) is not None:
-        yield
+        yield lambda: daemon_pid(settings.home) is not None
         return
     stop, failed = threading.Event(), []
 
@@ -69,7 +85,7 @@ def _workers(settings: Settings) -> Iterator[None]:
     thread = threading.Thread(target=work, name="workers")
     thread.start()
     try:
-        yield
+        yield thread.is_alive
     finally:
         stop.set()
         thread.join()
@@ -94,38 +110,55 @@ def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSid
         )
 
 
-def _report(outcomes: Sequence[Outcome], *, seconds: float, interrupted: bool, as_json: bool) -> int:
-    failed = interrupted or any(one.failed or one.stopped for one in outcomes)
-    if as_json:
-        body = {
-            "ok": not failed,
-            "seconds": round(seconds, 3),
-            "agents": [
-                {
-                    "agent": one.agent,
-                    "files": one.counts.files,
-                    "chunks": one.counts.chunks,
-                    "vectorsReady": one.counts.vectors_ready,
-                    "vectorsPending": one.counts.vectors_pending,
-                    "failed": list(one.failed),
-                    "stopped": one.stopped,
-                }
-                for one in outcomes
-            ],
-        }
-        click.echo(json.dumps(body, ensure_ascii=False))
-    else:
-        for one in outcomes:
-            counts = one.counts
+def _any_failed(outcomes: Sequence[Outcome]) -> bool:
+    return any(one.failed or one.stopped for one in outcomes)
+
+
+def _report_json(
+    outcomes: Sequence[Outcome], spent: Mapping[str, Sequence[Usage]], *, seconds: float, interrupted: bool
+) -> None:
+    body = {
+        "ok": not (interrupted or _any_failed(outcomes)),
+        "seconds": round(seconds, 3),
+        "agents": [
+            {
+                "agent": one.agent,
+                "files": one.counts.files,
+                "chunks": one.counts.chunks,
+                "vectorsReady": one.counts.vectors_ready,
+                "vectorsPending": one.counts.vectors_pending,
+                "failed": list(one.failed),
+                "stopped": one.stopped,
+                "inBatchJobs": one.in_jobs,
+                "spent": [asdict(usage) for usage in spent[one.agent]],
+            }
+            for one in outcomes
+        ],
+    }
+    click.echo(json.dumps(body, ensure_ascii=False))
+
+
+def _report(
+    outcomes: Sequence[Outcome], spent: Mapping[str, Sequence[str]], *, seconds: float, interrupted: bool
+) -> None:
+    for one in outcomes:
+        counts = one.counts
+        click.echo(
+            f"{one.agent}: {counts.files:,} notes, {counts.chunks:,} chunks, "
+            f"{counts.vectors_ready:,} with vectors ({seconds:.1f} s)"
+        )
+        for line in spent[one.agent]:
+            click.echo(f"  spent: {line}")
+        for line in one.failed:
+            click.echo(f"  failed: {line}", err=True)
+        if one.failed:
+            click.echo("  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again", err=True)
+        if one.in_jobs:
             click.echo(
-                f"{one.agent}: {counts.files:,} notes, {counts.chunks:,} chunks, "
-                f"{counts.vectors_ready:,} with vectors ({seconds:.1f} s)"
+                f"  {counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
+                "command again, takes in what they bring"
             )
-            for line in one.failed:
-                click.echo(f"  not indexed: {line}", err=True)
-            if one.stopped:
-                click.echo(f"  {counts.vectors_pending:,} chunks wait for their vectors: {one.stopped}", err=True)
+        if one.stopped:
+            click.echo(f"  {counts.vectors_pending:,} chunks wait for their vectors: {one.stopped}", err=True)
     if interrupted:
         click.echo("stopped; what was done is kept, the same command goes on", err=True)
-        return 130
-    return 1 if failed else 0

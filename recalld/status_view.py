@@ -11,12 +11,18 @@ import click
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5
 
+#: Providers that run on this machine: what they did is in --json.
+FREE_OF_CHARGE = frozenset({"local"})
+
 
 def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """The lines to print, styled; `click.echo` drops the styles when nobody sees them."""
     for agent in answer["agents"]:
         yield from _agent(agent)
         yield ""
+    for usage in answer.get("usage", ()):
+        if usage["provider"] not in FREE_OF_CHARGE:
+            yield _line("spent by all", _spent(usage))
     cache = answer["cache"]
     kept = f"{_count(cache['entries'], 'embedding')}, {size(cache['diskBytes'])}" if cache["enabled"] else "off"
     yield _line("cache", kept)
@@ -27,6 +33,12 @@ def _agent(agent: Mapping[str, Any]) -> Iterator[str]:
     mark = click.style("ok", fg="green", bold=True) if agent["ok"] else click.style("not ok", fg="red", bold=True)
     yield f"{click.style(agent['agent'], bold=True)}: {mark}  {agent['workspace']}"
     yield _line("provider", _provider(agent))
+    endpoint = _endpoint(agent.get("endpoint"))
+    if endpoint:
+        yield _line("endpoint", click.style(endpoint, fg="yellow"))
+    for usage in agent.get("usage", ()):
+        if usage["provider"] not in FREE_OF_CHARGE:
+            yield _line("spent", _spent(usage))
     yield _line("files", _files(agent["disk"], agent["index"]))
     yield _line("index", _index(agent["index"]))
     yield _line("queue", _queue(agent["queue"]))
@@ -46,7 +58,9 @@ def _agent(agent: Mapping[str, Any]) -> Iterator[str]:
     for letter in letters[:_LISTED]:
         yield _line("failed", click.style(f"{letter['path']}: {letter['reason']}", fg="red"))
     if len(letters) > _LISTED:
-        yield _line("failed", f"and {len(letters) - _LISTED} more (--json lists all)")
+        yield _line("failed", f"and {len(letters) - _LISTED} more (`recalld dead list`)")
+    if letters:
+        yield _line("", "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it")
     for note in agent.get("notes", ()):
         yield _line("note", note)
     findings = agent.get("integrity")
@@ -61,6 +75,28 @@ def _provider(agent: Mapping[str, Any]) -> str:
     if agent["requestedProvider"] != agent["provider"]:
         text += f", asked for {agent['requestedProvider']}"
     return text + (f": {agent['providerReason']}" if agent.get("providerReason") else "")
+
+
+def _endpoint(endpoint: Mapping[str, Any] | None) -> str:
+    if endpoint is None or endpoint["condition"] == "ok":
+        return ""
+    text = str(endpoint["condition"])
+    if endpoint.get("reason"):
+        text += f": {endpoint['reason']}"
+    if endpoint.get("until"):
+        text += f"; next try in {duration(max(1.0, endpoint['until'] - time.time()))}"
+    return text
+
+
+def _spent(usage: Mapping[str, Any]) -> str:
+    total, today = usage["total"], usage["today"]
+    text = f"{usage['provider']} {usage['model']}: {_count(total['requests'], 'request')}"
+    if total["failed"]:
+        text += f" ({total['failed']} failed)"
+    text += f", {amount(total['tokens'])} tokens"
+    if total.get("dollars"):
+        text += f", {dollars(total['dollars'])}"
+    return f"{text} (today {today['requests']}, {amount(today['tokens'])})"
 
 
 def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
@@ -103,6 +139,8 @@ def _progress(agent: Mapping[str, Any]) -> str:
         text += f", {vectors['rate']:.1f} a second"
     if index["vectorsPending"] and vectors.get("etaSeconds") is not None:
         text += f", {duration(vectors['etaSeconds'])} left"
+    if vectors.get("inBatchJobs"):
+        text += f", {vectors['inBatchJobs']} in batch jobs (`recalld jobs`)"
     return text + (f"; {vectors['advice']}" if vectors.get("advice") else "")
 
 
@@ -112,6 +150,20 @@ def _line(name: str, text: str) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def amount(number: float) -> str:
+    """A number for people: 5030000 is "5.0 M"."""
+    if number < 1000:
+        return f"{number:.0f}"
+    if number < 999_950:
+        return f"{number / 1000:.1f} k"
+    return f"{number / 1_000_000:.1f} M"
+
+
+def dollars(number: float) -> str:
+    """Dollars for people: to the cent, and less than a cent as that."""
+    return f"about ${number:,.2f}" if number >= 0.01 else "less than $0.01"
 
 
 def size(amount: float) -> str:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import click
 
-from memory.embedding.selection import choose_provider
 from memory.generations import Generations
 from memory.store.reader import IndexCounts, StoreReader
+from memory.taking_over import provider_of
+from recalld.waiting_for_jobs import JobsWait
 from recalld.wiring import BrokerSide, generations_of
-from schemas.ports import Trouble
+from schemas.errors import UserError
+from schemas.ports import EndpointCondition, Trouble
 from schemas.settings import AgentSettings, Settings
 
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
+
+#: Seconds of a passing failure, from the start of the command on, that are waited out.
+_PATIENCE_SECONDS = 30.0
+
+#: Seconds that a provider may ask to wait before the command leaves it to the next one.
+_LONGEST_COOL_DOWN_SECONDS = 300.0
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -26,12 +34,16 @@ _LINE_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Outcome:
-    """How waiting ended for one agent. `stopped` says why vectors will not come, None when they did."""
+    """How waiting ended for one agent. `stopped` says why vectors will not come, None when they did.
+
+    `in_jobs` tells that the vectors that are missing are those of batch jobs, which nobody was to wait for.
+    """
 
     agent: str
     counts: IndexCounts
     failed: tuple[str, ...] = ()
     stopped: str | None = None
+    in_jobs: bool = False
 
 
 class IndexWait:
@@ -45,6 +57,8 @@ class IndexWait:
         self._readers: dict[str, tuple[str, StoreReader]] = {}
         self._most_documents = 0
         self._vectors_settled: dict[str, object] = {}
+        self._jobs = JobsWait(settings, agents)
+        self._begun = time.time()
 
     def anything_to_do(self) -> bool:
         """Whether documents, vectors or a generation are under way."""
@@ -54,19 +68,29 @@ class IndexWait:
         """How things stand now."""
         return [self._outcome(agent) for agent in self._agents]
 
-    def until_done(self, stop: threading.Event) -> list[Outcome]:
-        """Wait, show progress on standard error, and say how it ended."""
+    def until_done(self, stop: threading.Event, *, works: Callable[[], bool]) -> list[Outcome]:
+        """Wait, show progress on standard error, and say how it ended. `works` tells whether there are workers still.
+
+        Raises:
+            UserError: the workers are gone.
+        """
         bar = _Progress()
         while not stop.wait(_LOOK_SECONDS):
+            if not works():
+                bar.end()
+                raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
             documents = sum(self._pending(agent) for agent in self._agents)
             self._most_documents = max(self._most_documents, documents)
             counts = [self._counts(agent) for agent in self._agents]
             ready = sum(one.vectors_ready for one in counts)
             lacking = sum(one.vectors_pending for one in counts)
             for agent in self._agents:
-                bar.warn(self._broker.board.troubles(agent.id))
-            bar.show(self._most_documents - documents, self._most_documents, ready, ready + lacking)
-            if documents == 0 and all(self._settled(agent) for agent in self._agents):
+                # What an earlier run met may be over.
+                bar.warn([one for one in self._broker.board.troubles(agent.id) if one.since >= self._begun])
+            bar.show(
+                self._most_documents - documents, self._most_documents, ready, ready + lacking, self._jobs.progress
+            )
+            if documents == 0 and all(self._settled(agent) or self._left_to_jobs(agent) for agent in self._agents):
                 break
         bar.end()
         return self.outcomes()
@@ -88,16 +112,31 @@ class IndexWait:
         counts = self._counts(agent)
         return counts.vectors_pending == 0 or self._stopped(agent) is not None or not self._wants_vectors(agent)
 
+    def _left_to_jobs(self, agent: AgentSettings) -> bool:
+        return self._jobs.are_all_that_is_left(agent, self._reader(agent))
+
     def _wants_vectors(self, agent: AgentSettings) -> bool:
         reader = self._reader(agent)
         return reader is not None and '"embedding":"none"' not in (reader.meta("identity") or "")
 
     def _stopped(self, agent: AgentSettings) -> str | None:
-        """Why the provider gives no vectors, None while it does."""
+        """Why the provider will give no vectors soon; None while it does, or may in a moment."""
         for trouble in self._broker.board.troubles(agent.id):
-            if trouble.part.startswith("provider "):
+            if trouble.part.startswith("provider ") and self._lasts(agent, trouble):
                 return trouble.message
         return None
+
+    def _lasts(self, agent: AgentSettings, trouble: Trouble) -> bool:
+        """Whether a provider's trouble, perhaps one of an earlier run, is worth no more waiting."""
+        provider = provider_of(self._settings, agent).provider
+        state = self._broker.board.endpoint(provider.account, provider.model) if provider is not None else None
+        now = time.time()
+        if state is not None and state.until is not None:
+            if state.condition is EndpointCondition.STOPPED:
+                return True
+            if state.condition is EndpointCondition.COOLING_DOWN:
+                return state.until - now > _LONGEST_COOL_DOWN_SECONDS
+        return now - max(trouble.since, self._begun) > _PATIENCE_SECONDS
 
     def _reader(self, agent: AgentSettings) -> StoreReader | None:
         """The generation that is being written: the one under construction, else the answering one."""
@@ -126,9 +165,9 @@ class IndexWait:
         counts = self._counts(agent)
         stopped = None
         if counts.vectors_pending:
-            choice = choose_provider(agent, self._settings.credentials)
+            choice = provider_of(self._settings, agent)
             stopped = self._stopped(agent) or choice.error
-        return Outcome(agent.id, counts, failed, stopped)
+        return Outcome(agent.id, counts, failed, stopped, in_jobs=self._left_to_jobs(agent))
 
 
 class _Progress:
@@ -149,14 +188,18 @@ class _Progress:
                 self.end()
                 click.echo(f"recalld: {trouble.part}: {trouble.message}", err=True)
 
-    def show(self, documents: int, of_documents: int, vectors: int, of_vectors: int) -> None:
+    def show(
+        self, documents: int, of_documents: int, vectors: int, of_vectors: int, more: Callable[[], str] = lambda: ""
+    ) -> None:
         if of_documents == 0 and vectors == of_vectors:
             return
         now = time.monotonic()
         if now - self._said_at < (0.2 if self._terminal else _LINE_SECONDS):
             return
         self._said_at = now
-        text = f"notes {documents:,}/{of_documents:,}  vectors {vectors:,}/{of_vectors:,}"
+        text = "  ".join(
+            filter(None, [f"notes {documents:,}/{of_documents:,}", f"vectors {vectors:,}/{of_vectors:,}", more()])
+        )
         if self._terminal:
             share = (documents + vectors) / max(of_documents + of_vectors, 1)
             filled = int(30 * share)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memory.embedding.selection import choose_provider
 from memory.fingerprint import Fingerprint, wanted_fingerprint
 from memory.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
+from memory.taking_over import provider_of
 from schemas.settings import AgentSettings, Settings
 from workers.board import Board
-from workers.connection import connect, namespace
+from workers.connection import PATIENT_SECONDS, connect, namespace
 from workers.inbox import BrokerInbox
 from workers.job_queue import BrokerJobQueue
 from workers.names import Keys
@@ -33,9 +33,9 @@ class BrokerSide:
     inbox: BrokerInbox
 
 
-def open_broker(settings: Settings) -> BrokerSide:
-    """Open the broker's ports. Does not connect yet."""
-    client = connect(settings)
+def open_broker(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> BrokerSide:
+    """Open the broker's ports; each call waits so long for an answer at most. Does not connect yet."""
+    client = connect(settings, answer_seconds=answer_seconds)
     keys = Keys(namespace(settings))
     return BrokerSide(
         client=client,
@@ -53,7 +53,7 @@ def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
 
 def fingerprint_of(settings: Settings, agent: AgentSettings) -> Fingerprint:
     """The identity that an agent's index should have."""
-    choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+    choice = provider_of(settings, agent)
     return wanted_fingerprint(agent, choice, generations_of(settings, agent))
 
 

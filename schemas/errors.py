@@ -4,7 +4,11 @@ RecalldError
 +-- UserError              a person's mistake or machine's state; one sentence and what to do; exit code on it
 +-- Transient              try again, not before `retry_after` seconds
 |   +-- BrokerUnavailable
+|   +-- Waiting            the endpoint is left alone for the moment; why was said before
+|   +-- Throttled          the provider asks everybody who uses the account to slow down
+|   +-- Paced              a limit of our own settings is reached for the moment
 +-- Permanent              this one input will never work; refuse it, go on with the rest
+|   +-- TooLarge           smaller pieces of it would
 +-- Terminal               the provider will not serve us (key, quota); stop asking until told otherwise
 """
 
@@ -38,12 +42,28 @@ class BrokerUnavailable(Transient):
     """The queue's server does not answer."""
 
 
+class Throttled(Transient):
+    """The provider asks everybody who uses the account to slow down (429, overload) for a time, which may be named."""
+
+
+class Waiting(Transient):
+    """Nothing was sent: the endpoint asked to wait, or did not answer lately. Says nothing new about it."""
+
+
+class Paced(Transient):
+    """A limit of our own settings is used up; nothing is wrong, `retry_after` seconds from now there is room."""
+
+
 class Permanent(RecalldError):
     """This input will never work. `reason` goes into the dead letter."""
 
     def __init__(self, message: str, *, reason: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason or message
+
+
+class TooLarge(Permanent):
+    """This input is too long for the provider or its model."""
 
 
 class Terminal(RecalldError):

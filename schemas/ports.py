@@ -6,8 +6,10 @@ protocol here, implemented in `workers` or `producers` and handed over by the fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from enum import StrEnum
 from typing import Protocol
 
 from schemas.documents import DocumentKey, Lane
@@ -43,6 +45,54 @@ class Trouble:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What embedding with one provider and model cost.
+
+    `requests` were sent, `failed` of them were not answered with vectors; `inputs` texts and `tokens` (as the
+    provider counts them, else estimated) came back as vectors.
+    """
+
+    provider: str
+    model: str
+    requests: int = 0
+    failed: int = 0
+    inputs: int = 0
+    tokens: int = 0
+
+
+class EndpointCondition(StrEnum):
+    """Whether requests to an embedding endpoint may leave."""
+
+    OK = "ok"
+    COOLING_DOWN = "cooling down"
+    NOT_ANSWERING = "not answering"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """What everybody who uses a provider's account knows about it.
+
+    `until` is the Unix time of the next try, None when it may be now; `reason` is the provider's sentence when it
+    refused for good.
+    """
+
+    condition: EndpointCondition = EndpointCondition.OK
+    until: float | None = None
+    reason: str | None = None
+
+
+class UsageRecorder(Protocol):
+    """Where those who send embedding requests say what they cost."""
+
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage]) -> None:
+        """Add one request. `agents` are the shares of the agents whose texts it carried. Never raises.
+
+        The shares' inputs and tokens add up to the request's; its count is in each of them.
+        """
+
+
 class JobQueue(Protocol):
     """Where producers put what changed."""
 
@@ -74,6 +124,15 @@ class PendingReader(Protocol):
 
     def troubles(self, agent: str) -> Sequence[Trouble]:
         """What is not well and concerns this agent (or all of them), newest first."""
+
+    def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
+        """What embedding for this agent cost, by provider and model: on one day (UTC), else ever.
+
+        Agent "*" is all of them together: there a request that carried texts of two agents counts once.
+        """
+
+    def endpoint(self, account: str, model: str) -> EndpointState | None:
+        """Whether requests to a provider's account for this model may leave; None when that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

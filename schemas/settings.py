@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 ProviderName = Literal["auto", "openai", "gemini", "mistral", "ollama", "voyage", "local", "none", "stub"]
+FallbackName = Literal["openai", "gemini", "mistral", "ollama", "voyage", "local", "none", "stub"]
 Source = Literal["memory", "sessions"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -32,7 +33,9 @@ class RemoteBatch(_Section):
     wait: bool = Field(True, description="Wait for a batch job to end before the command returns.")
     concurrency: int = Field(2, ge=1, description="Batch jobs in flight.")
     poll_interval_ms: int = Field(2000, ge=100, description="Milliseconds between two looks at a batch job.")
-    timeout_minutes: float = Field(60, gt=0, description="Minutes after which a batch job counts as failed.")
+    timeout_minutes: float = Field(
+        60, gt=0, description="Minutes after which a batch job is stopped; providers may take a day."
+    )
 
 
 class Remote(_Section):
@@ -52,7 +55,17 @@ class Remote(_Section):
     tokens_per_minute: int | None = Field(
         None, ge=1, description="Upper bound of tokens a minute; unset means unbounded."
     )
+    price_per_million_tokens: float | None = Field(
+        None, ge=0, description="Price of a million tokens in US dollars, for estimates; unset means the list price."
+    )
     batch: RemoteBatch = RemoteBatch()
+
+    @field_validator("base_url")
+    @classmethod
+    def _a_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.lower().startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return value
 
 
 class Local(_Section):
@@ -207,7 +220,9 @@ class MemorySettings(_Section):
     enabled: bool = Field(True, description="Whether this memory exists at all.")
     backend: Literal["builtin"] = Field("builtin", description="Which search manager answers.")
     provider: ProviderName = Field("auto", description="Where embeddings come from; none means keywords only.")
-    fallback: ProviderName = Field("none", description="Provider that takes over when the first one fails for good.")
+    fallback: FallbackName = Field(
+        "none", description="Provider that takes over, as a new index, when the first one fails for good."
+    )
     model: str | None = Field(None, description="Embedding model; unset means the provider's default.")
     output_dimensionality: int | None = Field(
         None, ge=8, le=8192, description="Dimensions asked of a model that can shorten its vectors."

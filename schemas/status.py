@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
+from schemas.ports import EndpointCondition
+
 
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
@@ -49,11 +51,15 @@ class QueueState(_Wire):
 
 
 class VectorState(_Wire):
-    """Progress of the embeddings: chunks a second, seconds left (None: not known), advice when it will take long."""
+    """Progress of the embeddings: chunks a second, seconds left (None: not known), advice when it will take long.
+
+    `in_batch_jobs` counts texts that are in jobs of the provider's Batch API.
+    """
 
     rate: float | None = None
     eta_seconds: float | None = None
     advice: str | None = None
+    in_batch_jobs: int = 0
 
 
 class Availability(_Wire):
@@ -83,6 +89,36 @@ class TroubleState(_Wire):
     since: float
 
 
+class Spent(_Wire):
+    """What was sent to a provider: requests, those that failed, texts and tokens that came back; dollars if known."""
+
+    requests: int = 0
+    failed: int = 0
+    inputs: int = 0
+    tokens: int = 0
+    dollars: float | None = None
+
+
+class UsageState(_Wire):
+    """What embedding with one provider and model cost, ever and today (UTC).
+
+    A request that carried texts of several agents counts as one for each of them.
+    """
+
+    provider: str
+    model: str
+    total: Spent
+    today: Spent
+
+
+class EndpointStatus(_Wire):
+    """Whether requests to the provider's endpoint may leave, `until` when not (Unix time), and what it said."""
+
+    condition: EndpointCondition
+    until: float | None = None
+    reason: str | None = None
+
+
 class AgentStatus(_Wire):
     """One agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long."""
 
@@ -93,6 +129,8 @@ class AgentStatus(_Wire):
     requested_provider: str
     model: str | None = None
     provider_reason: str | None = None
+    endpoint: EndpointStatus | None = None
+    usage: tuple[UsageState, ...] = ()
     disk: DiskState
     index: IndexState
     queue: QueueState
@@ -115,10 +153,11 @@ class CacheState(_Wire):
 
 
 class Status(_Wire):
-    """All agents that the caller may see."""
+    """All agents that the caller may see. `usage` is what all agents cost together; only for who may see them all."""
 
     ok: bool
     version: str
     home: str
     agents: tuple[AgentStatus, ...]
+    usage: tuple[UsageState, ...] = ()
     cache: CacheState

@@ -12,10 +12,11 @@ import base64
 import hashlib
 import http.server
 import json
+import random
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -58,6 +59,7 @@ class Request:
     body: dict[str, Any]
     headers: dict[str, str]
     started: float
+    path: str
 
 
 def embed(text: str, dimensions: int) -> np.ndarray:
@@ -76,9 +78,14 @@ class EmbeddingServer:
 
     Options: `floats` answers numbers although base64 was asked; `refuses_base64` answers 400 to encoding_format
     base64; `shuffled` answers out of order; `most_inputs` answers 413 to larger requests; `poison` answers 400
-    to requests with a text that contains it; `key` answers 401 to any other key; `latency` seconds a request.
+    to requests with a text that contains it; `breaking` answers 500 to them; `key` answers 401 to any other key;
+    `latency` seconds a request; `senders` is how many requests the client sends at once at most;
+    `share_429`, `share_500` of the requests fail so, 429 with a Retry-After of `retry_after` seconds, by a generator
+    that starts with `seed`.
     Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `largest_tokens` (a
-    quarter of the UTF-8 bytes, of the largest request), `most_in_flight`, `log` of all requests.
+    quarter of the UTF-8 bytes, of the largest request), `most_in_flight`, `log` of all requests, `failures` by
+    status, `in_cool_down` (requests that arrived though an earlier answer had asked to wait for longer, and that
+    cannot have left before that answer: more than the `senders` that were not being answered at that moment).
     """
 
     def __init__(
@@ -90,8 +97,14 @@ class EmbeddingServer:
         shuffled: bool = False,
         most_inputs: int = 2048,
         poison: str | None = None,
+        breaking: str | None = None,
         key: str | None = None,
         latency: float = 0.0,
+        senders: int = 1,
+        share_429: float = 0.0,
+        share_500: float = 0.0,
+        retry_after: float = 1.0,
+        seed: int = 1,
     ) -> None:
         self.dimensions = dimensions
         self.floats = floats
@@ -99,15 +112,27 @@ class EmbeddingServer:
         self.shuffled = shuffled
         self.most_inputs = most_inputs
         self.poison = poison
+        self.breaking = breaking
         self.key = key
         self.latency = latency
+        self.senders = senders
+        self.share_429 = share_429
+        self.share_500 = share_500
+        self.retry_after = retry_after
         self.requests = 0
+        self.failures: Counter[int] = Counter()
+        self.in_cool_down = 0
+        self._cool_until = 0.0
+        self._on_their_way = 0
+        self._random = random.Random(seed)
         self.inputs = 0
         self.largest_tokens = 0
         self.in_flight = 0
+        #: Connections that are open now.
+        self.connections = 0
         self.most_in_flight = 0
         self.log: list[Request] = []
-        self.texts: set[str] = set()
+        self.paid: Counter[str] = Counter()
         #: Cleared, it holds every answer back until it is set again.
         self.open = threading.Event()
         self.open.set()
@@ -119,6 +144,14 @@ class EmbeddingServer:
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True  # else headers and body are 40 ms apart
             timeout = 30
+
+            def setup(self) -> None:
+                super().setup()
+                server._connected(1)
+
+            def finish(self) -> None:
+                server._connected(-1)
+                super().finish()
 
             def do_POST(self) -> None:
                 server._serve(self)
@@ -144,7 +177,17 @@ class EmbeddingServer:
     @property
     def distinct(self) -> int:
         """How many different texts were embedded."""
-        return len(self.texts)
+        return len(self.paid)
+
+    @property
+    def texts(self) -> set[str]:
+        """The texts that were embedded."""
+        return set(self.paid)
+
+    @property
+    def paid_twice(self) -> set[str]:
+        """Texts that were embedded more than once."""
+        return {text for text, times in self.paid.items() if times > 1}
 
     def fail_next(self, failure: Failure | None, *, times: int = 1) -> None:
         """Script the next requests, after those scripted already; None lets one pass."""
@@ -177,9 +220,13 @@ class EmbeddingServer:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             self.largest_tokens = max(self.largest_tokens, tokens)
-            self.log.append(Request(tuple(inputs), body, headers, time.monotonic()))
+            now = time.monotonic()
+            self.log.append(Request(tuple(inputs), body, headers, now, handler.path))
+            if now < self._cool_until:
+                self._on_their_way -= 1
+                self.in_cool_down += self._on_their_way < 0
             failure = self._failures.popleft() if self._failures else None
-        failure = failure or Failure()
+            failure = failure or self._chance()
         try:
             self.open.wait(30)
             if failure.delay or self.latency:
@@ -193,9 +240,33 @@ class EmbeddingServer:
             lines = [f"HTTP/1.1 {status} scripted", "Content-Type: application/json", f"Content-Length: {len(payload)}"]
             lines += [f"{name}: {value}" for name, value in extra.items()]
             handler.wfile.write("\r\n".join([*lines, "", ""]).encode() + payload)
+            self._note(status, failure)
         finally:
             with self._lock:
                 self.in_flight -= 1
+
+    def _chance(self) -> Failure:
+        drawn = self._random.random()
+        if drawn < self.share_429:
+            return Failure(status=429, headers={"Retry-After": f"{self.retry_after:g}"}, message="slow down")
+        return Failure(status=500) if drawn < self.share_429 + self.share_500 else Failure()
+
+    def _note(self, status: int, failure: Failure) -> None:
+        """Count a failure; after a 429 only requests that are on their way already may come."""
+        with self._lock:
+            if status >= 400:
+                self.failures[status] += 1
+            asked = failure.headers.get("Retry-After", "")
+            if status == 429 and asked.replace(".", "").isdigit():
+                now = time.monotonic()
+                if now >= self._cool_until:
+                    # This request's own sender is free again, and has heard.
+                    self._on_their_way = self.senders - self.in_flight
+                self._cool_until = max(self._cool_until, now + float(asked))
+
+    def _connected(self, change: int) -> None:
+        with self._lock:
+            self.connections += change
 
     def _answer(
         self, path: str, headers: dict[str, str], body: dict[str, Any], inputs: list[str], failure: Failure
@@ -220,6 +291,8 @@ class EmbeddingServer:
             return refused(400, "'$.input' is invalid: empty string")
         if self.poison is not None and any(self.poison in text for text in inputs):
             return refused(400, "this input is too long for the model")
+        if self.breaking is not None and any(self.breaking in text for text in inputs):
+            return refused(500, "Traceback (most recent call last)")
         width = failure.dimensions or int(body.get("dimensions") or self.dimensions)
         rows = [embed(text, width) for text in inputs]
         for place in failure.nan:
@@ -231,7 +304,7 @@ class EmbeddingServer:
         else:
             with self._lock:
                 self.inputs += len(inputs)
-                self.texts.update(inputs)
+                self.paid.update(inputs)
         as_base64 = body.get("encoding_format") == "base64" and not self.floats
         data = [
             {

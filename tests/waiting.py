@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], *, timeout: float = 10.0, what: str = "") -> T:
+def wait_until(predicate: Callable[[], T], *, timeout: float = 30.0, what: str = "") -> T:
     """Return the predicate's first true value.
 
     Raises:

@@ -40,7 +40,7 @@ def write_document(store: Store, files: AgentFiles, key: DocumentKey, provider) 
     texts = [chunk.text for chunk in chunks]
     matrix = None
     if provider is not None and texts:
-        matrix = check_and_round(provider.embed_documents(texts), expected=len(texts), dimensions=None)
+        matrix = check_and_round(provider.embed_documents(texts).vectors, expected=len(texts), dimensions=None)
     added = tuple(
         NewChunk(
             ordinal=ordinal,

@@ -17,10 +17,12 @@ from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
 from memory import completing
 from memory.store.errors import StoreCorrupt, StoreFull
+from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
-from schemas.errors import BrokerUnavailable, RecalldError, Terminal, Transient
-from workers.healing import DAMAGED_INDEX, set_aside_and_mark
+from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
+from workers.batch_jobs import BatchJobs, BatchTurn
+from workers.healing import DAMAGED_INDEX, PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, VECTORS_QUEUE
 from workers.runtime import Runtime
 
@@ -38,17 +40,18 @@ TIME_LIMIT_MS = 600_000
 #: Seconds between two attempts while a provider refuses to serve us.
 TERMINAL_PAUSE_SECONDS = 60.0
 
+#: Seconds of nothing but passing failures after which a configured fallback provider takes over.
+LOST_AFTER_SECONDS = 300.0
+
 #: Seconds between two attempts after an error that nobody foresaw, doubled each time up to the maximum.
 UNFORESEEN_PAUSE_SECONDS = 2.0
 UNFORESEEN_PAUSE_MAX_SECONDS = 300.0
 
 
-#: Troubles of a provider begin with this; its name follows.
-PROVIDER = "provider "
-
-
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
+
+    batches = BatchJobs(runtime)
 
     # Both lanes share one actor: the message names the queue.
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
@@ -57,7 +60,7 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
 
     @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS)
     def embed_pending(agent: str) -> None:
-        _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda _job: _embed(runtime, agent))
+        _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda _job: _embed(runtime, batches, agent))
 
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
     def complete_generation(agent: str) -> None:
@@ -90,7 +93,8 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             first = indexer.generations.current() is None
             report = indexer.index(claims(), lane=lane, on_done=done)
             building = indexer.generations.next() is not None
-            provided = indexer.supply.available
+            # Also those of a job that died between its commit and its request.
+            unfilled = indexer.supply.available and bool(indexer.target().pending_chunks(1))
             # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
             lacking = completing.differences(indexer) if first and not marks.waiting(agent).backfill else []
     finally:
@@ -110,7 +114,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         seconds=round(time.monotonic() - begun, 3),
     )
     queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
-    if report.vectors_missing and provided:
+    if unfilled:
         queue.request_vectors(agent)
     elif building:
         queue.request_completion(agent)
@@ -122,30 +126,41 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         runtime.board.resolve(DAMAGED_INDEX, agent=agent)
 
 
-def _embed(runtime: Runtime, agent: str) -> None:
+def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
     """Give an agent's chunks the vectors they lack, for one turn."""
     with runtime.indexer(agent) as indexer:
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
             # The model would compete with the keywords for the processor, and they come first.
             raise dramatiq.Retry("keywords first", delay=500)
+        turn = batches.turn(indexer)
+        if turn.idle:
+            raise _look_again(runtime, agent, turn)
         report = fill_vectors(
             indexer.target(),
             indexer.supply,
+            agent=agent,
             seconds=TURN_SECONDS,
+            held=indexer.held_vectors,
+            only=turn.inline,
             on_ready=lambda count, seconds: runtime.board.record_vectors(agent, count=count, seconds=seconds),
         )
         building = indexer.generations.next() is not None
     if report.error is not None:
         raise report.error
     if report.ready or not report.left:
-        # Also what a provider said that is not used any more.
-        for trouble in runtime.board.troubles(agent):
-            if trouble.part.startswith(PROVIDER):
-                runtime.board.resolve(trouble.part, agent=agent)
+        resolve_provider_troubles(runtime, agent)
     if report.left:
         runtime.queue.request_vectors(agent)
+    elif turn.again_seconds is not None:
+        raise _look_again(runtime, agent, turn)
     elif building:
         runtime.queue.request_completion(agent)
+
+
+def _look_again(runtime: Runtime, agent: str, turn: BatchTurn) -> dramatiq.Retry:
+    """What to raise so that the agent's batch jobs are looked at again; nothing is wrong."""
+    runtime.board.resolve(EMBED_PENDING, agent=agent)
+    return dramatiq.Retry("a batch job runs at the provider", delay=int((turn.again_seconds or 0.0) * 1000))
 
 
 def _complete(runtime: Runtime, agent: str) -> None:
@@ -176,7 +191,8 @@ def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable
         _attempt(runtime, actor, agent, lane, work, job=job, attempts=attempts)
     except dramatiq.Retry as retry:
         if runtime.queue.may_retry(actor, agent, lane, job=job, seconds=(retry.delay or 0) / 1000):
-            raise
+            # The traceback travels with the message: the words of a provider, or of a note, are not for the queue.
+            raise dramatiq.Retry("see the board", delay=retry.delay) from None
 
 
 def _attempt(
@@ -214,11 +230,24 @@ def _attempt(
     except (redis.RedisError, BrokerUnavailable) as error:
         raise dramatiq.Retry(f"the broker does not answer: {error}", delay=1000) from error
     except Terminal as error:
-        runtime.board.report(f"{PROVIDER}{_provider(runtime, agent)}", str(error), agent=agent)
+        if take_over_and_mark(runtime, agent, reason=str(error)):
+            return
+        problem = fallback_problem(runtime.settings, runtime.settings.agent(agent))
+        message = f"{error}; {problem}" if problem else str(error)
+        runtime.board.report(f"{PROVIDER}{_provider(runtime, agent)}", message, agent=agent)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
+    except Paced as error:
+        raise dramatiq.Retry(str(error), delay=int((error.retry_after or 1.0) * 1000)) from error
     except Transient as error:
         name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part
-        runtime.board.report(name, str(error), agent=agent)
+        if not (isinstance(error, Waiting) and any(one.part == name for one in runtime.board.troubles(agent))):
+            runtime.board.report(name, str(error), agent=agent)
+        if (
+            actor == EMBED_PENDING
+            and _is_lost(runtime, agent, name, error)
+            and take_over_and_mark(runtime, agent, reason=str(error))
+        ):
+            return
         pause = error.retry_after if error.retry_after is not None else _pause(attempts)
         raise dramatiq.Retry(str(error), delay=int(max(pause, 0.5) * 1000)) from error
     except RecalldError as error:
@@ -235,6 +264,14 @@ def _attempt(
 
 def _pause(attempts: int) -> float:
     return float(min(UNFORESEEN_PAUSE_SECONDS * 2 ** min(attempts, 10), UNFORESEEN_PAUSE_MAX_SECONDS))
+
+
+def _is_lost(runtime: Runtime, agent: str, part: str, error: Transient) -> bool:
+    """Whether the provider has failed for so long that a configured fallback should take over."""
+    if isinstance(error, Throttled) or runtime.settings.agent(agent).fallback == "none":
+        return False
+    since = [trouble.since for trouble in runtime.board.troubles(agent) if trouble.part == part]
+    return bool(since) and time.time() - since[0] > LOST_AFTER_SECONDS
 
 
 def _provider(runtime: Runtime, agent: str) -> str:

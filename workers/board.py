@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, date, datetime
 from typing import Any
 
 import redis
 import structlog
 
-from schemas.ports import Pending, Trouble, VectorProgress
+from schemas.ports import EndpointState, Pending, Trouble, Usage, VectorProgress
+from workers.account_state import endpoint_state
 from workers.marks import PendingMarks
 from workers.names import Keys
 
@@ -23,9 +26,18 @@ FRESHNESS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0
 #: Weight of the newest measurement in the published rate.
 _RATE_WEIGHT = 0.3
 
+#: Seconds for which a day's usage is kept; the sum of all days stays.
+USAGE_DAY_KEPT_SECONDS = 40 * 86_400
+
+#: What is counted of every request; names of fields of `Usage`.
+_COUNTED = ("requests", "failed", "inputs", "tokens")
+
 
 class Board:
-    """Implements `PendingReader` and `TroubleReporter` over the broker; a broker that is away is an answer."""
+    """Implements `PendingReader`, `UsageRecorder` and `TroubleReporter` over the broker.
+
+    A broker that is away is an answer.
+    """
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
@@ -97,9 +109,61 @@ class Board:
             if self._client.hdel(self._keys.troubles(agent), part):
                 log.info("trouble_over", part=part, agent=agent)
 
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage]) -> None:
+        """Add one request to what its agents cost, and to what all of them do (agent "*")."""
+        with self._quietly():
+            self.add_usage([(usage, agents)])
+
+    def add_usage(self, requests: Sequence[tuple[Usage, Mapping[str, Usage]]]) -> None:
+        """Like `record_usage` for several requests, in one round trip. Raises `redis.RedisError`."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for usage, agents in requests:
+            for agent, share in [*agents.items(), ("*", usage)]:
+                for counted in _COUNTED:
+                    counts[agent, f"{counted}|{share.provider}|{share.model}"] += getattr(share, counted)
+        today = today_utc()
+        with self._client.pipeline(transaction=False) as pipe:
+            for (agent, field), number in counts.items():
+                if number:
+                    pipe.hincrby(self._keys.usage(agent, None), field, number)
+                    pipe.hincrby(self._keys.usage(agent, today), field, number)
+            for agent in {agent for agent, _ in counts}:
+                pipe.expire(self._keys.usage(agent, today), USAGE_DAY_KEPT_SECONDS)
+            pipe.execute()
+
+    def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
+        """What embedding for this agent cost on one day (UTC), or ever; the provider and model asked most first."""
+        try:
+            found = self._client.hgetall(self._keys.usage(agent, day))
+        except redis.RedisError:
+            return ()
+        counts: dict[tuple[str, str], dict[str, int]] = {}
+        for field, number in found.items():
+            counted, provider, model = field.decode().split("|", 2)
+            counts.setdefault((provider, model), {})[counted] = int(number)
+        known = [
+            Usage(provider, model, **{name: numbers.get(name, 0) for name in _COUNTED})
+            for (provider, model), numbers in counts.items()
+        ]
+        return sorted(known, key=lambda usage: (-usage.requests, usage.provider, usage.model))
+
+    def endpoint(self, account: str, model: str) -> EndpointState | None:
+        """Whether requests to a provider's account may leave; None for nobody's account, and without the broker."""
+        if not account:
+            return None
+        try:
+            return endpoint_state(self._client, account, model)
+        except redis.RedisError:
+            return None
+
     @contextmanager
     def _quietly(self) -> Iterator[None]:
         try:
             yield
         except redis.RedisError as error:
             log.debug("board_unreachable", error=str(error))
+
+
+def today_utc() -> date:
+    """The day that usage is counted under now: the same one on every host."""
+    return datetime.now(UTC).date()

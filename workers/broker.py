@@ -22,6 +22,9 @@ MAINTENANCE_CHANCE = 500_000
 #: Seconds that an idle consumer waits for the bell; also how long a lost bell, or a stop, may go unnoticed.
 IDLE_SECONDS = 1.0
 
+#: The same while delayed messages wait in this consumer's memory: nobody rings when their time has come.
+_DELAYED_SECONDS = 0.2
+
 #: Seconds that a consumer waits while its threads have all the work they may hold.
 _BUSY_SECONDS = 0.02
 
@@ -50,7 +53,9 @@ class DoorbellConsumer(_RedisConsumer):
         if self.outstanding_message_count >= self.prefetch:
             threading.Event().wait(_BUSY_SECONDS)
         else:
-            self.broker.client.blpop([bell(self.broker.namespace, self.queue_name)], timeout=IDLE_SECONDS)
+            delayed = self.outstanding_message_count and self.queue_name.endswith(".DQ")
+            seconds = _DELAYED_SECONDS if delayed else IDLE_SECONDS
+            self.broker.client.blpop([bell(self.broker.namespace, self.queue_name)], timeout=seconds)
 
 
 class DoorbellBroker(RedisBroker):

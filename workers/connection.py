@@ -33,20 +33,28 @@ def socket_path(home: Path) -> Path:
     return folder / "valkey.sock"
 
 
-def connect(settings: Settings) -> redis.Redis:
+#: Seconds that whoever needs the broker waits for its answer.
+PATIENT_SECONDS = 30.0
+
+#: Seconds that whoever can go on without the broker waits for its answer, tries again included.
+IMPATIENT_SECONDS = 1.0
+
+
+def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> redis.Redis:
     """Return a client of the configured server, else of the private one. Does not connect yet.
 
-    A broken connection is tried again at once and once more; whoever must not fail then catches
+    A broken connection is tried again at once, and once more by the patient; whoever must not fail then catches
     `redis.ConnectionError` and goes on without the broker.
     """
+    patient = answer_seconds > IMPATIENT_SECONDS
     url = settings.broker.url.get_secret_value() if settings.broker.url else f"unix://{socket_path(settings.home)}"
     try:
         return redis.Redis.from_url(
             url,
-            socket_connect_timeout=2.0,
-            socket_timeout=30.0,
+            socket_connect_timeout=min(2.0, answer_seconds),
+            socket_timeout=answer_seconds if patient else answer_seconds / 2,
             health_check_interval=30,
-            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2),
+            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2 if patient else 1),
         )
     except ValueError as error:
         raise UserError(f"broker.url (or REDIS_URL) is not a Redis URL: {error}", exit_code=2) from None

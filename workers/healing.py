@@ -1,4 +1,4 @@
-"""What a worker does about a damaged index: set it aside, and index everything again from the files."""
+"""What a worker does about a damaged index or a lost provider: start anew beside it, from the files."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ log = structlog.get_logger(__name__)
 #: The trouble that is over when everything was indexed again.
 DAMAGED_INDEX = "index file"
 
+#: Troubles of a provider begin with this; its name follows.
+PROVIDER = "provider "
+
 
 def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> None:
     """Move the damaged generation out of the way and mark every document of the agent.
@@ -33,8 +36,35 @@ def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> Non
             agent=agent,
         )
         log.error("index_set_aside", agent=agent, moved=[str(path) for path in moved], at=time.time())
-        scan = indexer.files.scan()
     runtime.forget(agent)
+    _mark_everything(runtime, agent)
+
+
+def take_over_and_mark(runtime: Runtime, agent: str, *, reason: str) -> bool:
+    """Let the agent's fallback provider take over, and mark every document for its generation.
+
+    False when there is no fallback or it took over before.
+    """
+    if not runtime.take_over(agent, reason=reason):
+        return False
+    with runtime.indexer(agent) as indexer:
+        indexer.target()
+    resolve_provider_troubles(runtime, agent)
+    _mark_everything(runtime, agent)
+    runtime.queue.request_completion(agent)
+    return True
+
+
+def resolve_provider_troubles(runtime: Runtime, agent: str) -> None:
+    """Say that the agent's provider is well, also one that is not used any more."""
+    for trouble in runtime.board.troubles(agent):
+        if trouble.part.startswith(PROVIDER):
+            runtime.board.resolve(trouble.part, agent=agent)
+
+
+def _mark_everything(runtime: Runtime, agent: str) -> None:
+    with runtime.indexer(agent) as indexer:
+        scan = indexer.files.scan()
     today = date.today()
     keys = sorted(scan.documents, key=lambda key: priority(key, today=today))
     runtime.queue.mark_changed(agent, keys, lane=Lane.BACKFILL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 from schemas.documents import Lane
 
 #: Queue of the jobs that give chunks their vectors.
@@ -14,6 +16,11 @@ EMBED_PENDING = "embed_pending"
 COMPLETE_GENERATION = "complete_generation"
 
 
+def account_key(account: str) -> str:
+    """Hash: what is known about a provider's account. Outside every namespace: all homes share the account's limits."""
+    return f"recalld:accounts:{account}"
+
+
 class Keys:
     """The broker's keys of one namespace."""
 
@@ -24,6 +31,8 @@ class Keys:
         self.inbox = f"{self.prefix}:inbox"
         self.epoch = f"{self.prefix}:epoch"
         self.sweeper = f"{self.prefix}:sweeper"
+        #: Sorted set: owner of claims -> Unix time until which it is taken to be alive.
+        self.claimants = f"{self.prefix}:claimants"
 
     def sequence(self, agent: str) -> str:
         """Hash: document -> "sequence number|lane" of its latest mark."""
@@ -60,6 +69,14 @@ class Keys:
     def freshness(self) -> str:
         """Hash: histogram buckets of the time from event to searchable."""
         return f"{self.prefix}:freshness"
+
+    def usage(self, agent: str, day: date | None) -> str:
+        """Hash: "number|provider|model" -> how many, on one day (UTC) or ever; agent "*" for all."""
+        return f"{self.prefix}:usage:{day.isoformat() if day else 'ever'}:{agent}"
+
+    def claims(self, scope: str) -> str:
+        """Hash: text hash -> owner of those who share a cache and want the same vectors."""
+        return f"{self.prefix}:claims:{scope}"
 
     def messages(self, queue: str) -> str:
         """Dramatiq's hash of a queue's messages: waiting and not yet acknowledged."""

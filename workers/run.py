@@ -12,13 +12,16 @@ import redis
 import structlog
 from dramatiq.worker import Worker
 
+from memory.taking_over import takeover_token
 from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.settings import Settings
 from workers.actors import declare_actors
+from workers.batch_jobs import BatchJobs
 from workers.board import Board
 from workers.broker import DoorbellBroker, make_broker
 from workers.connection import connect, namespace
+from workers.coordination import coordinating
 from workers.job_queue import BrokerJobQueue
 from workers.names import VECTORS_QUEUE, Keys
 from workers.runtime import Runtime
@@ -45,26 +48,29 @@ def run_workers(settings: Settings, stop: threading.Event, *, on_ready: Callable
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = Board(client, keys)
-    runtime = Runtime(settings, queue, board)
-    declare_actors(broker, runtime)
-    broker.emit_after("process_boot")
-    # One set of threads a queue, so that a long job of one can never hold up another.
-    workers = [
-        _start_worker(broker, {Lane.LIVE.value}, settings.workers.threads),
-        _start_worker(broker, {Lane.BACKFILL.value}, settings.workers.threads),
-        _start_worker(broker, {VECTORS_QUEUE}, settings.workers.threads),
-    ]
-    sweeper = threading.Thread(target=_sweep, args=(client, keys, queue, runtime, stop), name="sweeper", daemon=True)
-    sweeper.start()
-    threading.Thread(target=runtime.warm_up, name="warm-up", daemon=True).start()
-    log.info("workers_started", threads=settings.workers.threads)
-    if on_ready is not None:
-        on_ready()
-    stop.wait()
-    log.info("workers_stopping")
-    _stop_workers(broker, workers)
-    sweeper.join(timeout=SWEEP_SECONDS)
-    runtime.close()
+    with coordinating(settings) as coordination:
+        runtime = Runtime(settings, queue, board, coordinate=coordination)
+        declare_actors(broker, runtime)
+        broker.emit_after("process_boot")
+        # One set of threads a queue, so that a long job of one can never hold up another.
+        workers = [
+            _start_worker(broker, {Lane.LIVE.value}, settings.workers.threads),
+            _start_worker(broker, {Lane.BACKFILL.value}, settings.workers.threads),
+            _start_worker(broker, {VECTORS_QUEUE}, settings.workers.threads),
+        ]
+        sweeper = threading.Thread(
+            target=_sweep, args=(client, keys, queue, runtime, stop), name="sweeper", daemon=True
+        )
+        sweeper.start()
+        threading.Thread(target=runtime.warm_up, name="warm-up", daemon=True).start()
+        log.info("workers_started", threads=settings.workers.threads)
+        if on_ready is not None:
+            on_ready()
+        stop.wait()
+        log.info("workers_stopping")
+        _stop_workers(broker, workers)
+        sweeper.join(timeout=SWEEP_SECONDS)
+        runtime.close()
     broker.close()
     client.close()
     log.info("workers_stopped")
@@ -118,5 +124,12 @@ def _keep_house(runtime: Runtime) -> None:
         try:
             with runtime.indexer(agent.id) as indexer:
                 indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
+                if takeover_token(runtime.settings, agent) is not None:
+                    indexer.target()  # a fallback that took over needs its own generation
+                if indexer.supply.available and indexer.target().pending_chunks(1):
+                    runtime.queue.request_vectors(agent.id)
+                if indexer.generations.next() is not None:
+                    runtime.queue.request_completion(agent.id)
+                BatchJobs(runtime).keep_house(indexer)
         except (RecalldError, OSError) as error:
             log.warning("housekeeping_failed", agent=agent.id, error=str(error))

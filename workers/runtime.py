@@ -11,11 +11,12 @@ import structlog
 
 from memory.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.selection import choose_provider
+from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.supply import EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer
 from memory.store.options import StoreOptions
+from memory.taking_over import forget_void_takeover, provider_of, take_over, takeover_token
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
 from workers.board import Board
@@ -28,14 +29,17 @@ MAX_OPEN_AGENTS = 64
 
 
 class Runtime:
-    """Everything a job needs beyond its arguments."""
+    """Everything a job needs beyond its arguments. `coordinate` says what is shared with other processes."""
 
-    def __init__(self, settings: Settings, queue: BrokerJobQueue, board: Board) -> None:
+    def __init__(
+        self, settings: Settings, queue: BrokerJobQueue, board: Board, *, coordinate: Coordinate = alone
+    ) -> None:
         self.settings = settings
         self.queue = queue
         self.board = board
+        self._coordinate = coordinate
         self._cache: EmbeddingCache | None = None
-        self._supplies: dict[str, EmbeddingSupply] = {}
+        self._supplies: dict[tuple[str, str], EmbeddingSupply] = {}
         self._indexers: OrderedDict[str, _Open] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -43,10 +47,15 @@ class Runtime:
     def indexer(self, agent_id: str) -> Iterator[Indexer]:
         """Lend an agent's indexer; it is not closed while lent. Raises KeyError for an agent that is not configured."""
         agent = self.settings.agent(agent_id)
+        token = takeover_token(self.settings, agent)
         with self._lock:
             entry = self._indexers.get(agent_id)
+            if entry is not None and entry.token != token:
+                # Another process let the fallback take over, or ended that.
+                self._forget(agent_id)
+                entry = None
             if entry is None:
-                entry = self._indexers[agent_id] = _Open(self._make(agent))
+                entry = self._indexers[agent_id] = self._open(agent)
             self._indexers.move_to_end(agent_id)
             entry.users += 1
         try:
@@ -61,9 +70,22 @@ class Runtime:
     def forget(self, agent_id: str) -> None:
         """Close an agent's index as soon as nobody uses it, so that the next job opens it anew."""
         with self._lock:
-            entry = self._indexers.pop(agent_id, None)
-            if entry is not None and entry.users == 0:
-                entry.indexer.generations.close()
+            self._forget(agent_id)
+
+    def take_over(self, agent_id: str, *, reason: str) -> bool:
+        """Let the agent's configured fallback provider take over; False when there is none or it did already.
+
+        The next job works with it, on a new generation; the caller marks what is to be indexed.
+        """
+        if not take_over(self.settings, self.settings.agent(agent_id), reason=reason):
+            return False
+        self.forget(agent_id)
+        return True
+
+    def _forget(self, agent_id: str) -> None:
+        entry = self._indexers.pop(agent_id, None)
+        if entry is not None and entry.users == 0:
+            entry.indexer.generations.close()
 
     def close(self) -> None:
         """Close everything. Embeddings in flight still reach the cache."""
@@ -86,20 +108,32 @@ class Runtime:
             # The first job meets the same problem and says it in status.
             log.warning("warm_up_failed", error=str(error))
 
+    def _open(self, agent: AgentSettings) -> _Open:
+        forget_void_takeover(self.settings, agent)
+        cannot_be_had = provider_of(self.settings, agent).error
+        if cannot_be_had is not None:
+            take_over(self.settings, agent, reason=cannot_be_had)
+        return _Open(self._make(agent), token=takeover_token(self.settings, agent))
+
     def _make(self, agent: AgentSettings) -> Indexer:
         generations = GenerationWriter(self.settings.indexes_path / agent.id, StoreOptions.of(self.settings.store))
         return Indexer(agent, files=AgentFiles(agent), generations=generations, supply=self._supply(agent))
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
-        choice = choose_provider(agent, self.settings.credentials, vectors_enabled=self.settings.store.vector.enabled)
-        identity = choice.provider.identity if choice.provider else f"none:{choice.name}:{choice.error}"
-        if identity not in self._supplies:
+        choice = provider_of(self.settings, agent)
+        # Two keys may mean the same vectors, but not the same limits and bills.
+        key = (
+            (choice.provider.identity, choice.provider.account)
+            if choice.provider
+            else (f"none:{choice.name}:{choice.error}", "")
+        )
+        if key not in self._supplies:
             if self._cache is None and self.settings.cache.enabled:
                 path = self.settings.home / "cache" / "embeddings.sqlite"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache = EmbeddingCache(path, max_entries=self.settings.cache.max_entries)
-            self._supplies[identity] = EmbeddingSupply(choice, self._cache)
-        return self._supplies[identity]
+            self._supplies[key] = EmbeddingSupply(choice, self._cache, coordinate=self._coordinate)
+        return self._supplies[key]
 
     def _close_idle(self, *, keep: int) -> None:
         for agent_id in [name for name, entry in self._indexers.items() if entry.users == 0]:
@@ -109,8 +143,9 @@ class Runtime:
 
 
 class _Open:
-    """An indexer and how many jobs use it."""
+    """An indexer, how many jobs use it, and for which takeover it was made."""
 
-    def __init__(self, indexer: Indexer) -> None:
+    def __init__(self, indexer: Indexer, *, token: object) -> None:
         self.indexer = indexer
+        self.token = token
         self.users = 0

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 from schemas.documents import Lane
 
 if TYPE_CHECKING:
-    from memory.embedding.batching import Ticket
+    from memory.embedding.tickets import Ticket
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One text, who waits for it, and since when (monotonic seconds)."""
+    """One text, who waits for it, since when (monotonic seconds), and whose it was first."""
 
     text_hash: str
     text: str
     tokens: float
     lane: Lane
     since: float
+    agent: str = ""
     tickets: list[Ticket] = field(default_factory=list)
     in_flight: bool = False
 

@@ -1,6 +1,6 @@
 """Requests filled from whatever jobs run, so that thousands of small notes take tens of requests.
 
-    submit -> backlog (live, backfill) -> senders cut batches -> cache -> provider -> cache -> tickets
+    submit -> backlog (live, backfill) -> senders cut batches -> claims -> cache -> provider -> cache -> tickets
 
 A sender is a thread; there are as many as the provider takes requests at a time, started when there is
 work and gone after a while without.
@@ -18,16 +18,19 @@ import structlog
 from memory.chunking import estimate_tokens
 from memory.embedding.backlog import Backlog, BatchLimits, Entry
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.gate import Admission, Gate
+from memory.embedding.coordination import Coordination, NoClaims, alone
 from memory.embedding.keeping import VectorKeeper
+from memory.embedding.metering import Item, Meter
+from memory.embedding.pacing import Urgency
 from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.rate import BusyRate
 from memory.embedding.sending import PATIENCE_SECONDS, BatchSender, Outcome
+from memory.embedding.tickets import Ticket
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal
 from schemas.documents import Lane
-from schemas.errors import Terminal, Transient
+from schemas.errors import Terminal, Transient, Waiting
 
 log = structlog.get_logger(__name__)
 
@@ -44,61 +47,18 @@ _LARGE_REQUEST_TOKENS = 32_000
 #: Seconds after which a sender without work ends.
 _IDLE_SECONDS = 5.0
 
+#: Seconds between two looks for vectors that another process is asking for.
+_LOOK_FOR_CLAIMED_SECONDS = 0.05
 
-class Ticket:
-    """What one caller waits for. Made by `EmbeddingBatcher.submit`."""
-
-    def __init__(self, hashes: Sequence[str], lock: threading.Condition, batcher: EmbeddingBatcher) -> None:
-        self._lock = lock
-        self._batcher = batcher
-        self._open = set(hashes)
-        self._results: dict[str, Vector | Refusal] = {}
-        self._error: Transient | Terminal | None = None
-        self._decided = threading.Event()
-        if not self._open:
-            self._decided.set()
-
-    def wait(self, timeout_seconds: float) -> bool:
-        """Wait until everything is decided; False when it is not within the time."""
-        return self._decided.wait(max(0.0, timeout_seconds))
-
-    def results(self) -> dict[str, Vector | Refusal]:
-        """What is there now, by text hash."""
-        with self._lock:
-            return dict(self._results)
-
-    def error(self) -> Transient | Terminal | None:
-        """Why the rest is missing; None when nothing is, or when it may still come."""
-        with self._lock:
-            return self._error
-
-    def cancel(self) -> None:
-        """Forget what has not been sent yet; what is in flight still reaches the cache."""
-        with self._lock:
-            self._batcher.forget(self, self._open)
-            self._open = set()
-            self._decided.set()
-
-    def settle(self, text_hash: str, result: Vector | Refusal | Transient | Terminal) -> None:
-        """Decide one text. Called by the batcher, which holds the lock."""
-        if text_hash not in self._open:
-            return
-        self._open.discard(text_hash)
-        if isinstance(result, Transient | Terminal):
-            # A refusal for good says more than a passing failure.
-            if self._error is None or isinstance(result, Terminal):
-                self._error = result
-        else:
-            self._results[text_hash] = result
-        if not self._open:
-            self._decided.set()
+_URGENCY = {Lane.LIVE: Urgency.LIVE, Lane.BACKFILL: Urgency.BACKFILL}
 
 
 class EmbeddingBatcher:
     """Batches across documents and jobs for one provider in one process. Thread-safe.
 
     `linger_seconds` is how long a backfill text waits for company while a sender is free; while all are
-    busy, texts gather anyway. `dimensions` is what the index expects, when it is known.
+    busy, texts gather anyway. `dimensions` is what the index expects, when it is known. `coordination` is what this
+    process shares with others that use the provider.
     """
 
     def __init__(
@@ -107,7 +67,7 @@ class EmbeddingBatcher:
         cache: EmbeddingCache | None,
         *,
         linger_seconds: float = 0.005,
-        gate: Gate | None = None,
+        coordination: Coordination | None = None,
         dimensions: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
         idle_seconds: float = _IDLE_SECONDS,
@@ -115,7 +75,10 @@ class EmbeddingBatcher:
         limits = provider.limits
         self._provider = provider
         self._keeper = VectorKeeper(cache, provider.identity)
-        self._gate = gate or Gate()
+        coordination = coordination or alone(provider)
+        self._gate = coordination.gate
+        # Without a cache nobody could find what somebody else paid for.
+        self._claims = coordination.claims if cache is not None else NoClaims()
         self._patience = patience_seconds
         self._idle_seconds = idle_seconds
         self._linger = {Lane.LIVE: min(LIVE_LINGER_SECONDS, linger_seconds), Lane.BACKFILL: linger_seconds}
@@ -124,11 +87,19 @@ class EmbeddingBatcher:
         self._backfill_senders = self._senders - 1 if reserve else self._senders
         self._stopping = threading.Event()
         self._sender = BatchSender(
-            provider, self._gate, stopping=self._stopping, dimensions=dimensions, patience_seconds=patience_seconds
+            provider,
+            self._gate,
+            Meter(provider, coordination.usage),
+            stopping=self._stopping,
+            dimensions=dimensions,
+            patience_seconds=patience_seconds,
         )
         self._changed = threading.Condition(threading.RLock())
         self._backlog = Backlog()
         self._entries: dict[str, Entry] = {}
+        #: Entries that another process is embedding, and when to look for their vectors (monotonic seconds).
+        self._claimed: dict[str, Entry] = {}
+        self._look_at = math.inf
         self._sending = dict.fromkeys(Lane, 0)
         self._rate = BusyRate(limits.chunks_per_second, telling=min(8, limits.inputs))
         self._threads: set[threading.Thread] = set()
@@ -136,14 +107,14 @@ class EmbeddingBatcher:
 
     # What callers use
 
-    def submit(self, texts: Mapping[str, str], *, lane: Lane) -> Ticket:
-        """Ask for the vectors of texts (text hash -> text) that the cache does not have.
+    def submit(self, texts: Mapping[str, str], *, lane: Lane, agent: str = "") -> Ticket:
+        """Ask for the vectors of texts (text hash -> text) that the cache does not have, on an agent's account.
 
         Returns at once. While the provider asked to wait for long, or refused for good, the ticket is
         decided with that error without anything being sent.
         """
         with self._changed:
-            ticket = Ticket(list(texts), self._changed, self)
+            ticket = Ticket(list(texts), self._changed, self.forget)
             refusal = self._refusal()
             now = time.monotonic()
             for text_hash, text in texts.items():
@@ -152,7 +123,7 @@ class EmbeddingBatcher:
                 elif refusal is not None:
                     ticket.settle(text_hash, refusal)
                 else:
-                    self._enlist(ticket, text_hash, text, lane, now)
+                    self._enlist(ticket, text_hash, text, lane, agent, now)
             self._wake()
             return ticket
 
@@ -196,6 +167,7 @@ class EmbeddingBatcher:
                 entry.tickets.remove(ticket)
                 if not entry.tickets and not entry.in_flight:
                     self._backlog.remove(entry)
+                    self._claimed.pop(text_hash, None)
                     del self._entries[text_hash]
 
     # All below: the lock is held unless said otherwise
@@ -208,17 +180,25 @@ class EmbeddingBatcher:
             return refused
         delay = self._gate.delay()
         if delay > self._patience:
-            return Transient("the embedding provider asked to wait", retry_after=delay)
+            return Waiting("the embedding provider asked to wait", retry_after=delay)
         return None
 
-    def _enlist(self, ticket: Ticket, text_hash: str, text: str, lane: Lane, now: float) -> None:
+    def expect_dimensions(self, dimensions: int) -> None:
+        """Say how wide the vectors of an index with this identity are; the first one to say so counts."""
+        if self._sender.dimensions is None:
+            self._sender.dimensions = dimensions
+
+    def _enlist(self, ticket: Ticket, text_hash: str, text: str, lane: Lane, agent: str, now: float) -> None:
         entry = self._entries.get(text_hash)
         if entry is None:
-            entry = Entry(text_hash, text, estimate_tokens(text), lane, now)
+            entry = Entry(text_hash, text, estimate_tokens(text), lane, now, agent)
             self._entries[text_hash] = entry
             self._backlog.add(entry)
         elif lane is Lane.LIVE and entry.lane is Lane.BACKFILL and not entry.in_flight:
-            self._backlog.promote(entry)
+            if text_hash in self._claimed:
+                entry.lane = lane
+            else:
+                self._backlog.promote(entry)
         entry.tickets.append(ticket)
 
     def _wake(self) -> None:
@@ -242,7 +222,8 @@ class EmbeddingBatcher:
     def _next_due(self, now: float) -> tuple[Lane | None, float]:
         """The lane whose request should leave next, and when (monotonic seconds)."""
         best: tuple[Lane | None, float] = (None, math.inf)
-        if not self._gate.admits():
+        # Of a probe's answer everybody learns: until then nothing else leaves.
+        if self._gate.careful and any(self._sending.values()):
             return best
         held_until = now + self._gate.delay()
         for lane in (Lane.LIVE, Lane.BACKFILL):
@@ -257,25 +238,25 @@ class EmbeddingBatcher:
             best = (lane, due)
         return best
 
-    def _next_batch(self) -> tuple[list[Entry], Lane, Admission] | None:
+    def _next_batch(self) -> tuple[list[Entry], Lane] | None:
         """Wait for the next batch; None when there was no work for a while, or at the end."""
         idle_until = time.monotonic() + self._idle_seconds
         while not self._stopping.is_set():
             now = time.monotonic()
+            self._take_up_claimed(now)
             lane, due = self._next_due(now)
             if lane is not None and due <= now:
-                admission = self._gate.enter()
-                if admission is not Admission.REFUSED:
-                    batch = self._backlog.cut(lane, self._limits(lane))
-                    for entry in batch:
-                        entry.in_flight = True
-                    self._sending[lane] += 1
-                    return batch, lane, admission
-            if not len(self._backlog) and now >= idle_until:
+                batch = self._backlog.cut(lane, self._limits(lane))
+                for entry in batch:
+                    entry.in_flight = True
+                self._sending[lane] += 1
+                return batch, lane
+            if not len(self._backlog) and not self._claimed and now >= idle_until:
                 return None
             self._idle += 1
             # With a backlog that nothing may leave of (a probe is out), somebody's end of work wakes us.
-            look_again = now + 1.0 if len(self._backlog) else idle_until
+            look_again = now + 1.0 if len(self._backlog) else max(idle_until, now)
+            look_again = min(look_again, self._look_at)
             self._changed.wait(max(0.0005, min(due, look_again) - now))
             self._idle -= 1
         return None
@@ -289,27 +270,58 @@ class EmbeddingBatcher:
                     self._threads.discard(threading.current_thread())
                     return
                 self._wake()
-            batch, lane, admission = taken
+            batch, lane = taken
             try:
-                self._send(batch, admission)
+                self._send(batch, lane)
             except Exception as error:
                 # A defect of ours or of a provider: nobody may wait for ever because of it.
                 log.exception("embedding_batch_failed", provider=self._provider.name)
                 self._settle(batch, Transient(f"the embedding batch failed: {type(error).__name__}: {error}"))
             finally:
-                self._gate.leave(admission)
                 with self._changed:
                     self._sending[lane] -= 1
                     self._changed.notify_all()
 
-    def _send(self, batch: Sequence[Entry], admission: Admission) -> None:
-        """Embed one batch. Called without the lock."""
-        # Another job or process may have paid for some of them since they were looked up.
-        known = self._keeper.known([entry.text_hash for entry in batch])
-        self._settle_known(batch, known)
-        batch = [entry for entry in batch if entry.text_hash not in known]
-        if not batch:
+    def _send(self, batch: Sequence[Entry], lane: Lane) -> None:
+        """Claim one batch and embed what nobody else is embedding. Called without the lock."""
+        hashes = [entry.text_hash for entry in batch]
+        mine = self._claims.take(hashes)
+        try:
+            # After the claim: another job or process may have paid for some of them since they were looked up.
+            known = self._keeper.known(hashes)
+            self._settle_known(batch, known)
+            self._wait_for_others([e for e in batch if e.text_hash not in mine and e.text_hash not in known])
+            wanted = [entry for entry in batch if entry.text_hash in mine and entry.text_hash not in known]
+            if wanted:
+                self._embed(wanted, lane)
+        finally:
+            self._claims.release(mine)
+
+    def _wait_for_others(self, entries: Sequence[Entry]) -> None:
+        """Put texts aside that another process is embedding. Called without the lock."""
+        if not entries:
             return
+        with self._changed:
+            for entry in entries:
+                entry.in_flight = False
+                if entry.tickets:
+                    self._claimed[entry.text_hash] = entry
+                else:
+                    self._entries.pop(entry.text_hash, None)
+            if self._claimed:
+                self._look_at = min(self._look_at, time.monotonic() + _LOOK_FOR_CLAIMED_SECONDS)
+
+    def _take_up_claimed(self, now: float) -> None:
+        """Let texts that another process was embedding be looked for again. The lock is held."""
+        if now < self._look_at:
+            return
+        self._look_at = math.inf
+        for entry in self._claimed.values():
+            self._backlog.add(entry)
+        self._claimed.clear()
+
+    def _embed(self, batch: Sequence[Entry], lane: Lane) -> None:
+        """Embed one batch. Called without the lock."""
         try:
             self._keeper.ensure_room()
         except StoreFull as error:
@@ -320,7 +332,8 @@ class EmbeddingBatcher:
             self._rate.started(len(batch))
         try:
             wanted = lambda: any(entry.tickets for entry in batch)  # noqa: E731 - a one-line question
-            for outcome in self._sender.outcomes([entry.text for entry in batch], admission=admission, wanted=wanted):
+            items = [Item(entry.text, entry.tokens, entry.agent) for entry in batch]
+            for outcome in self._sender.outcomes(items, urgency=_URGENCY[lane], wanted=wanted):
                 embedded += self._take(batch, outcome)
         finally:
             with self._changed:
@@ -350,8 +363,9 @@ class EmbeddingBatcher:
                 self._fail_backlog(error if isinstance(error, Terminal) else refusal)
 
     def _fail_backlog(self, error: Transient | Terminal) -> None:
-        for entry in self._backlog.drain():
+        for entry in [*self._backlog.drain(), *self._claimed.values()]:
             self._finish(entry, error)
+        self._claimed.clear()
 
     def _settle(self, entries: Sequence[Entry], result: Refusal | Transient | Terminal) -> None:
         with self._changed:

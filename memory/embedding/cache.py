@@ -75,6 +75,11 @@ class EmbeddingCache:
             found = self._guarded(lambda: self._look_up(identity, hashes))
         return _decode(found)
 
+    def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
+        """Return those of the texts that are there, without counting it as a use of them."""
+        with self._lock:
+            return self._guarded(lambda: self._look_for(identity, hashes))
+
     def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
         """Keep rounded vectors (`memory.embedding.vectors`); committed and on disk when this returns."""
         if not vectors:
@@ -138,6 +143,20 @@ class EmbeddingCache:
                 found[group[key]] = blob
                 if used != today:
                     self._touched[row] = today
+        return found
+
+    def _look_for(self, identity: str, hashes: Sequence[str]) -> set[str]:
+        reader = self._open()
+        number = self._number_of(reader, identity)
+        found: set[str] = set()
+        for start in range(0, len(hashes) if number is not None else 0, _GROUP):
+            group = {_key(text_hash): text_hash for text_hash in hashes[start : start + _GROUP]}
+            marks = ",".join("?" * len(group))
+            rows = reader.execute(
+                f"SELECT hash FROM embeddings WHERE identity = ? AND hash IN ({marks})",  # noqa: S608 - only question marks
+                (number, *group),
+            )
+            found.update(group[key] for (key,) in rows)
         return found
 
     def _insert(self, identity: str, blobs: Mapping[str, bytes]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import ipaddress
 import json
+import platform
 import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
@@ -52,3 +55,27 @@ def identity_of(
     }
     shown = {key: value for key, value in facts.items() if value is not None}
     return json.dumps(shown, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+
+
+def account_of(*, base_url: str, api_key: str | None, headers: Mapping[str, str] | None = None) -> str:
+    """Whose limits the requests count against: a digest of address, key and secret headers; it gives none away.
+
+    The same in every process. An address on this machine is another server on every machine, so its account
+    holds the machine's name.
+    """
+    parts = urlsplit(base_url.strip())
+    facts = [
+        normalised_url(base_url),
+        platform.node() if _is_loopback(parts.hostname or "") else None,
+        [parts.username, parts.password, parts.query],
+        api_key,
+        sorted([name.lower(), value] for name, value in (headers or {}).items() if is_secret_header(name)),
+    ]
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16, person=b"recalld account").hexdigest()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

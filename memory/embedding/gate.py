@@ -1,97 +1,184 @@
-"""When requests to one endpoint may leave: a cool-down after "try later", a breaker after "never"."""
+"""When requests to one account may leave: a cool-down after "try later", a breaker after "never", limits a minute.
+
+Every request passes: `enter` before it leaves, `leave` when it is over. Worth the two calls: no request is
+sent that the last answer made pointless, whoever got that answer.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import StrEnum
 
-from schemas.errors import Terminal
+from memory.embedding.pacing import Urgency, request_budget, token_budget
+from memory.embedding.provider import ProviderLimits
+from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 
 #: Seconds that an endpoint which refused for good is left alone before one probe is sent.
 PROBE_SECONDS = 60.0
 
+#: Seconds after which a probe that nobody reported back is forgotten: its process died.
+PROBE_LEASE_SECONDS = 150.0
+
+#: Passing failures in a row, of anybody, after which the endpoint is out: single requests find out when it is back.
+OUTAGE_FAILURES = 8
+
+#: Seconds of the first pause of an outage, or after a request to slow down that names no time; doubled each time.
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+
 
 class Admission(StrEnum):
-    """What `Gate.enter` says to a request."""
+    """With what right a request leaves."""
 
     NORMAL = "normal"
     PROBE = "probe"
-    REFUSED = "refused"
 
 
-class Gate:
-    """Shared by everybody who uses one endpoint in this process. Thread-safe.
+class Gate(ABC):
+    """One account and model, shared by everybody who uses them. Thread-safe.
 
-    Cool-down: `delay` is positive until the time that the provider named has come. Breaker: after
-    `trip` nothing leaves for `probe_seconds`, then one request may (the probe); its success closes
-    the breaker, another refusal for good keeps it open.
+    Cool-down: nothing leaves before the time that the provider named, or, when it only said "slow down",
+    for a pause that doubles each time. Outage: after `OUTAGE_FAILURES` passing failures in a row the same
+    pauses, and after each of them one request (a probe). Breaker: after a refusal for good nothing leaves for
+    `PROBE_SECONDS`, then one probe. An answered probe ends outage and breaker.
     """
 
-    def __init__(self, *, probe_seconds: float = PROBE_SECONDS) -> None:
-        self._probe_seconds = probe_seconds
-        self._lock = threading.Lock()
-        self._not_before = 0.0
-        self._error: Terminal | None = None
-        self._probe_at = 0.0
-        self._probing = False
+    @abstractmethod
+    def enter(self, *, tokens: float, urgency: Urgency) -> Admission:
+        """Take the right to send one request of about so many tokens now. Each one taken has to `leave`.
 
+        Raises:
+            Terminal: the endpoint refused for good, and no probe is due.
+            Paced: a limit a minute is used up; `retry_after` seconds from now there is room. Never for a query.
+            Waiting: cooling down, or out; `retry_after` says for how long.
+        """
+
+    @abstractmethod
+    def leave(self, admission: Admission, error: RecalldError | None) -> None:
+        """Say how the request ended; None when it was answered well.
+
+        A `Permanent` error, or another one that says nothing about the endpoint, only gives a probe back.
+        """
+
+    @abstractmethod
+    def refusal(self) -> Terminal | None:
+        """Why nothing can be sent at all for now, as last known; None when requests or a probe may be tried. Cheap."""
+
+    @abstractmethod
     def delay(self) -> float:
-        """Seconds until a request may leave as far as the cool-down is concerned; 0 means now."""
-        with self._lock:
-            return max(0.0, self._not_before - time.monotonic())
+        """Seconds until a request may leave as far as cool-down and outage are concerned, as last known. Cheap."""
 
-    def cool_down(self, seconds: float) -> None:
-        """Let nothing leave for so long. A shorter cool-down never shortens a longer one."""
+    @property
+    @abstractmethod
+    def careful(self) -> bool:
+        """Whether the next request is a probe, which should be small, as last known. Cheap."""
+
+
+class LocalGate(Gate):
+    """For one process: where nobody else uses the account, or nobody can be reached who knows."""
+
+    def __init__(
+        self,
+        limits: ProviderLimits | None = None,
+        *,
+        probe_seconds: float = PROBE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._requests = request_budget(limits.requests_per_minute) if limits and limits.requests_per_minute else None
+        self._tokens = token_budget(limits.tokens_per_minute) if limits and limits.tokens_per_minute else None
+        self._probe_seconds = probe_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._error: Terminal | None = None
+        self._not_before = 0.0
+        self._probe_until = 0.0
+        self._failures = 0
+        self._throttles = 0
+        self._requests_until = 0.0
+        self._tokens_until = 0.0
+
+    def enter(self, *, tokens: float, urgency: Urgency) -> Admission:
         with self._lock:
-            self._not_before = max(self._not_before, time.monotonic() + seconds)
+            now = self._clock()
+            if self._error is not None and now < self._not_before:
+                raise Terminal(str(self._error))
+            if now < self._not_before:
+                raise Waiting("the embedding provider asked to wait", retry_after=self._not_before - now)
+            probing = self._error is not None or self._failures >= OUTAGE_FAILURES
+            if probing and now < self._probe_until:
+                if self._error is not None:
+                    raise Terminal(str(self._error))
+                raise Waiting("the embedding provider does not answer", retry_after=FIRST_PAUSE_SECONDS)
+            self._pay(tokens, urgency, now)
+            if not probing:
+                return Admission.NORMAL
+            self._probe_until = now + PROBE_LEASE_SECONDS
+            return Admission.PROBE
+
+    def leave(self, admission: Admission, error: RecalldError | None) -> None:
+        with self._lock:
+            now = self._clock()
+            if admission is Admission.PROBE:
+                self._probe_until = 0.0
+            if error is None:
+                # Requests that were on their way when the breaker opened say nothing about it.
+                if admission is Admission.PROBE:
+                    self._error = None
+                    self._not_before = 0.0
+                if self._error is None:
+                    self._failures = self._throttles = 0
+            elif isinstance(error, Terminal):
+                self._error = error
+                self._not_before = now + self._probe_seconds
+            elif isinstance(error, Transient):
+                self._failed(error, now)
 
     def refusal(self) -> Terminal | None:
-        """Why nothing can be sent at all for now; None when requests or a probe may be tried."""
         with self._lock:
-            return self._error if self._error is not None and time.monotonic() < self._probe_at else None
+            return self._error if self._error is not None and self._clock() < self._not_before else None
 
-    def admits(self) -> bool:
-        """Whether `enter` would let a request pass."""
+    def delay(self) -> float:
         with self._lock:
-            return self._admits()
+            return max(0.0, self._not_before - self._clock()) if self._error is None else 0.0
 
     @property
     def careful(self) -> bool:
-        """Whether the next request is a probe, which should be small."""
         with self._lock:
-            return self._error is not None
+            return self._error is not None or self._failures >= OUTAGE_FAILURES
 
-    def enter(self) -> Admission:
-        """Take the right to send one request (or to probe)."""
-        with self._lock:
-            if not self._admits():
-                return Admission.REFUSED
-            if self._error is None:
-                return Admission.NORMAL
-            self._probing = True
-            return Admission.PROBE
+    def _failed(self, error: Transient, now: float) -> None:
+        pause = error.retry_after or 0.0
+        if isinstance(error, Throttled):
+            self._throttles += 1
+            if error.retry_after is None:
+                pause = pause_after(self._throttles)
+        elif error.retry_after is None:
+            self._failures += 1
+            if self._failures >= OUTAGE_FAILURES:
+                pause = pause_after(self._failures - OUTAGE_FAILURES + 1)
+        if self._error is not None:
+            # The breaker stays as it was; a probe that told nothing is followed by another one.
+            pause = max(pause, FIRST_PAUSE_SECONDS)
+        # A shorter cool-down never shortens a longer one.
+        self._not_before = max(self._not_before, now + pause)
 
-    def succeeded(self, admission: Admission) -> None:
-        """A request was answered well. Closes the breaker if that was the probe."""
-        # Requests that were on their way when the breaker opened say nothing about it.
-        if admission is Admission.PROBE:
-            with self._lock:
-                self._error = None
-                self._probing = False
+    def _pay(self, tokens: float, urgency: Urgency, now: float) -> None:
+        wait = 0.0
+        if self._requests is not None:
+            wait = self._requests.wait(self._requests_until, 1.0, now, urgency=urgency)
+        if self._tokens is not None:
+            wait = max(wait, self._tokens.wait(self._tokens_until, tokens, now, urgency=urgency))
+        if wait > 0:
+            raise Paced("the limit of requests or tokens a minute is used up", retry_after=wait)
+        if self._requests is not None:
+            self._requests_until = self._requests.charge(self._requests_until, 1.0, now)
+        if self._tokens is not None:
+            self._tokens_until = self._tokens.charge(self._tokens_until, tokens, now)
 
-    def trip(self, error: Terminal) -> None:
-        """A request was refused for good: open the breaker."""
-        with self._lock:
-            self._error = error
-            self._probe_at = time.monotonic() + self._probe_seconds
-            self._probing = False
 
-    def leave(self, admission: Admission) -> None:
-        """The request is over. A probe that told nothing (a time-out, say) lets another one probe."""
-        if admission is Admission.PROBE:
-            with self._lock:
-                self._probing = False
-
-    def _admits(self) -> bool:
-        return self._error is None or (time.monotonic() >= self._probe_at and not self._probing)
+def pause_after(failures: int) -> float:
+    """Seconds of the pause after so many failures in a row (at least 1)."""
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10))

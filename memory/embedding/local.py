@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 
 from memory.embedding.mapped_weights import shared_backend, unpack_weights
-from memory.embedding.provider import EmbeddingProvider, Matrix, ProviderLimits
+from memory.embedding.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits
 from memory.embedding.wording import clean
 from schemas.errors import Permanent, Terminal
 
@@ -45,13 +45,13 @@ class LocalProvider(EmbeddingProvider):
         self._loading = threading.Lock()
         self._loaded: Any = None
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         if not texts:
-            return np.zeros((0, self.dimensions), dtype=np.float32)
-        return self._compute([self._fit(text) for text in texts], query=False)
+            return Embeddings(np.zeros((0, self.dimensions), dtype=np.float32))
+        return Embeddings(self._compute([self._fit(text) for text in texts], query=False))
 
-    def embed_query(self, text: str) -> Matrix:
-        return self._compute([self._fit(text)], query=True)
+    def embed_query(self, text: str) -> Embeddings:
+        return Embeddings(self._compute([self._fit(text)], query=True))
 
     def warm_up(self) -> None:
         self._compute(["warm up"], query=True)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import binascii
 import importlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from memory.embedding.endpoint import identity_of
-from memory.embedding.openai_errors import ErrorReader
-from memory.embedding.provider import EmbeddingProvider, Matrix, ProviderLimits
+from memory.embedding.answers import check_dimensions, no_embeddings, read_answer
+from memory.embedding.endpoint import account_of, identity_of
+from memory.embedding.endpoint_errors import ErrorReader
+from memory.embedding.provider import EmbeddingProvider, Embeddings, ProviderLimits
 from memory.embedding.wording import clean, cut_to_bytes
-from schemas.errors import Permanent, RecalldError, Terminal, Transient
+from schemas.errors import Permanent, RecalldError, Terminal
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+    from memory.embedding.batch_api import BatchApi
 
 CONNECT_SECONDS = 10.0
 DOCUMENTS_SECONDS = 120.0
@@ -31,8 +31,8 @@ _NO_KEY = "unused"
 class OpenAIProvider(EmbeddingProvider):
     """An OpenAI-compatible endpoint.
 
-    `dimensions` is asked for only when given. `query_input_type` and `document_input_type` are sent as
-    `input_type`, for models that tell them apart. `key_name` is what messages call the key.
+    `dimensions` is asked for only when given, as `dimensions_field`. `query_input_type` and `document_input_type`
+    are sent as `input_type`, for models that tell them apart. `key_name` is what messages call the key.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class OpenAIProvider(EmbeddingProvider):
         key_name: str,
         limits: ProviderLimits,
         dimensions: int | None = None,
+        dimensions_field: str = "dimensions",
         headers: Mapping[str, str] | None = None,
         query_input_type: str | None = None,
         document_input_type: str | None = None,
@@ -61,26 +62,37 @@ class OpenAIProvider(EmbeddingProvider):
             document_input_type=document_input_type,
             headers=headers,
         )
+        self.account = account_of(base_url=base_url, api_key=api_key, headers=headers)
         self._base_url = base_url
         self._api_key = api_key
         self._dimensions = dimensions
+        self._dimensions_field = dimensions_field
         self._headers = dict(headers or {})
         self._input_types = {"query": query_input_type, "document": document_input_type}
         self._errors = ErrorReader(
             name=name, model=model, base_url=base_url, key_name=key_name, api_key=api_key, headers=self._headers
         )
-        self._encoding = "base64"
+        #: "float" from the moment on when the server did not know base64.
+        self.encoding = "base64"
         self._making = threading.Lock()
         self._client: OpenAI | None = None
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         return self._embed([clean(text) for text in texts], kind="document", seconds=DOCUMENTS_SECONDS)
 
-    def embed_query(self, text: str) -> Matrix:
+    def embed_query(self, text: str) -> Embeddings:
         fitting = cut_to_bytes(clean(text).strip(), self.limits.input_bytes)
         if not fitting:
             raise Permanent("there is nothing to embed in an empty query")
         return self._embed([fitting], kind="query", seconds=QUERY_SECONDS)
+
+    def batch_api(self) -> BatchApi | None:
+        # Gemini takes the file of a job over its own protocol only, Mistral's jobs have another form, Ollama has none.
+        if self.name != "openai":
+            return None
+        from memory.embedding.openai_batches import OpenAIBatches  # queries do without
+
+        return OpenAIBatches(self)
 
     def close(self) -> None:
         with self._making:
@@ -88,32 +100,22 @@ class OpenAIProvider(EmbeddingProvider):
                 self._client.close()
                 self._client = None
 
-    def _embed(self, texts: list[str], *, kind: str, seconds: float) -> Matrix:
-        encoding = self._encoding
+    def _embed(self, texts: list[str], *, kind: str, seconds: float) -> Embeddings:
+        encoding = self.encoding
         try:
             content = self._post(texts, kind=kind, seconds=seconds, encoding=encoding)
         except Permanent as error:
             if encoding != "base64" or "encoding_format" not in error.reason:
                 raise
             # A server that does not know base64: plain numbers from now on.
-            self._encoding = "float"
+            self.encoding = "float"
             content = self._post(texts, kind=kind, seconds=seconds, encoding="float")
-        matrix = _parse(content, expected=len(texts))
-        if self._dimensions is not None and matrix.shape[1] != self._dimensions:
-            raise Terminal(
-                f"{self.name} returned {matrix.shape[1]} dimensions though {self._dimensions} were asked for: "
-                f"the model {self.model} does not support output_dimensionality, unset it"
-            )
-        return matrix
+        answer = read_answer(_parsed(content), expected=len(texts))
+        return check_dimensions(answer, asked=self._dimensions, name=self.name, model=self.model)
 
     def _post(self, texts: list[str], *, kind: str, seconds: float, encoding: str) -> bytes:
-        client = self._connected()
+        client = self.client()
         openai = importlib.import_module("openai")
-        options: dict[str, Any] = {}
-        if self._dimensions is not None:
-            options["dimensions"] = self._dimensions
-        if self._input_types[kind] is not None:
-            options["extra_body"] = {"input_type": self._input_types[kind]}
         try:
             # Raw: the SDK would build a Python object for every number, three times the time of all the rest.
             response = client.embeddings.with_raw_response.create(
@@ -121,16 +123,36 @@ class OpenAIProvider(EmbeddingProvider):
                 model=self.model,
                 encoding_format=encoding,  # type: ignore[arg-type] # one of its two literals
                 timeout=openai.Timeout(seconds, connect=CONNECT_SECONDS),
-                **options,
+                extra_body=self.options(kind) or None,
             )
             content: bytes = response.content
-        except RecalldError:
-            raise
         except Exception as error:
-            raise self._errors.read(error) from error
+            raise self.read_error(error) from error
         return content
 
-    def _connected(self) -> OpenAI:
+    def options(self, kind: str) -> dict[str, object]:
+        """What the settings add to a request besides the model; `kind` is "query" or "document"."""
+        options: dict[str, object] = {}
+        if self._dimensions is not None:
+            options[self._dimensions_field] = self._dimensions
+        if self._input_types[kind] is not None:
+            options["input_type"] = self._input_types[kind]
+        return options
+
+    def read_error(self, error: Exception) -> RecalldError:
+        """What to raise for an exception of the SDK."""
+        status = getattr(error, "status_code", None)
+        if isinstance(status, int):
+            headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})
+            return self._errors.of_status(status, headers, getattr(error, "body", None))
+        return self._errors.of_connection(error.__cause__ or error, timed_out="Timeout" in type(error).__name__)
+
+    def client(self) -> OpenAI:
+        """The SDK's client, connected to the endpoint with its key. It is closed with the provider.
+
+        Raises:
+            Terminal: the openai package is not installed.
+        """
         with self._making:
             if self._client is None:
                 try:
@@ -150,38 +172,8 @@ class OpenAIProvider(EmbeddingProvider):
             return self._client
 
 
-def _parse(content: bytes, *, expected: int) -> Matrix:
-    """The vectors of a response body in the order of their inputs, shape (expected, dimensions).
-
-    Raises:
-        Transient: not an embeddings response, or not one vector for each input.
-    """
+def _parsed(content: bytes) -> Any:
     try:
-        answer = json.loads(content)
-        data = answer["data"]
-        order = [entry.get("index", place) for place, entry in enumerate(data)]
-        rows = [_row(entry["embedding"]) for entry in data]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Transient(
-            "the endpoint's answer holds no embeddings: see that remote.base_url is an OpenAI-compatible API"
-        ) from error
-    if len(rows) != expected:
-        raise Transient(f"the endpoint returned {len(rows)} vectors for {expected} texts")
-    if sorted(order) != list(range(expected)):
-        raise Transient("the endpoint returned vectors whose index fields do not match the texts")
-    widths = {row.shape[0] for row in rows}
-    if len(widths) != 1:
-        raise Transient(f"the endpoint returned vectors of different dimensions: {sorted(widths)}")
-    matrix = np.empty((expected, widths.pop()), dtype=np.float32)
-    for place, row in zip(order, rows, strict=True):
-        matrix[place] = row
-    return matrix
-
-
-def _row(embedding: object) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    if isinstance(embedding, str):
-        return np.frombuffer(binascii.a2b_base64(embedding), dtype="<f4")
-    if not isinstance(embedding, list):
-        raise TypeError("an embedding is neither base64 nor a list")
-    # A null among the numbers becomes NaN, which is dealt with row by row.
-    return np.array(embedding, dtype=np.float32)
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise no_embeddings() from error

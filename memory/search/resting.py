@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import date
 
-from schemas.ports import Pending, PendingReader, Trouble, VectorProgress
+from schemas.ports import EndpointState, Pending, PendingReader, Trouble, Usage, VectorProgress
 
 #: Seconds during which a queue that did not answer is taken to be still away.
 REST_SECONDS = 2.0
@@ -41,6 +42,14 @@ class RestingPendingReader:
     def troubles(self, agent: str) -> Sequence[Trouble]:
         """What is not well; nothing is known while the queue is away."""
         return () if self._is_away() else self._reader.troubles(agent)
+
+    def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
+        """What embedding cost; nothing is known while the queue is away."""
+        return () if self._is_away() else self._reader.usage(agent, day=day)
+
+    def endpoint(self, account: str, model: str) -> EndpointState | None:
+        """Whether requests may leave; not known while the queue is away."""
+        return None if self._is_away() else self._reader.endpoint(account, model)
 
     def _is_away(self) -> bool:
         with self._lock:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from memory.embedding.coordination import Coordinate, alone
 from memory.reporting import whole_status
 from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager, SearchManager, SearchResources, get_search_manager
@@ -21,11 +22,18 @@ STATUS_KEPT_SECONDS = 1.0
 class ServedAgents:
     """All agents of a service. Thread-safe."""
 
-    def __init__(self, settings: Settings, *, pending: PendingReader | None, inbox: EventInbox | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        pending: PendingReader | None,
+        inbox: EventInbox | None,
+        coordinate: Coordinate = alone,
+    ) -> None:
         self._settings = settings
         self._pending = RestingPendingReader(pending) if pending is not None else None
         self._inbox = inbox
-        self._resources = SearchResources(settings)
+        self._resources = SearchResources(settings, coordinate=coordinate)
         self._lock = threading.Lock()
         self._managers: dict[str, tuple[SearchManager | None, str | None]] = {}
         self._status: dict[str, tuple[float, AgentStatus]] = {}
@@ -56,7 +64,7 @@ class ServedAgents:
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
         """The status of these agents; not older than a second, except that `deep` always looks."""
         found = tuple(status for agent in agents if (status := self._agent_status(agent, deep=deep)) is not None)
-        return whole_status(self._settings, found)
+        return whole_status(self._settings, found, self._pending)
 
     def not_ready(self) -> str | None:
         """Why searches cannot be answered, None when they can."""
@@ -100,6 +108,10 @@ class ServedAgents:
         if pending is not None:
             oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else 0.0
         figures = manager.figures() if isinstance(manager, BuiltinManager) else None
+        provider = manager.provider if isinstance(manager, BuiltinManager) else None
+        endpoint = None
+        if provider is not None and self._pending is not None:
+            endpoint = self._pending.endpoint(provider.account, provider.model)
         return AgentNumbers(
             agent=agent,
             pending=pending.documents if pending is not None else None,
@@ -107,4 +119,6 @@ class ServedAgents:
             chunks=figures[0].chunks if figures is not None else None,
             vectors_pending=figures[0].vectors_pending if figures is not None else None,
             dead_letters=figures[1] if figures is not None else None,
+            usage=tuple(self._pending.usage(agent)) if self._pending is not None else (),
+            endpoint=(provider.name, provider.model, endpoint.condition) if provider and endpoint else None,
         )

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
+from memory.embedding.coordination import Coordinate, alone
 from memory.service import errors, pages
 from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics
@@ -32,18 +33,25 @@ Authorization = Annotated[str | None, Header(include_in_schema=False)]
 T = TypeVar("T")
 
 
-def create_app(settings: Settings, pending: PendingReader | None = None, *, inbox: EventInbox | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    pending: PendingReader | None = None,
+    *,
+    inbox: EventInbox | None = None,
+    coordinate: Coordinate = alone,
+) -> FastAPI:
     """Build the service.
 
     Args:
         settings: the whole tree; `service.host` decides whose Host headers are answered and whether tokens are needed.
         pending: how to ask the queue how far the index is behind.
         inbox: where a request to compare files and index is left.
+        coordinate: what queries share with others who use their embedding provider.
 
     Reads the agents' tokens from `<home>/run/tokens` when they are needed (`needs_tokens`). Models are
     loaded in the background when the application starts; everything is let go when it ends.
     """
-    agents = ServedAgents(settings, pending=pending, inbox=inbox)
+    agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
     metrics = ServiceMetrics(recalld_version())
     tokens = read_tokens(settings.home, agents.ids) if needs_tokens(settings) else None
     gate = Gatekeeper(agents.ids, tokens)

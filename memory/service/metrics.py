@@ -7,15 +7,20 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from schemas.ports import EndpointCondition, Usage
 
 _SEARCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentNumbers:
-    """One agent's numbers at the time of a scrape; None where they are not known."""
+    """One agent's numbers at the time of a scrape; None where they are not known.
+
+    `usage` is what embedding cost ever; `endpoint` the provider in use, its model and its condition.
+    """
 
     agent: str
     pending: int | None
@@ -23,6 +28,8 @@ class AgentNumbers:
     chunks: int | None
     vectors_pending: int | None
     dead_letters: int | None
+    usage: tuple[Usage, ...] = ()
+    endpoint: tuple[str, str, EndpointCondition] | None = None
 
 
 class ServiceMetrics:
@@ -82,3 +89,41 @@ class _Agents(Collector):
                 if value is not None:
                     family.add_metric([agent.agent], value)
             yield family
+        yield from _usage(known)
+        yield _endpoints(known)
+
+
+def _usage(known: Iterable[AgentNumbers]) -> Iterator[Metric]:
+    """Counted by everybody who embeds, and kept by the broker: they go on where they were after any restart."""
+    labels = ["agent", "provider", "model"]
+    requests = CounterMetricFamily(
+        "recalld_embedding_requests",
+        "How many embedding requests ended how (answered, failed)? One that carried several agents' texts is in each.",
+        labels=[*labels, "outcome"],
+    )
+    inputs = CounterMetricFamily("recalld_embedding_inputs", "How many texts came back as vectors?", labels=labels)
+    tokens = CounterMetricFamily(
+        "recalld_embedding_tokens", "How many tokens were embedded, as the provider bills them?", labels=labels
+    )
+    for agent in known:
+        for usage in agent.usage:
+            whose = [agent.agent, usage.provider, usage.model]
+            requests.add_metric([*whose, "answered"], usage.requests - usage.failed)
+            requests.add_metric([*whose, "failed"], usage.failed)
+            inputs.add_metric(whose, usage.inputs)
+            tokens.add_metric(whose, usage.tokens)
+    yield from (requests, inputs, tokens)
+
+
+def _endpoints(known: Iterable[AgentNumbers]) -> Metric:
+    family = GaugeMetricFamily(
+        "recalld_embedding_endpoint",
+        "In which state is the provider's endpoint (1) and in which is it not (0)?",
+        labels=["agent", "provider", "model", "state"],
+    )
+    for agent in known:
+        if agent.endpoint is not None:
+            provider, model, current = agent.endpoint
+            for condition in EndpointCondition:
+                family.add_metric([agent.agent, provider, model, condition.value], float(condition is current))
+    return family

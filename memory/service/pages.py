@@ -90,6 +90,17 @@ const status = async () => {
       row("queue", agent.queue.reachable ? agent.queue.pending + " pending" : "does not answer");
       row("provider", agent.provider + (agent.model ? " / " + agent.model : ""));
       row("why", agent.providerReason);
+      const endpoint = agent.endpoint;
+      if (endpoint && endpoint.condition !== "ok") {
+        row("endpoint", endpoint.condition + (endpoint.reason ? ": " + endpoint.reason : "")
+          + (endpoint.until ? ", next try " + new Date(endpoint.until * 1000).toLocaleTimeString() : ""), "bad");
+      }
+      for (const spent of agent.usage) {
+        const {provider, model, total, today} = spent;
+        row("spent", provider + " " + model + ": " + total.requests + " requests, " + total.tokens + " tokens"
+          + (total.dollars ? ", about $" + total.dollars.toFixed(2) : "")
+          + " (today " + today.requests + ", " + today.tokens + ")");
+      }
       for (const trouble of agent.troubles) row("trouble", trouble.part + ": " + trouble.message, "bad");
       for (const letter of agent.deadLetters) row("dead letter", letter.path + ": " + letter.reason, "bad");
       box.append(table);

@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from memory.embedding.coordination import Coordinate, alone
 from memory.service.app import create_app, needs_tokens
 from memory.service.security import is_loopback
 from memory.service.tokens import ensure_tokens, read_tokens
@@ -41,6 +42,7 @@ def serve(
     pending: PendingReader | None,
     *,
     inbox: EventInbox | None = None,
+    coordinate: Coordinate = alone,
     on_ready: Callable[[], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
@@ -50,6 +52,7 @@ def serve(
         settings: `service.host` and `service.port` say where (port 0: a free one).
         pending: how to ask how far the index is behind.
         inbox: where a request to compare files and index is left.
+        coordinate: what queries share with others who use their embedding provider.
         on_ready: called once searches are answered; `<home>/run/service.json` says where.
         stop: ends the service when set; signals are then the caller's business.
 
@@ -59,7 +62,7 @@ def serve(
     _check_tokens(settings)
     listener = _listen(settings.service.host, settings.service.port)
     try:
-        app = create_app(settings, pending, inbox=inbox)
+        app = create_app(settings, pending, inbox=inbox, coordinate=coordinate)
         with _stopping(stop) as ending:
             asyncio.run(_run(settings, app, listener, on_ready, ending))
     finally:

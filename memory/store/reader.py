@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -88,6 +88,16 @@ class PendingChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedChunk:
+    """A chunk that has no vector for good, and why; keywords find it."""
+
+    id: int
+    start_line: int
+    end_line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """One candidate: chunk id and score, higher is better (cosine, or BM25 made positive)."""
 
@@ -110,7 +120,10 @@ class IndexCounts:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """One document that could not be indexed, with the reason in words."""
+    """One document that could not be indexed, or not all of it, with the reason in words.
+
+    `error_class` is `memory.store.letters.EMBEDDING_REFUSED` when only some of its vectors are missing.
+    """
 
     key: DocumentKey
     reason: str
@@ -163,8 +176,16 @@ class StoreReader(ABC):
         """Chunks by id; ids that are gone are left out."""
 
     @abstractmethod
-    def pending_chunks(self, limit: int) -> list[PendingChunk]:
-        """The next chunks that wait for a vector, oldest id first."""
+    def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
+        """The next chunks that wait for a vector, oldest id first; only those with a text hash `among` these."""
+
+    @abstractmethod
+    def pending_hashes(self) -> dict[int, str]:
+        """Chunk id -> text hash of every chunk that waits for a vector, oldest id first. Reads no text."""
+
+    @abstractmethod
+    def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
+        """The document's chunks that a provider refused, by ordinal."""
 
     @abstractmethod
     def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
@@ -195,7 +216,7 @@ class StoreReader(ABC):
 
     @abstractmethod
     def dead_letters(self) -> list[DeadLetterRow]:
-        """Documents that could not be indexed, newest first."""
+        """Documents that could not be indexed, or not all of them, newest first."""
 
     @abstractmethod
     def counts(self) -> IndexCounts:

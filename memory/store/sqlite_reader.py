@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import apsw
@@ -18,6 +19,7 @@ from memory.store.reader import (
     IndexCounts,
     IndexedFile,
     PendingChunk,
+    RefusedChunk,
     StoredChunk,
     StoreReader,
     Vector,
@@ -26,16 +28,20 @@ from memory.store.reader import (
 from memory.store.sqlite_check import findings
 from memory.store.sqlite_pool import ReadConnections
 from memory.store.sqlite_rows import (
+    DEAD_LETTER_COLUMNS,
     FILE_COLUMNS,
+    SELECT_FILE_ID,
     STORED_CHUNK_COLUMNS,
     as_json,
     chunk_row,
     current_revision,
+    dead_letter,
     fetch,
     fetch_one,
     indexed_file,
     meta_value,
     name_of,
+    refused_of,
     stored_chunk,
 )
 from schemas.documents import DocumentKey
@@ -56,6 +62,13 @@ WHERE c.id IN (SELECT value FROM json_each(?))
 """
 
 SELECT_PENDING = "SELECT id, text_hash, text FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
+SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id"
+
+# Somebody may have given one its vector since its id was read.
+SELECT_PENDING_AMONG = """
+SELECT id, text_hash, text FROM chunks
+WHERE id IN (SELECT value FROM json_each(?)) AND vector_state = 'pending' ORDER BY id
+"""
 
 # One chunk a text; any of several with the same text will do.
 SELECT_READY_BY_HASH = """
@@ -64,10 +77,10 @@ WHERE text_hash IN (SELECT value FROM json_each(?)) AND vector_state = 'ready'
 GROUP BY text_hash
 """
 
-SELECT_DEAD_LETTERS = """
-SELECT source, path, reason, error_class, attempts, first_at, last_at
+SELECT_DEAD_LETTERS = f"""
+SELECT {DEAD_LETTER_COLUMNS}
 FROM dead_letters ORDER BY last_at DESC, source, path
-"""
+"""  # noqa: S608 - a constant
 
 # The number of ready ones is what is left: counting them would read every row.
 SELECT_COUNTS = """
@@ -136,10 +149,25 @@ class SqliteReader(StoreReader):
             rows = fetch(connection, SELECT_CHUNK_ROWS, (as_json(ids),))
         return {row[0]: chunk_row(row) for row in rows}
 
-    def pending_chunks(self, limit: int) -> list[PendingChunk]:
+    def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
+        if among is not None and not among:
+            return []
         with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_PENDING, (limit,))
+            if among is None:
+                rows = fetch(connection, SELECT_PENDING, (limit,))
+            else:
+                wanted = (row[0] for row in fetch(connection, SELECT_PENDING_HASHES) if row[1] in among)
+                rows = fetch(connection, SELECT_PENDING_AMONG, (as_json(list(islice(wanted, limit))),))
         return [PendingChunk(id=row[0], text_hash=row[1], text=row[2]) for row in rows]
+
+    def pending_hashes(self) -> dict[int, str]:
+        with self._readers.borrow() as connection:
+            return {int(row[0]): str(row[1]) for row in fetch(connection, SELECT_PENDING_HASHES)}
+
+    def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
+        with self._readers.borrow() as connection:
+            row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
+            return refused_of(connection, row[0]) if row is not None else []
 
     def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
         with self._readers.borrow() as connection:
@@ -182,7 +210,7 @@ class SqliteReader(StoreReader):
     def dead_letters(self) -> list[DeadLetterRow]:
         with self._readers.borrow() as connection:
             rows = fetch(connection, SELECT_DEAD_LETTERS)
-        return [DeadLetterRow(DocumentKey(row[0], row[1]), *row[2:]) for row in rows]
+        return [dead_letter(row) for row in rows]
 
     def counts(self) -> IndexCounts:
         with self._readers.borrow() as connection:

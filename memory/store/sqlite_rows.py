@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from memory.lazy_module import LazyModule
-from memory.store.reader import ChunkRow, IndexedFile, StoredChunk, Vector, VectorState
+from memory.store.reader import ChunkRow, DeadLetterRow, IndexedFile, RefusedChunk, StoredChunk, Vector, VectorState
 from memory.store.sqlite_schema import SELECT_META
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent
@@ -24,6 +24,15 @@ FILE_COLUMNS = "source, path, size, mtime_ns, inode, content_hash, revision, ind
 
 #: The columns that `stored_chunk` takes.
 STORED_CHUNK_COLUMNS = "id, text_hash, ordinal, start_line, end_line, vector_state"
+
+#: The columns that `dead_letter` takes.
+DEAD_LETTER_COLUMNS = "source, path, reason, error_class, attempts, first_at, last_at"
+
+SELECT_FILE_ID = "SELECT id FROM files WHERE source = ? AND path = ?"
+
+SELECT_REFUSED_OF_FILE = """
+SELECT id, start_line, end_line, refusal FROM chunks WHERE file_id = ? AND vector_state = 'refused' ORDER BY ordinal
+"""
 
 SELECT_REVISION = "SELECT revision FROM files WHERE source = ? AND path = ?"
 
@@ -88,6 +97,17 @@ def chunk_row(row: Sequence[Any]) -> ChunkRow:
         end_line=end_line,
         text=text,
     )
+
+
+def dead_letter(row: Sequence[Any]) -> DeadLetterRow:
+    """A row of `DEAD_LETTER_COLUMNS`."""
+    source, path, *rest = row
+    return DeadLetterRow(DocumentKey(source, path), *rest)
+
+
+def refused_of(connection: apsw.Connection, file_id: int) -> list[RefusedChunk]:
+    """The chunks of one file that a provider refused."""
+    return [RefusedChunk(*row) for row in fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,))]
 
 
 def fetch(connection: apsw.Connection, statement: str, bindings: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import apsw
 
 from memory.segmenting import index_text
-from memory.store import vec0_tables
+from memory.store import sqlite_letters, vec0_tables
 from memory.store.reader import Vector, VectorBackend, VectorState
 from memory.store.sqlite_rows import (
+    SELECT_FILE_ID,
     as_blob,
     as_json,
     current_revision,
@@ -35,7 +36,6 @@ ON CONFLICT (source, path) DO UPDATE SET
 RETURNING id
 """
 
-SELECT_FILE_ID = "SELECT id FROM files WHERE source = ? AND path = ?"
 DELETE_FILE = "DELETE FROM files WHERE id = ?"
 TOUCH_FILE = "UPDATE files SET size = ?, mtime_ns = ?, inode = ? WHERE source = ? AND path = ?"
 TOUCH_FILE_OF_CONTENT = f"{TOUCH_FILE} AND content_hash = ?"
@@ -67,15 +67,6 @@ SELECT id, text_hash FROM chunks
 WHERE vector_state = 'pending' AND id IN (SELECT value FROM json_each(?))
 """
 
-DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ?"
-UPSERT_DEAD_LETTER = """
-INSERT INTO dead_letters (source, path, reason, error_class, attempts, first_at, last_at)
-VALUES (?, ?, ?, ?, 1, ?, ?)
-ON CONFLICT (source, path) DO UPDATE SET
-    reason = excluded.reason, error_class = excluded.error_class,
-    attempts = attempts + 1, last_at = excluded.last_at
-"""
-
 INCREMENT_META = "UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) WHERE name = ? RETURNING value"
 
 
@@ -92,6 +83,7 @@ class WriteTransaction:
         self._last_chunk_id: int = last_chunk_id
         self._added: list[tuple[int, int, NewChunk]] = []  # id, file id, chunk
         self._removed: list[tuple[int, str]] = []  # id, vector state
+        self._settled: dict[DocumentKey, bool] = {}  # document, whether it brought a refusal
 
     def put(self, change: DocumentWrite) -> WriteOutcome:
         if current_revision(self._connection, change.key) != change.expected_revision:
@@ -114,7 +106,7 @@ class WriteTransaction:
         for chunk in change.added:
             self._last_chunk_id += 1
             self._added.append((self._last_chunk_id, file_id, chunk))
-        return self._settle(change.key)
+        return self._settle(change.key, refusal=any(chunk.refused is not None for chunk in change.added))
 
     def drop(self, change: DocumentDelete) -> WriteOutcome:
         if current_revision(self._connection, change.key) != change.expected_revision:
@@ -124,10 +116,10 @@ class WriteTransaction:
             self._removed += fetch(self._connection, SELECT_CHUNKS_OF_FILE, row)
             self._connection.execute(DELETE_FILE, row)
             fetch(self._connection, INCREMENT_META, ("deletions",))
-        return self._settle(change.key)
+        return self._settle(change.key, refusal=False)
 
-    def _settle(self, key: DocumentKey) -> WriteOutcome:
-        self._connection.execute(DELETE_DEAD_LETTER, name_of(key))
+    def _settle(self, key: DocumentKey, *, refusal: bool) -> WriteOutcome:
+        self._settled[key] = refusal
         self.changed = True
         return WriteOutcome.COMMITTED
 
@@ -146,6 +138,9 @@ class WriteTransaction:
                 rows.append((chunk_id, given))
         self._connection.executemany(SET_VECTOR_STATE, states)
         self._insert_vectors(rows)
+        refused = [chunk_id for state, _, chunk_id in states if state == VectorState.REFUSED]
+        if refused:
+            sqlite_letters.record_refusals(self._connection, refused, now=self._now)
         self.changed = self.changed or bool(states)
         return len(states)
 
@@ -156,24 +151,37 @@ class WriteTransaction:
                 self._connection.execute(TOUCH_FILE, values)
             else:
                 self._connection.execute(TOUCH_FILE_OF_CONTENT, (*values, content_hashes.get(key)))
+            if self._connection.changes():
+                self._settled[key] = False
         self.changed = bool(stats)
 
     def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str) -> None:
-        # A name that is no UTF-8 can be the very reason; it is shown escaped.
-        shown = key.path.encode(errors="backslashreplace").decode()
-        self._connection.execute(UPSERT_DEAD_LETTER, (key.source, shown, reason, error_class, self._now, self._now))
+        sqlite_letters.add(self._connection, key, reason=reason, error_class=error_class, now=self._now)
         self.changed = True
+
+    def retry(self, key: DocumentKey) -> int:
+        released, self.changed = sqlite_letters.retry(self._connection, key)
+        return released
+
+    def drop_letter(self, key: DocumentKey) -> bool:
+        self.changed = sqlite_letters.remove(self._connection, key)
+        return self.changed
 
     def set_meta(self, values: Mapping[str, str]) -> None:
         self._connection.executemany(SET_META, list(values.items()))
         self.changed = bool(values)
 
     def flush(self) -> None:
-        """Write the chunks that were collected: removed ones from all three tables, then added ones to them."""
+        """Write the chunks that were collected: removed ones from all three tables, then added ones to them.
+
+        The letters come last: what they say of refused chunks is read from the tables.
+        """
         if self._removed:
             self._remove_chunks()
         if self._added:
             self._add_chunks()
+        for key, refusal in self._settled.items():
+            sqlite_letters.settle(self._connection, key, fresh=refusal, now=self._now)
 
     def finish(self) -> None:
         """Count the transaction."""

@@ -67,10 +67,19 @@ class SqliteStore(SqliteReader, Store):
     ) -> None:
         with self._transaction() as transaction:
             transaction.touch(stats, content_hashes)
+            transaction.flush()
 
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str) -> None:
         with self._transaction() as transaction:
             transaction.add_dead_letter(key, reason, error_class)
+
+    def retry_dead_letter(self, key: DocumentKey) -> int:
+        with self._transaction() as transaction:
+            return transaction.retry(key)
+
+    def drop_dead_letter(self, key: DocumentKey) -> bool:
+        with self._transaction() as transaction:
+            return transaction.drop_letter(key)
 
     def set_meta(self, values: Mapping[str, str]) -> None:
         with self._transaction() as transaction:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from memory.segmenting import QueryTerm, index_text, query_terms
+from memory.store.letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
 from memory.store.reader import (
     ChunkRow,
     DeadLetterRow,
@@ -19,35 +17,15 @@ from memory.store.reader import (
     IndexCounts,
     IndexedFile,
     PendingChunk,
+    RefusedChunk,
     StoredChunk,
     Vector,
     VectorBackend,
     VectorState,
 )
-from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, NewChunk, Refusal, Store, WriteOutcome
+from memory.store.stub_chunks import MemoryChunk, bm25, new_chunk
+from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
-
-# BM25 as FTS5 has it (https://www.sqlite.org/fts5.html#the_bm25_function).
-_K1 = 1.2
-_B = 0.75
-_SMALLEST_IDF = 1e-6
-
-_WORD = re.compile(r"[^\W_]+")
-
-
-@dataclass(slots=True)
-class _Chunk:
-    row: ChunkRow
-    text_hash: str
-    words: list[str]
-    vector: Vector | None
-    refusal: str | None
-
-    @property
-    def state(self) -> VectorState:
-        if self.refusal is not None:
-            return VectorState.REFUSED
-        return VectorState.PENDING if self.vector is None else VectorState.READY
 
 
 class InMemoryStore(Store):
@@ -57,7 +35,7 @@ class InMemoryStore(Store):
         self._lock = threading.RLock()
         self._meta = {"fingerprint": fingerprint, "identity": description}
         self._files: dict[DocumentKey, IndexedFile] = {}
-        self._chunks: dict[int, _Chunk] = {}
+        self._chunks: dict[int, MemoryChunk] = {}
         self._dead: dict[DocumentKey, DeadLetterRow] = {}
         self._transactions = 0
         self._deletions = 0
@@ -108,10 +86,22 @@ class InMemoryStore(Store):
         with self._lock:
             return {chunk_id: self._chunks[chunk_id].row for chunk_id in ids if chunk_id in self._chunks}
 
-    def pending_chunks(self, limit: int) -> list[PendingChunk]:
+    def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
         with self._lock:
-            pending = [chunk for _, chunk in sorted(self._chunks.items()) if chunk.state is VectorState.PENDING]
+            pending = [chunk for chunk in self._pending() if among is None or chunk.text_hash in among]
             return [PendingChunk(chunk.row.id, chunk.text_hash, chunk.row.text) for chunk in pending[:limit]]
+
+    def pending_hashes(self) -> dict[int, str]:
+        with self._lock:
+            return {chunk.row.id: chunk.text_hash for chunk in self._pending()}
+
+    def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
+        with self._lock:
+            found = [chunk for chunk in self._chunks.values() if chunk.row.key == key and chunk.refusal is not None]
+            return [
+                RefusedChunk(chunk.row.id, chunk.row.start_line, chunk.row.end_line, chunk.refusal or "")
+                for chunk in sorted(found, key=lambda chunk: chunk.row.ordinal)
+            ]
 
     def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
         wanted = set(text_hashes)
@@ -141,12 +131,14 @@ class InMemoryStore(Store):
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         with self._lock:
             wanted = set(self._ids_of(sources))
-            return _best({chunk_id: score for chunk_id, score in self._bm25(query).items() if chunk_id in wanted}, k)
+            return _best(
+                {chunk_id: score for chunk_id, score in bm25(query, self._chunks).items() if chunk_id in wanted}, k
+            )
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         with self._lock:
             wanted = set(ids)
-            return {chunk_id: score for chunk_id, score in self._bm25(query).items() if chunk_id in wanted}
+            return {chunk_id: score for chunk_id, score in bm25(query, self._chunks).items() if chunk_id in wanted}
 
     def dead_letters(self) -> list[DeadLetterRow]:
         with self._lock:
@@ -190,6 +182,7 @@ class InMemoryStore(Store):
 
     def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
         changed = 0
+        refused: set[DocumentKey] = set()
         with self._lock:
             self._refuse_other_dimensions(
                 [given for _, given in vectors.values() if not isinstance(given, Refusal)], remember=False
@@ -200,10 +193,15 @@ class InMemoryStore(Store):
                     continue
                 if isinstance(given, Refusal):
                     chunk.refusal = given.reason
+                    refused.add(chunk.row.key)
                 else:
                     self._refuse_other_dimensions([given])
                     chunk.vector = given
                 changed += 1
+            for key in refused:
+                before = self._dead.get(key)
+                if before is None or before.error_class == EMBEDDING_REFUSED:
+                    self._settle(key, fresh=True)
             if changed:
                 self._commit()
         return changed
@@ -217,6 +215,7 @@ class InMemoryStore(Store):
                 if file is None or (content_hashes is not None and content_hashes.get(key) != file.content_hash):
                     continue
                 self._files[key] = replace(file, stat=stat)
+                self._settle(key, fresh=False)
             self._commit()
 
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str) -> None:
@@ -233,10 +232,32 @@ class InMemoryStore(Store):
             )
             self._commit()
 
+    def retry_dead_letter(self, key: DocumentKey) -> int:
+        with self._lock:
+            refused = self.refused_chunks(key)
+            for one in refused:
+                self._chunks[one.id].refusal = None
+            letter = self._dead.pop(key, None)
+            if letter is not None and letter.error_class != EMBEDDING_REFUSED and key in self._files:
+                self._files[key] = replace(self._files[key], stat=FORGOTTEN)
+            if refused or letter is not None:
+                self._commit()
+            return len(refused)
+
+    def drop_dead_letter(self, key: DocumentKey) -> bool:
+        with self._lock:
+            dropped = self._dead.pop(key, None) is not None
+            if dropped:
+                self._commit()
+            return dropped
+
     def set_meta(self, values: Mapping[str, str]) -> None:
         with self._lock:
             self._meta.update(values)
             self._commit()
+
+    def _pending(self) -> list[MemoryChunk]:
+        return [chunk for _, chunk in sorted(self._chunks.items()) if chunk.state is VectorState.PENDING]
 
     def _commit(self) -> None:
         self._transactions += 1
@@ -247,10 +268,21 @@ class InMemoryStore(Store):
             return WriteOutcome.CONFLICT
         if isinstance(change, DocumentDelete):
             self._drop(change.key)
+            self._settle(change.key, fresh=False)
         else:
             self._put(change, number)
-        self._dead.pop(change.key, None)
+            self._settle(change.key, fresh=any(chunk.refused is not None for chunk in change.added))
         return WriteOutcome.COMMITTED
+
+    def _settle(self, key: DocumentKey, *, fresh: bool) -> None:
+        before = self._dead.get(key)
+        if before is None and not fresh:
+            return
+        letter = refusal_letter(key, self.refused_chunks(key), before, fresh=fresh, now=time.time())
+        if letter is None:
+            del self._dead[key]
+        else:
+            self._dead[key] = letter
 
     def _drop(self, key: DocumentKey) -> None:
         if self._files.pop(key, None) is None:
@@ -268,7 +300,7 @@ class InMemoryStore(Store):
                 self._move(kept)
         for added in change.added:
             self._last_chunk_id += 1
-            self._chunks[self._last_chunk_id] = _new_chunk(self._last_chunk_id, change.key, added)
+            self._chunks[self._last_chunk_id] = new_chunk(self._last_chunk_id, change.key, added)
         self._files[change.key] = IndexedFile(
             key=change.key,
             stat=change.stat,
@@ -300,48 +332,6 @@ class InMemoryStore(Store):
                 raise ValueError(f"shape {vector.shape} in an index of {expected} dimensions")
         if expected is not None and remember:
             self._meta["dimensions"] = str(expected)
-
-    def _bm25(self, query: str) -> dict[int, float]:
-        scores: dict[int, float] = {}
-        average = sum(len(chunk.words) for chunk in self._chunks.values()) / max(1, len(self._chunks))
-        for term in query_terms(query):
-            counts = {
-                chunk_id: count
-                for chunk_id, chunk in self._chunks.items()
-                if (count := _occurrences(term, chunk.words))
-            }
-            idf = math.log((len(self._chunks) - len(counts) + 0.5) / (len(counts) + 0.5))
-            for chunk_id, count in counts.items():
-                length = len(self._chunks[chunk_id].words) / average
-                weight = count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * length))
-                scores[chunk_id] = scores.get(chunk_id, 0.0) + max(idf, _SMALLEST_IDF) * weight
-        return scores
-
-
-def _new_chunk(chunk_id: int, key: DocumentKey, added: NewChunk) -> _Chunk:
-    return _Chunk(
-        row=ChunkRow(
-            id=chunk_id,
-            key=key,
-            ordinal=added.ordinal,
-            start_line=added.start_line,
-            end_line=added.end_line,
-            text=added.text,
-        ),
-        text_hash=added.text_hash,
-        words=_WORD.findall(index_text(added.text).casefold()),
-        vector=None if added.refused is not None else added.vector,
-        refusal=added.refused,
-    )
-
-
-def _occurrences(term: QueryTerm, words: Sequence[str]) -> int:
-    phrase = _WORD.findall(term.text.casefold())
-    if not phrase:
-        return 0
-    if term.prefix and len(phrase) == 1:
-        return sum(word.startswith(phrase[0]) for word in words)
-    return sum(list(words[start : start + len(phrase)]) == phrase for start in range(len(words) - len(phrase) + 1))
 
 
 def _best(scores: Mapping[int, float], k: int) -> list[Hit]:

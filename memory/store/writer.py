@@ -87,14 +87,17 @@ class Store(StoreReader):
         """Apply all changes in one transaction.
 
         A change whose expected revision is no longer the document's is left out and reported as a
-        conflict; the others are committed. A committed document's dead letter is removed.
+        conflict; the others are committed. A committed document's dead letter is removed; one that holds
+        refused chunks, new or kept, has one that says so (`memory.store.letters`), unless all of them are old and
+        it was dropped.
         """
 
     @abstractmethod
     def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
         """Give chunks their vectors in one transaction: chunk id -> (text hash, vector or refusal).
 
-        A chunk that is gone, or whose text hash differs, or that is not pending any more is passed over.
+        A chunk that is gone, or whose text hash differs, or that is not pending any more is passed over. A
+        refusal is in the document's dead letter from then on, unless that says already that it could not be read.
         Returns the number of chunks changed.
         """
 
@@ -105,12 +108,29 @@ class Store(StoreReader):
         """Remember new stats of documents whose content did not change.
 
         With `content_hashes`, only where the index (still) holds that content: somebody else may have
-        committed an older reading in between, and a fresh stat on it would hide it for ever.
+        committed an older reading in between, and a fresh stat on it would hide it for ever. A document that was
+        touched could be read: a dead letter that says otherwise is removed.
         """
 
     @abstractmethod
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str) -> None:
         """Record that a document could not be indexed; a second time counts the attempt."""
+
+    @abstractmethod
+    def retry_dead_letter(self, key: DocumentKey) -> int:
+        """Let a document be tried again: its refused chunks are pending from now on, its dead letter is removed.
+
+        If it could not be read, its stat is forgotten, so that the next job reads it even if the file did not
+        change. Returns the number of chunks that were refused; nothing happens to a document without a letter
+        and without such chunks.
+        """
+
+    @abstractmethod
+    def drop_dead_letter(self, key: DocumentKey) -> bool:
+        """Remove a document's dead letter and leave everything else, refused chunks too, as it is.
+
+        Returns whether there was one.
+        """
 
     @abstractmethod
     def set_meta(self, values: Mapping[str, str]) -> None:

@@ -9,14 +9,20 @@ from recalld.invocation import Invocation, pass_invocation, workspace_option
 
 @click.command("rebuild")
 @workspace_option
+@click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_invocation
-def command(invocation: Invocation, *, as_json: bool) -> int:
+def command(invocation: Invocation, *, dry_run: bool, as_json: bool) -> int:
     """Build the index anew from the files and the cache.
 
     The present one answers until the new one holds everything; then readers change over. Embeddings
-    that were paid for are taken from the cache and from the present index.
+    that were paid for are taken from the cache and from the present index. With --dry-run nothing is written
+    and nothing is paid.
     """
+    if dry_run:
+        from recalld.dry_run import run_estimate
+
+        return run_estimate(invocation, fresh=True, as_json=as_json)
     from recalld.indexing_run import run_index
 
     return run_index(invocation, fresh=True, as_json=as_json)

@@ -19,12 +19,22 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from memory.service.run import serve
     from recalld.logs import configure_logs
     from recalld.wiring import open_broker
+    from workers.connection import IMPATIENT_SECONDS
+    from workers.coordination import coordinating
 
     settings = invocation.settings
     stop = stop_event(supervised=supervised)
     configure_logs()
-    broker = open_broker(settings)
+    # A search has a deadline, with or without the broker.
+    broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
     try:
-        serve(settings, broker.board, stop=stop, on_ready=lambda: announce_ready(supervised=supervised))
+        with coordinating(settings) as coordination:
+            serve(
+                settings,
+                broker.board,
+                coordinate=coordination,
+                stop=stop,
+                on_ready=lambda: announce_ready(supervised=supervised),
+            )
     finally:
         broker.client.close()

@@ -11,6 +11,7 @@ import pytest
 
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
+from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 
 STUB = {"RECALLD_PROVIDER": "stub"}
@@ -43,6 +44,20 @@ def test_the_workspace_is_remembered_for_the_next_command(home: Path, workspace:
     assert json.loads(again.stdout)["agents"][0]["files"] == 1
     found = recalld("search", "aardvark", home=home, environment=STUB)
     assert "MEMORY.md" in found.stdout
+
+
+def test_what_a_run_cost_is_said_and_nothing_where_nothing_was_paid(home: Path, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text("The aardvark is remembered.\n")
+    with EmbeddingServer() as server:
+        paid = {
+            "RECALLD_PROVIDER": "openai",
+            "RECALLD_REMOTE__BASE_URL": server.url,
+            "RECALLD_REMOTE__API_KEY": "a-key",
+        }
+        first = recalld("index", "--workspace", str(workspace), home=home, environment=paid)
+        assert "spent: openai text-embedding-3-small: 1 request, 7 tokens, less than $0.01" in first.stdout
+        again = recalld("index", "--json", home=home, environment=paid)
+        assert json.loads(again.stdout)["agents"][0]["spent"] == []
 
 
 def test_an_edit_touches_only_the_chunks_it_changed(home: Path, workspace: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import date
 
 import pytest
 import redis
+from redis.connection import AbstractConnection as Connection
 
 from schemas.documents import DocumentKey, Lane
-from schemas.ports import VectorProgress
+from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
 from workers import board as board_module
 from workers.board import Board
@@ -144,6 +146,55 @@ def test_the_board_tells_how_far_an_agent_is_behind(board: Board, client: redis.
     assert (pending.documents, pending.running, pending.oldest_at) == (2, 1, 50.0)
 
 
+def spent(requests: int = 1, *, failed: int = 0, inputs: int = 0, tokens: int = 0, model: str = "small") -> Usage:
+    return Usage("openai", model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
+
+
+def test_what_embedding_costs_adds_up_by_agent_provider_and_model(board: Board, settings: Settings, keys: Keys) -> None:
+    board.record_usage(
+        spent(inputs=5, tokens=100),
+        agents={"ada": spent(inputs=3, tokens=60), "bob": spent(inputs=2, tokens=40)},
+    )
+    with connect(settings) as elsewhere:
+        other = Board(elsewhere, keys)
+        other.record_usage(spent(inputs=1, tokens=7), agents={"ada": spent(inputs=1, tokens=7)})
+        other.record_usage(spent(failed=1), agents={"ada": spent(failed=1)})
+        other.record_usage(spent(tokens=9, model="a|b"), agents={"ada": spent(tokens=9, model="a|b")})
+    assert board.usage("ada") == [spent(3, failed=1, inputs=4, tokens=67), spent(tokens=9, model="a|b")]
+    assert board.usage("bob") == [spent(inputs=2, tokens=40)]
+    assert board.usage("*") == [spent(3, failed=1, inputs=6, tokens=107), spent(tokens=9, model="a|b")]
+    assert board.usage("nobody") == []
+
+
+def test_each_day_s_cost_is_kept_for_forty_days_and_the_sum_for_ever(
+    board: Board, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monday, tuesday = date(2026, 11, 16), date(2026, 11, 17)
+    for day, tokens in ((monday, 5), (tuesday, 7)):
+        monkeypatch.setattr(board_module, "today_utc", lambda day=day: day)
+        board.record_usage(spent(tokens=tokens), agents={"main": spent(tokens=tokens)})
+    assert board.usage("main", day=monday) == [spent(tokens=5)]
+    assert board.usage("main", day=tuesday) == [spent(tokens=7)]
+    assert board.usage("main") == [spent(2, tokens=12)]
+    assert 39 * 86_400 < client.ttl(keys.usage("main", tuesday)) <= 40 * 86_400
+    assert client.ttl(keys.usage("main", None)) == -1
+
+
+def test_counting_a_request_is_one_round_trip(
+    board: Board, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.ping()  # the connection is made
+    sent: list[bytes] = []
+    send = Connection.send_packed_command
+    monkeypatch.setattr(
+        Connection, "send_packed_command", lambda self, *args, **more: (sent.append(b""), send(self, *args, **more))[1]
+    )
+    agents = {f"agent {number}": spent(inputs=1, tokens=10) for number in range(50)}
+    board.record_usage(spent(inputs=50, tokens=500), agents=agents)
+    assert len(sent) == 1
+    assert board.usage("*") == [spent(inputs=50, tokens=500)]
+
+
 def test_an_absent_broker_is_an_answer_and_never_an_error(settings: Settings, keys: Keys) -> None:
     with connect(settings) as nobody:
         board = Board(nobody, keys)
@@ -154,3 +205,5 @@ def test_an_absent_broker_is_an_answer_and_never_an_error(settings: Settings, ke
         assert board.pending("main") is None
         assert board.vector_progress("main") == VectorProgress()
         assert list(board.troubles("main")) == []
+        board.record_usage(spent(), agents={"main": spent()})
+        assert list(board.usage("main")) == []

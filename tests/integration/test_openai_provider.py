@@ -23,7 +23,7 @@ from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from memory.store.writer import Refusal
 from schemas.documents import Lane
-from schemas.errors import Permanent, Terminal, Transient
+from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
 from schemas.settings import Credentials, MemorySettings
 from tests.embedding_server import EmbeddingServer, Failure, embed
 from tests.waiting import wait_until
@@ -60,7 +60,7 @@ TEXTS = ["sourdough needs a warm place", "北京的冬天很冷", "a\x00b \ud83d
 
 def test_vectors_come_as_base64_in_the_order_of_the_texts(connect: Connect) -> None:
     with EmbeddingServer() as server:
-        got = connect(server).embed_documents(TEXTS[:2])
+        got = connect(server).embed_documents(TEXTS[:2]).vectors
         assert got.dtype == np.float32
         assert np.array_equal(got, expected(TEXTS[:2]))
         request = server.log[0]
@@ -75,7 +75,7 @@ def test_endpoints_that_answer_in_their_own_way_work_too(connect: Connect, optio
     with EmbeddingServer(**options) as server:
         provider = connect(server)
         for _ in range(2):
-            assert np.allclose(provider.embed_documents(TEXTS[:2]), expected(TEXTS[:2]), atol=1e-7)
+            assert np.allclose(provider.embed_documents(TEXTS[:2]).vectors, expected(TEXTS[:2]), atol=1e-7)
         assert server.requests <= 3, "what an endpoint does not take is not tried every time"
 
 
@@ -95,12 +95,40 @@ def test_dimensions_input_types_and_headers_are_sent_when_set(connect: Connect) 
             document_input_type="passage",
             remote={"headers": {"X-Team": "memory"}},
         )
-        assert provider.embed_documents(["one"]).shape == (1, 32)
-        assert provider.embed_query("two").shape == (1, 32)
+        assert provider.embed_documents(["one"]).vectors.shape == (1, 32)
+        assert provider.embed_query("two").vectors.shape == (1, 32)
         document, query = server.log
         assert (document.body["dimensions"], document.body["input_type"]) == (32, "passage")
         assert (query.body["input_type"], query.body["model"]) == ("query", "custom")
         assert query.headers["x-team"] == "memory"
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "dimensions"),
+    [
+        ("gemini", "gemini-embedding-001", "dimensions"),
+        ("mistral", "mistral-embed", "output_dimension"),
+        ("ollama", "nomic-embed-text", "dimensions"),
+    ],
+)
+def test_services_with_a_name_get_their_own_model_key_and_fields_and_none_they_would_refuse(
+    name: str, model: str, dimensions: str
+) -> None:
+    credentials = Credentials.model_validate({name: f"key-of-{name}"})
+    with EmbeddingServer() as server:
+        settings = {"provider": name, "remote": {"base_url": server.url}}
+        for more in ({}, {"output_dimensionality": 64, "query_input_type": "q"}):
+            provider = choose_provider(MemorySettings.model_validate({**settings, **more}), credentials).provider
+            assert provider is not None
+            provider.embed_documents(["one"])
+            provider.embed_query("two")
+            provider.close()
+        plain, _, document, query = server.log
+        assert plain.path == "/v1/embeddings"
+        assert plain.headers["authorization"] == f"Bearer key-of-{name}"
+        assert plain.body == {"input": ["one"], "model": model, "encoding_format": "base64"}
+        assert document.body == {**plain.body, dimensions: 64}
+        assert query.body == {**document.body, "input": ["two"], "input_type": "q"}
 
 
 def test_an_endpoint_that_ignores_the_dimensions_is_told_apart(connect: Connect) -> None:
@@ -124,20 +152,24 @@ def test_long_queries_are_cut_and_empty_ones_not_sent(connect: Connect) -> None:
     ("failure", "error", "words"),
     [
         (Failure(status=401), Terminal, "check OPENAI_API_KEY or remote.api_key"),
-        (Failure(status=403), Terminal, "refused the key"),
+        (Failure(status=403), Terminal, "refused access"),
         (Failure(status=402), Terminal, "no credit left"),
         (Failure(status=429, code="insufficient_quota"), Terminal, "top it up"),
         (Failure(status=429, type="insufficient_quota"), Terminal, "top it up"),
         (Failure(status=429, code="credit_balance_exhausted"), Terminal, "top it up"),
         (Failure(status=404, code="model_not_found"), Terminal, "check model and remote.base_url"),
         (Failure(status=400, param="dimensions"), Terminal, "refused the setting dimensions"),
+        (Failure(status=400, code="model_not_found"), Terminal, "check model"),
+        (Failure(status=429, code="billing_hard_limit_reached"), Terminal, "top it up"),
+        (Failure(status=400, message="maximum context length is 8192 tokens"), TooLarge, "refused the text"),
         (Failure(status=400), Permanent, "refused the text"),
-        (Failure(status=413), Permanent, "HTTP 413"),
+        (Failure(status=413), TooLarge, "HTTP 413"),
         (Failure(status=422), Permanent, "HTTP 422"),
-        (Failure(status=429, code="rate_limit_exceeded"), Transient, "slow down"),
+        (Failure(status=429, code="rate_limit_exceeded"), Throttled, "slow down"),
         (Failure(status=500), Transient, "HTTP 500"),
         (Failure(status=503), Transient, "HTTP 503"),
-        (Failure(status=529), Transient, "HTTP 529"),
+        (Failure(status=503, headers={"Retry-After": "2"}), Throttled, "HTTP 503"),
+        (Failure(status=529), Throttled, "HTTP 529"),
         (Failure(status=408), Transient, "HTTP 408"),
         (Failure(disconnect=True), Transient, "connection to openai"),
         (Failure(drop=1), Transient, "1 vectors for 2 texts"),
@@ -189,7 +221,6 @@ def test_no_message_holds_a_key(connect: Connect) -> None:
             2500,
             3001,
         ),
-        (Failure(status=429, headers={"Retry-After": email.utils.formatdate(time.time() - 300, usegmt=True)}), 0, 0),
         (Failure(status=429, headers={"Retry-After": "999999"}), 3600, 3600),
         (Failure(status=429, message="Rate limit reached. Please try again in 1.5s."), 1.5, 1.5),
         (Failure(status=429, message="Please try again in 20ms."), 0.02, 0.02),
@@ -207,8 +238,8 @@ def test_the_provider_s_wish_to_wait_is_read_in_all_its_forms(
         assert low <= caught.value.retry_after <= high
 
 
-@pytest.mark.parametrize("header", ["soon", "nan", "inf", ""])
-def test_a_wish_that_cannot_be_read_is_none(connect: Connect, header: str) -> None:
+@pytest.mark.parametrize("header", ["soon", "nan", "inf", "", "0", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_a_wish_that_cannot_be_read_or_asks_for_no_time_is_none(connect: Connect, header: str) -> None:
     with EmbeddingServer() as server:
         server.fail_next(Failure(status=429, headers={"Retry-After": header}))
         with pytest.raises(Transient) as caught:

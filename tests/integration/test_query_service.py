@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -19,55 +17,13 @@ from memory.agent_files import AgentFiles
 from memory.embedding.selection import choose_provider
 from memory.service.run import serve
 from schemas.errors import Transient, UserError
-from schemas.ports import Pending, Trouble, VectorProgress
 from schemas.settings import Settings
+from tests.quiet_board import QuietBoard
+from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_document, write_index, writer_of
 
 NOTE = "# Friday\n\nThe dentist appointment moved to nine.\nBring the insurance card.\n"
-
-
-class Board:
-    """A queue in which nothing waits."""
-
-    def pending(self, agent: str) -> Pending | None:
-        return Pending()
-
-    def vector_progress(self, agent: str) -> VectorProgress:
-        return VectorProgress()
-
-    def troubles(self, agent: str) -> tuple[Trouble, ...]:
-        return ()
-
-
-@contextmanager
-def running(settings: Settings, board: Board | None = None) -> Iterator[httpx.Client]:
-    """The service on a free port, and a client of it."""
-    settings = settings.model_copy(update={"service": settings.service.model_copy(update={"port": 0})})
-    ready, stop, failures = threading.Event(), threading.Event(), []
-
-    def run() -> None:
-        try:
-            serve(settings, board or Board(), on_ready=ready.set, stop=stop)
-        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
-            failures.append(error)
-            ready.set()
-
-    thread = threading.Thread(target=run, name="service")
-    thread.start()
-    try:
-        assert ready.wait(20)
-        if failures:
-            raise failures[0]
-        where = json.loads((settings.home / "run" / "service.json").read_text())
-        assert where["pid"] == os.getpid()
-        with httpx.Client(base_url=f"http://127.0.0.1:{where['port']}", timeout=20) as client:
-            yield client
-    finally:
-        stop.set()
-        thread.join(20)
-        assert not thread.is_alive()
-        assert not (settings.home / "run" / "service.json").exists()
 
 
 @pytest.fixture
@@ -84,12 +40,6 @@ def http(settings: Settings, notes: Path) -> Iterator[httpx.Client]:
     with running(settings) as client:
         wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
         yield client
-
-
-def search(client: httpx.Client, query: str, **more: object) -> dict:
-    response = client.post("/v1/search", json={"query": query, **more})
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def test_search_answers_in_the_promised_shape(http: httpx.Client):
@@ -321,7 +271,7 @@ def test_a_trusted_loopback_names_the_agent_instead(two_agents: Settings):
 def test_beyond_loopback_nothing_listens_without_tokens(settings: Settings):
     service = settings.service.model_copy(update={"host": "0.0.0.0", "port": 0})
     with pytest.raises(UserError, match=r"refusing to listen on 0\.0\.0\.0 without tokens"):
-        serve(settings.model_copy(update={"service": service}), Board())
+        serve(settings.model_copy(update={"service": service}), QuietBoard())
 
 
 def test_a_port_in_use_is_one_sentence(settings: Settings):
@@ -331,7 +281,7 @@ def test_a_port_in_use_is_one_sentence(settings: Settings):
         port = taken.getsockname()[1]
         service = settings.service.model_copy(update={"port": port})
         with pytest.raises(UserError, match=rf"port {port} of 127\.0\.0\.1 is in use.*--port"):
-            serve(settings.model_copy(update={"service": service}), Board())
+            serve(settings.model_copy(update={"service": service}), QuietBoard())
 
 
 def test_generations_flip_under_load_without_a_failed_search(settings: Settings, notes: Path, http: httpx.Client):

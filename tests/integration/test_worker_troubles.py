@@ -10,7 +10,6 @@ import dramatiq
 import pytest
 
 from memory.embedding.batching import EmbeddingBatcher
-from memory.embedding.gate import Gate
 from memory.indexing import Indexer
 from memory.store.errors import StoreFull
 from memory.store.sqlite_writer import SqliteStore
@@ -22,8 +21,10 @@ from tests.working import Workers
 from workers.board import Board
 from workers.broker import DoorbellBroker
 from workers.broker_server import BrokerServer
+from workers.job_queue import BrokerJobQueue
 from workers.marks import Waiting
 from workers.names import EMBED_PENDING, INDEX_PENDING
+from workers.shared_gate import BrokerGate
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
     pauses: list[tuple[str, float]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(Gate.__init__.__kwdefaults__, "probe_seconds", 0.2)
+    monkeypatch.setitem(BrokerGate.__init__.__kwdefaults__, "probe_seconds", 0.2)
     server.fail_next(Failure(status=401, message="Incorrect API key: a-secret-key"), times=10_000)
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
@@ -228,3 +229,20 @@ def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provide
     [message] = {message for part, message in said if part == "index file"}
     assert aside.name in message
     assert "is being rebuilt" in message
+
+
+def test_vectors_that_a_dead_job_did_not_ask_for_are_asked_for_by_the_next_one(
+    remote: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.indexing.VECTOR_PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(BrokerJobQueue, "request_vectors", lambda *_: None)
+    monkeypatch.setattr("workers.run.SWEEP_SECONDS", 60.0)
+    with Workers(remote) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(lambda: workers.settled() and workers.counts().vectors_pending == 1)
+        monkeypatch.undo()
+        workers.write("memory/b.md", "The otter swims.")
+        workers.mark("memory/b.md")
+        wait_until(workers.complete)
+        assert workers.counts().vectors_ready == 2

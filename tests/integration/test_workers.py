@@ -254,6 +254,7 @@ def test_workers_that_are_stopped_while_busy_finish_what_they_took_and_leave_the
     assert reads == Counter(dict.fromkeys(paths, 1)), "nothing was lost and nothing was done twice"
 
 
+@pytest.mark.long
 def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_another_one(
     home: Path, workspace: Path, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -355,7 +355,8 @@ def test_status_that_is_not_ok_is_exit_code_4_and_says_why(
     assert "queue 1 document waiting, 0 running, the oldest for 1 min 35 s" in lines
     assert "vectors 5 of 9 ready, 2.0 a second, 2 s left; an endpoint is faster" in lines
     assert "failed 4.md: not readable" in lines
-    assert "failed and 2 more (--json lists all)" in lines
+    assert "failed and 2 more (`recalld dead list`)" in lines
+    assert any("recalld dead retry PATH" in line for line in lines)
     assert any(line.startswith("trouble watch: polling") for line in lines)
     assert "cache 1 embedding, 10 B" in lines
     service.answer = {**STATUS, "ok": True}

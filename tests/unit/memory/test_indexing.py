@@ -80,7 +80,14 @@ def index(indexer: Indexer, *keys: DocumentKey) -> tuple[IndexReport, list[Docum
 
 
 def fill(indexer: Indexer) -> FillReport:
-    return fill_vectors(indexer.target(), indexer.supply, seconds=10, on_ready=lambda _count, _seconds: None)
+    return fill_vectors(
+        indexer.target(),
+        indexer.supply,
+        agent="main",
+        seconds=10,
+        held=indexer.held_vectors,
+        on_ready=lambda _count, _seconds: None,
+    )
 
 
 def test_a_document_gets_its_chunks_keywords_and_vectors_in_one_commit(world: World) -> None:
@@ -151,7 +158,7 @@ def test_a_provider_that_fails_leaves_the_keywords(world: World, error: Exceptio
     assert (report.vectors_missing, done) == (1, [key])
     assert len(indexer.target().search_text("keyword", 5)) == 1
     filled = fill(indexer)
-    assert type(filled.error) is type(error)
+    assert isinstance(filled.error, type(error))
     assert filled.left
 
 
@@ -168,21 +175,21 @@ def test_one_bad_document_is_a_dead_letter_and_the_rest_is_indexed(
 ) -> None:
     indexer = world.indexer(StubProvider(limits=FAST))
     good, bad = world.write("memory/good.md", "Good.\n"), world.write("memory/bad.md", "Bad poison.\n")
-    cut = indexer._cut
+    cut = indexing.cut_document
 
-    def poisoned(text: str) -> object:
+    def poisoned(text: str, *arguments: object) -> object:
         if "poison" in text:
             raise ZeroDivisionError("nobody foresaw this")
-        return cut(text)
+        return cut(text, *arguments)  # type: ignore[arg-type]  # handed on as they came
 
-    monkeypatch.setattr(indexer, "_cut", poisoned)
+    monkeypatch.setattr(indexing, "cut_document", poisoned)
     report, done = index(indexer, bad, good)
     assert (report.failed, report.documents, sorted(done)) == (1, 1, sorted([bad, good]))
     (letter,) = indexer.target().dead_letters()
     assert (letter.key, letter.error_class) == (bad, "ZeroDivisionError")
     assert "nobody foresaw this" in letter.reason
     assert differences(indexer) == []
-    monkeypatch.setattr(indexer, "_cut", cut)
+    monkeypatch.setattr(indexing, "cut_document", cut)
     index(indexer, bad)
     assert indexer.target().dead_letters() == []
 
@@ -280,6 +287,20 @@ def test_refused_texts_are_recorded_and_do_not_wait_for_ever(world: World) -> No
     report = fill(indexer)
     assert (report.ready, report.refused, report.left) == (1, 1, False)
     assert indexer.target().counts().vectors_refused == 1
+    (letter,) = indexer.target().dead_letters()
+    assert (letter.key.path, letter.reason) == ("memory/no.md", "line 1: this text is refused")
+
+
+def test_an_edit_of_a_document_with_refused_parts_is_a_difference_like_any_other(world: World) -> None:
+    provider = StubProvider(limits=FAST)
+    refuse: Callable[[Sequence[str]], object] = refusing("Refused.")
+    provider.embed_documents = refuse(provider.embed_documents)  # type: ignore[method-assign, assignment, operator]
+    indexer = world.indexer(provider)
+    key = world.write("memory/no.md", "Refused.\n")
+    index(indexer, key)
+    assert (len(indexer.target().dead_letters()), differences(indexer)) == (1, [])
+    world.write("memory/no.md", "Refused.\n\nAnd more.\n")
+    assert differences(indexer) == [key]
 
 
 def refusing(text: str) -> Callable[..., Callable[[Sequence[str]], object]]:

@@ -6,24 +6,29 @@ import json
 import os
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from memory.embedding.batch_ledger import BatchLedger, Origin, ledger_path
 from memory.embedding.selection import ProviderChoice, choose_provider
 from memory.embedding.stub import StubProvider
 from memory.progress import vector_progress
-from memory.reporting import build_status
+from memory.reporting import build_status, whole_status
 from schemas.documents import DocumentKey
-from schemas.ports import Pending, Trouble, VectorProgress
+from schemas.ports import EndpointCondition, EndpointState, Pending, Trouble, Usage, VectorProgress
 from schemas.settings import Settings
 from schemas.status import AgentStatus, IndexState
+from tests.quiet_board import QuietBoard
 from tests.written_index import write_index
 
 
-class Board:
+class Board(QuietBoard):
     def __init__(self, pending: Pending | None, troubles: tuple[Trouble, ...] = ()) -> None:
         self._pending, self._troubles = pending, troubles
+        self.state: EndpointState | None = None
+        self.spent: dict[tuple[str, bool], list[Usage]] = {}
 
     def pending(self, agent: str) -> Pending | None:
         return self._pending
@@ -33,6 +38,12 @@ class Board:
 
     def troubles(self, agent: str):
         return self._troubles
+
+    def usage(self, agent: str, *, day: date | None = None):
+        return self.spent.get((agent, day is not None), [])
+
+    def endpoint(self, account: str, model: str) -> EndpointState | None:
+        return self.state
 
 
 Look = Callable[..., AgentStatus]
@@ -192,3 +203,80 @@ def test_vectors_that_wait_while_none_comes_in_are_stuck(settings: Settings):
 
     assert vector_progress(index, VectorProgress(rate=2.0, at=2.0), agent, choice, time.time())[1]
     assert not vector_progress(index, VectorProgress(rate=2.0, at=time.time()), agent, choice, time.time())[1]
+
+
+def test_vectors_that_wait_in_a_batch_job_are_not_stuck_and_have_no_estimate(settings: Settings):
+    agent = settings.agents[0]
+    choice = choose_provider(agent, settings.credentials)
+    index = IndexState(chunks=10_000, vectors_pending=5000, last_commit_at=1.0)
+
+    state, stuck = vector_progress(
+        index, VectorProgress(rate=2.0, at=2.0), agent, choice, time.time(), in_batch_jobs=4000
+    )
+    assert (state.eta_seconds, state.advice, state.in_batch_jobs, stuck) == (None, None, 4000, False)
+
+
+def test_texts_in_batch_jobs_are_counted(settings: Settings, look: Look, note: Path):
+    write_index(settings, vectors=False)
+    assert look().vectors.in_batch_jobs == 0
+    origin = Origin(agent="main", identity="i", account="a", provider="openai", model="m")
+    with BatchLedger(ledger_path(settings.home)) as ledger:
+        ledger.note(origin, ["one"], most_open=1)
+    assert look().vectors.in_batch_jobs == 1
+
+
+def test_what_embedding_cost_is_said_by_provider_and_model_with_its_price(settings: Settings):
+    board = Board(QUIET)
+    board.spent["main", False] = [
+        Usage("openai", "text-embedding-3-small", requests=68, failed=2, inputs=9000, tokens=5_000_000),
+        Usage("openai", "nobody-s-model", requests=1, inputs=1, tokens=10),
+    ]
+    board.spent["main", True] = [Usage("openai", "text-embedding-3-small", requests=8, inputs=90, tokens=500_000)]
+    [status] = build_status(settings, board).agents
+
+    known, unknown = status.usage
+    assert (known.provider, known.model) == ("openai", "text-embedding-3-small")
+    assert (known.total.requests, known.total.failed, known.total.inputs, known.total.tokens) == (
+        68,
+        2,
+        9000,
+        5_000_000,
+    )
+    assert known.total.dollars == pytest.approx(0.10)
+    assert (known.today.requests, known.today.tokens, known.today.dollars) == (8, 500_000, pytest.approx(0.01))
+    assert unknown.total.dollars is None
+    assert unknown.today.requests == 0
+
+
+def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: Settings, tmp_path: Path):
+    board = Board(QUIET)
+    board.spent["*", False] = [Usage("openai", "text-embedding-3-small", requests=3)]
+    second = settings.agents[0].model_copy(update={"id": "second", "workspace": tmp_path})
+    both = settings.model_copy(update={"agents": (settings.agents[0], second)})
+
+    whole = build_status(both, board)
+    assert [usage.total.requests for usage in whole.usage] == [3]
+    assert whole_status(both, whole.agents[:1], board).usage == ()
+    assert build_status(settings, board).usage == (), "one agent is everybody: it is said there"
+
+
+def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_met_it(settings: Settings, look: Look):
+    board = Board(QUIET)
+    board.state = EndpointState(EndpointCondition.STOPPED, time.time() + 50, "the key is refused: set OPENAI_API_KEY")
+    [status] = build_status(settings, board).agents
+    assert not status.ok
+    assert [(trouble.part, trouble.message) for trouble in status.troubles] == [
+        ("provider stub", "the key is refused: set OPENAI_API_KEY")
+    ]
+    assert status.endpoint is not None
+    assert status.endpoint.condition is EndpointCondition.STOPPED
+
+    told = Board(QUIET, (Trouble("provider stub", "the key is refused: set OPENAI_API_KEY", 1.0),))
+    told.state = board.state
+    assert len(build_status(settings, told).agents[0].troubles) == 1, "the workers said it already"
+
+    board.state = EndpointState(EndpointCondition.COOLING_DOWN, time.time() + 5)
+    [status] = build_status(settings, board).agents
+    assert status.ok
+    assert status.endpoint is not None
+    assert status.endpoint.condition is EndpointCondition.COOLING_DOWN

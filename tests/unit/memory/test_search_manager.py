@@ -13,16 +13,17 @@ import pytest
 from memory.search.builtin import BuiltinManager
 from memory.search_manager import SearchResources, get_search_manager
 from schemas.errors import BrokerUnavailable, Transient
-from schemas.ports import Event, Pending, VectorProgress
+from schemas.ports import Event, Pending
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
+from tests.quiet_board import QuietBoard
 from tests.waiting import wait_until
 from tests.written_index import write_index, writer_of
 
 DENTIST = "# Friday\n\nThe dentist appointment moved to nine.\n"
 
 
-class Board:
+class Board(QuietBoard):
     """A queue that says what a test tells it to."""
 
     def __init__(self, pending: Pending | None = None) -> None:
@@ -30,12 +31,6 @@ class Board:
 
     def pending(self, agent: str) -> Pending | None:
         return self.state
-
-    def vector_progress(self, agent: str) -> VectorProgress:
-        return VectorProgress()
-
-    def troubles(self, agent: str):
-        return ()
 
 
 @pytest.fixture

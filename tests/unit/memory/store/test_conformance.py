@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from memory.store.reader import VectorState
+from memory.store.letters import EMBEDDING_REFUSED
+from memory.store.reader import DeadLetterRow, VectorState
 from memory.store.writer import (
     DocumentDelete,
     DocumentWrite,
@@ -215,6 +216,22 @@ def test_vectors_join_later_and_only_once(store: Store) -> None:
     assert [pending.id for pending in store.pending_chunks(1)] == [three.id]
 
 
+def test_pending_chunks_can_be_had_of_some_texts_only(store: Store) -> None:
+    store.write([document(NOTE, "one", "two", "three", vectors=[vector(1)]), document(OTHER, "two", "four")])
+    two, three, again, four = store.pending_chunks(10)
+    assert store.pending_hashes() == {
+        two.id: two.text_hash,
+        three.id: three.text_hash,
+        again.id: two.text_hash,
+        four.id: four.text_hash,
+    }
+    assert list(store.pending_hashes()) == sorted(store.pending_hashes())
+    assert store.pending_chunks(10, among={two.text_hash, four.text_hash}) == [two, again, four]
+    assert store.pending_chunks(2, among={two.text_hash, four.text_hash}) == [two, again]
+    assert store.pending_chunks(10, among={"the hash of no chunk", text_hash("one")}) == []
+    assert store.pending_chunks(10, among=set()) == []
+
+
 def test_a_new_text_in_the_place_of_a_pending_one_does_not_get_its_vector(store: Store) -> None:
     store.write([document(NOTE, "old")])
     [old] = store.pending_chunks(1)
@@ -384,6 +401,171 @@ def test_dead_letters_count_attempts_and_go_with_the_next_commit(store: Store) -
     assert [letter.key for letter in store.dead_letters()] == [OTHER]
     store.write([DocumentDelete(OTHER, 0)])
     assert store.dead_letters() == []
+
+
+# Refused chunks and their dead letters ----------------------------------------------------------------
+
+
+def letter_of(store: Store, document_key: DocumentKey) -> DeadLetterRow | None:
+    return next((letter for letter in store.dead_letters() if letter.key == document_key), None)
+
+
+def with_refusals(store: Store, *texts: str, refused: dict[int, str]) -> None:
+    """Write NOTE anew: one chunk a text, those at the given places refused."""
+    added = tuple(chunk(text, place, refused=refused.get(place)) for place, text in enumerate(texts))
+    write = DocumentWrite(
+        NOTE, store.revision(NOTE), STAT, text_hash("".join(texts)), added, (), tuple(ids_of(store, NOTE))
+    )
+    assert store.write([write]) == [WriteOutcome.COMMITTED]
+
+
+def test_a_refused_chunk_is_the_dead_letter_of_its_document_which_is_indexed_all_the_same(store: Store) -> None:
+    with_refusals(store, "fine", "gateway", "as well", refused={1: "openai refused the text (HTTP 400: too long)"})
+    letter = letter_of(store, NOTE)
+    assert letter is not None
+    assert (letter.error_class, letter.attempts) == (EMBEDDING_REFUSED, 1)
+    assert letter.reason == "line 2: openai refused the text (HTTP 400: too long)"
+    assert [hit.id for hit in store.search_text("gateway", 5)] == [ids_of(store, NOTE)[1]]
+    assert len(store.pending_chunks(9)) == 2
+    assert [(one.start_line, one.reason) for one in store.refused_chunks(NOTE)] == [
+        (2, "openai refused the text (HTTP 400: too long)")
+    ]
+    assert store.refused_chunks(OTHER) == []
+
+
+def test_several_refused_chunks_are_one_letter_with_the_first_reason_and_their_number(store: Store) -> None:
+    with_refusals(store, "a", "b", "c", "d", refused={1: "too long", 2: "no words", 3: "too long"})
+    letter = letter_of(store, NOTE)
+    assert letter is not None
+    assert letter.reason == "line 2: too long; and 2 more chunks"
+
+
+def test_a_refusal_that_joins_later_is_a_dead_letter_too(store: Store) -> None:
+    store.write([document(NOTE, "one", "two", "three"), document(OTHER, "four")])
+    one, two, three, four = store.pending_chunks(4)
+    store.write_vectors(
+        {
+            one.id: (one.text_hash, vector(1)),
+            two.id: (two.text_hash, Refusal("too long")),
+            three.id: ("another text by now", Refusal("passed over")),
+            four.id: (four.text_hash, vector(4)),
+        }
+    )
+    assert [(letter.key, letter.reason, letter.attempts) for letter in store.dead_letters()] == [
+        (NOTE, "line 2: too long", 1)
+    ]
+    store.write_vectors({three.id: (three.text_hash, Refusal("no words"))})
+    letter = letter_of(store, NOTE)
+    assert letter is not None
+    assert (letter.reason, letter.attempts) == ("line 2: too long; and 1 more chunk", 2)
+
+
+def test_the_letter_stays_while_a_refused_chunk_is_kept_and_goes_with_the_last_one(store: Store) -> None:
+    with_refusals(store, "one", "two", refused={1: "too long"})
+    before = letter_of(store, NOTE)
+    assert before is not None
+    first, second = ids_of(store, NOTE)
+    moved = DocumentWrite(
+        NOTE, store.revision(NOTE), STAT, "edited", (chunk("new", 0),), (KeptChunk(second, 5, 60, 70),), (first,)
+    )
+    assert store.write([moved]) == [WriteOutcome.COMMITTED]
+    after = letter_of(store, NOTE)
+    assert after is not None
+    assert after.reason == "lines 60-70: too long"
+    assert (after.attempts, after.first_at, after.last_at) == (before.attempts, before.first_at, before.last_at)
+
+    store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "without", removed=(second,))])
+    assert store.dead_letters() == []
+
+
+def test_a_deleted_document_takes_its_letter_along(store: Store) -> None:
+    with_refusals(store, "one", refused={0: "too long"})
+    store.write([DocumentDelete(NOTE, store.revision(NOTE))])
+    assert store.dead_letters() == []
+
+
+def test_a_change_that_conflicts_leaves_no_letter(store: Store) -> None:
+    late = DocumentWrite(NOTE, 99, STAT, "late", (chunk("one", 0, refused="too long"),))
+    assert store.write([late]) == [WriteOutcome.CONFLICT]
+    assert store.dead_letters() == []
+
+
+def test_that_a_document_cannot_be_read_any_more_says_more_than_that_parts_were_refused(store: Store) -> None:
+    with_refusals(store, "one", "two", refused={0: "too long"})
+    store.add_dead_letter(NOTE, reason="permission denied", error_class="DocumentUnreadable")
+    [pending] = store.pending_chunks(5)
+    store.write_vectors({pending.id: (pending.text_hash, Refusal("no words"))})
+    letter = letter_of(store, NOTE)
+    assert letter is not None
+    assert letter.error_class == "DocumentUnreadable"
+
+    store.touch({NOTE: FileStat(1, 2, 3)})  # it was read, and is what it was
+    letter = letter_of(store, NOTE)
+    assert letter is not None
+    assert (letter.error_class, letter.reason) == (EMBEDDING_REFUSED, "line 1: too long; and 1 more chunk")
+
+
+def test_a_document_that_was_read_and_is_what_it_was_is_no_failure_any_more(store: Store) -> None:
+    write = document(NOTE, "one")
+    store.write([write])
+    store.add_dead_letter(NOTE, reason="permission denied", error_class="DocumentUnreadable")
+    store.touch({NOTE: FileStat(1, 2, 3)}, content_hashes={NOTE: "of another reading"})
+    assert letter_of(store, NOTE) is not None
+    store.touch({NOTE: FileStat(1, 2, 3)}, content_hashes={NOTE: write.content_hash})
+    assert letter_of(store, NOTE) is None
+
+
+def test_a_retried_document_asks_for_its_refused_vectors_again(store: Store) -> None:
+    with_refusals(store, "one", "two", "three", refused={0: "too long", 2: "no words"})
+    token = store.change_token()
+    assert store.retry_dead_letter(NOTE) == 2
+    assert store.change_token() != token
+    assert store.dead_letters() == []
+    assert store.refused_chunks(NOTE) == []
+    assert len(store.pending_chunks(9)) == 3
+    assert [file.stat for file in store.files()] == [STAT], "what it says is known; nothing is to be read"
+    assert store.retry_dead_letter(NOTE) == 0
+
+
+def test_a_retried_document_that_could_not_be_read_is_read_even_if_it_did_not_change(store: Store) -> None:
+    store.write([document(NOTE, "one", vectors=[vector(1)])])
+    store.add_dead_letter(NOTE, reason="permission denied", error_class="DocumentUnreadable")
+    store.add_dead_letter(OTHER, reason="never read", error_class="DocumentUnreadable")
+    revision = store.revision(NOTE)
+    assert (store.retry_dead_letter(NOTE), store.retry_dead_letter(OTHER)) == (0, 0)
+    assert store.dead_letters() == []
+    file = store.file(NOTE)
+    assert file is not None
+    assert file.stat != STAT
+    assert file.stat.size < 0, "no file has such a stat"
+    assert store.revision(NOTE) == revision
+    assert store.counts().vectors_ready == 1
+    assert store.file(OTHER) is None
+
+
+def test_a_dropped_letter_leaves_the_chunks_refused_and_stays_away(store: Store) -> None:
+    with_refusals(store, "one", "two", refused={0: "too long"})
+    assert store.drop_dead_letter(NOTE)
+    assert not store.drop_dead_letter(NOTE)
+    assert store.dead_letters() == []
+    assert len(store.refused_chunks(NOTE)) == 1
+
+    store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "edited", (chunk("new", 2),))])
+    store.touch({NOTE: FileStat(1, 2, 3)})
+    assert store.dead_letters() == [], "an edit elsewhere is no news of it"
+    store.write([DocumentWrite(NOTE, store.revision(NOTE), STAT, "again", (chunk("bad", 3, refused="no words"),))])
+    assert letter_of(store, NOTE) is not None
+    assert store.drop_dead_letter(NOTE)
+    assert store.retry_dead_letter(NOTE) == 2
+
+
+def test_what_has_no_letter_is_neither_retried_nor_dropped(store: Store) -> None:
+    store.write([document(NOTE, "one")])
+    token = store.change_token()
+    assert store.retry_dead_letter(NOTE) == store.retry_dead_letter(OTHER) == 0
+    assert not store.drop_dead_letter(OTHER)
+    assert store.change_token() == token
+    assert [file.stat for file in store.files()] == [STAT]
 
 
 def test_meta_is_set_and_replaced(store: Store) -> None:

@@ -115,6 +115,13 @@ class StoreMachine(RuleBasedStateMachine):
             if one.id in given:
                 one.state = VectorState.REFUSED if refuse else VectorState.READY
 
+    @rule(path=st.sampled_from(PATHS))
+    def retry(self, path: str) -> None:
+        refused = [one for one in self.model.get(path, []) if one.state is VectorState.REFUSED]
+        assert self.store.retry_dead_letter(key(path)) == len(refused)
+        for one in refused:
+            one.state = VectorState.PENDING
+
     @rule()
     def fail_in_the_middle(self) -> None:
         """A write that cannot go through leaves everything as it was."""
@@ -146,6 +153,11 @@ class StoreMachine(RuleBasedStateMachine):
             assert (self.store.file(key(path)) is not None) == (path in self.model)
         rows = self.store.chunk_rows([one.id for one in self.chunks()])
         assert {number: row.text for number, row in rows.items()} == {one.id: one.text for one in self.chunks()}
+
+    @invariant()
+    def has_a_letter_of_every_document_with_a_refused_chunk(self) -> None:
+        refused = {path for path, held in self.model.items() if any(one.state is VectorState.REFUSED for one in held)}
+        assert {letter.key.path for letter in self.store.dead_letters()} == refused
 
     @invariant()
     def finds_what_the_model_holds(self) -> None:

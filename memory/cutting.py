@@ -1,0 +1,19 @@
+"""How a document of this agent is cut: the chunks that are indexed, and paid for."""
+
+from __future__ import annotations
+
+from memory.chunking import chunk_text, text_hash
+from memory.diffing import CutChunk
+from memory.embedding.provider import EmbeddingProvider
+from schemas.settings import Chunking
+
+
+def cut_document(text: str, chunking: Chunking, provider: EmbeddingProvider | None) -> list[CutChunk]:
+    """Return the chunks that hold more than white space, each short enough for the provider."""
+    limits = {"max_bytes": provider.limits.input_bytes} if provider is not None else {}
+    chunks = chunk_text(text, tokens=chunking.tokens, overlap=chunking.overlap, **limits)
+    kept = (chunk for chunk in chunks if chunk.text.strip())
+    return [
+        CutChunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))
+        for ordinal, chunk in enumerate(kept)
+    ]

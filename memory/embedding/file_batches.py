@@ -1,0 +1,240 @@
+"""What OpenAI's and Voyage's Batch APIs have in common: a file of JSON lines, a job, two files of results.
+
+    lines -> POST files -> POST batches -> GET batches/ID ... -> GET files/ID/content (output, then errors)
+
+Formats: https://developers.openai.com/api/reference/resources/batches and
+https://docs.voyageai.com/docs/batch-inference; the second took the shape of the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import structlog
+import tenacity
+
+from memory.embedding.answers import read_answer
+from memory.embedding.batch_api import BatchApi, BatchLine, BatchUnavailable, JobFile, JobProgress, JobState
+from memory.embedding.wording import clean
+from schemas.errors import Permanent, RecalldError, Throttled, Transient
+
+log = structlog.get_logger(__name__)
+
+#: Where our reference stands in a job's metadata.
+_REFERENCE = "recalld_reference"
+
+#: Attempts of one call, and the bounds in seconds of the pauses between them.
+_ATTEMPTS = 3
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.3, 2.0
+
+#: Jobs on a page of the list (both APIs allow 100), and pages looked at: newest first, so ours is soon there.
+_PAGE = 100
+_MOST_PAGES = 10
+
+#: Bytes of a file held in memory before it goes to the disk.
+_IN_MEMORY_BYTES = 4_000_000
+
+#: Characters of a provider's own words in a message.
+_MOST_WORDS = 200
+
+_STATES = {
+    "completed": JobState.DONE,
+    "partially_completed": JobState.DONE,
+    "failed": JobState.FAILED,
+    "expired": JobState.EXPIRED,
+    "cancelled": JobState.CANCELLED,
+    "canceled": JobState.CANCELLED,
+}
+
+
+class FileBatches(BatchApi):
+    """The flow; what is below `_line` is the transport of one provider."""
+
+    endpoint: ClassVar[str] = "/v1/embeddings"
+
+    # What a provider is asked
+
+    def write(self, texts: Iterable[tuple[str, str]]) -> JobFile:
+        content = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, mode="w+b")  # noqa: SIM115 - handed out
+        ids: list[str] = []
+        size = 0
+        for custom_id, text in texts:
+            line = json.dumps(self._line(custom_id, clean(text)), separators=(",", ":")).encode() + b"\n"
+            if len(ids) >= self.limits.inputs or size + len(line) > self.limits.file_bytes:
+                break
+            content.write(line)
+            ids.append(custom_id)
+            size += len(line)
+        return JobFile(content, tuple(ids))
+
+    def submit(self, file: JobFile, *, reference: str) -> str:
+        file_id = _again(lambda: self._uploaded(file, reference))
+        try:
+            return str(_again(lambda: self._created(file_id, reference)))
+        except RecalldError as error:
+            if not isinstance(error, Transient) or isinstance(error, Throttled):
+                # There is no job, so nobody else will ever want the file.
+                with contextlib.suppress(RecalldError):
+                    self._delete_file(file_id)
+            raise
+
+    def find(self, reference: str) -> str | None:
+        after: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = self._list(limit=_PAGE, after=after)
+            jobs = [job for job in page.get("data") or [] if isinstance(job, Mapping)]
+            for job in jobs:
+                if (job.get("metadata") or {}).get(_REFERENCE) == reference:
+                    return str(job["id"])
+            if not page.get("has_more") or not jobs:
+                return None
+            after = str(jobs[-1].get("id"))
+        return None
+
+    def look(self, job_id: str) -> JobProgress:
+        try:
+            job = self._get(job_id)
+        except BatchUnavailable:
+            return JobProgress(JobState.FAILED, message="the provider does not know the job any more")
+        return _progress(job)
+
+    def results(self, job_id: str) -> Iterator[BatchLine]:
+        try:
+            job = self._get(job_id)
+        except BatchUnavailable:
+            return
+        for name in ("output_file_id", "error_file_id"):
+            file_id = job.get(name)
+            if file_id:
+                yield from filter(None, map(_line_of, self._content(str(file_id))))
+
+    def cancel(self, job_id: str) -> None:
+        # Refused for a job that is over, or gone: then there is nothing to stop.
+        with contextlib.suppress(Permanent, BatchUnavailable):
+            self._cancel(job_id)
+
+    def clean_up(self, job_id: str) -> None:
+        try:
+            job = self._get(job_id)
+            for name in ("input_file_id", "output_file_id", "error_file_id"):
+                if job.get(name):
+                    self._delete_file(str(job[name]))
+        except RecalldError as error:
+            # They expire by themselves (OpenAI: after 30 days).
+            log.info("batch_files_left", job=job_id, error=str(error))
+
+    def _uploaded(self, file: JobFile, reference: str) -> str:
+        file.content.seek(0)
+        return self._upload(file, name=f"recalld-{reference}.jsonl")
+
+    def _created(self, file_id: str, reference: str) -> str:
+        try:
+            job = self._create({**self._job(file_id), "metadata": {_REFERENCE: reference}})
+            return str(job["id"])
+        except Transient as error:
+            if not isinstance(error, Throttled):
+                # The answer was lost, perhaps not the job.
+                found = self.find(reference)
+                if found is not None:
+                    return found
+            raise
+        except KeyError as error:
+            raise Transient("the provider's answer names no batch job") from error
+
+    # What differs: each raises like `BatchApi`, with BatchUnavailable for "not found"
+
+    @abstractmethod
+    def _line(self, custom_id: str, text: str) -> dict[str, Any]:
+        """One line of the file."""
+
+    @abstractmethod
+    def _job(self, file_id: str) -> dict[str, Any]:
+        """The body that makes a job, without metadata."""
+
+    @abstractmethod
+    def _upload(self, file: JobFile, *, name: str) -> str:
+        """Send the file; returns its id."""
+
+    @abstractmethod
+    def _create(self, body: dict[str, Any]) -> Mapping[str, Any]:
+        """Make a job."""
+
+    @abstractmethod
+    def _get(self, job_id: str) -> Mapping[str, Any]:
+        """One job."""
+
+    @abstractmethod
+    def _list(self, *, limit: int, after: str | None) -> Mapping[str, Any]:
+        """A page of jobs, the newest first."""
+
+    @abstractmethod
+    def _cancel(self, job_id: str) -> None:
+        """Stop a job."""
+
+    @abstractmethod
+    def _content(self, file_id: str) -> Iterator[bytes | str]:
+        """The lines of a file, as they arrive."""
+
+    @abstractmethod
+    def _delete_file(self, file_id: str) -> None:
+        """Delete a file."""
+
+
+def _again(call: Any) -> Any:
+    """The call's result, after a few attempts if it fails in passing; longer waits are the job's, not ours."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(
+            lambda error: isinstance(error, Transient) and (error.retry_after or 0.0) <= _LONGEST_PAUSE
+        ),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        wait=tenacity.wait_random_exponential(min=_SHORTEST_PAUSE, max=_LONGEST_PAUSE),
+        reraise=True,
+    )(call)
+
+
+def _progress(job: Mapping[str, Any]) -> JobProgress:
+    counts = job.get("request_counts") or {}
+    errors = job.get("errors") or {}
+    said = errors.get("data") if isinstance(errors, Mapping) else errors
+    messages = [str(one.get("message") or one.get("code")) for one in said or [] if isinstance(one, Mapping)]
+
+    def count(name: str) -> int:
+        value = counts.get(name) if isinstance(counts, Mapping) else None
+        return value if isinstance(value, int) else 0
+
+    return JobProgress(
+        # Whatever else it says (validating, in_progress, finalizing, cancelling) is not its end.
+        state=_STATES.get(str(job.get("status")), JobState.RUNNING),
+        total=count("total"),
+        completed=count("completed"),
+        failed=count("failed"),
+        message=" ".join("; ".join(messages[:3]).split())[:_MOST_WORDS],
+    )
+
+
+def _line_of(line: bytes | str) -> BatchLine | None:
+    """What a line of results says; None when it cannot be read."""
+    if not line.strip():
+        return None
+    try:
+        body = json.loads(line)
+        custom_id = str(body["custom_id"])
+        response = body.get("response") or {}
+        if response.get("status_code") == 200:
+            answer = read_answer(response["body"], expected=1)
+            return BatchLine(custom_id, answer.vectors[0], tokens=answer.tokens)
+        return BatchLine(custom_id, reason=_reason(body.get("error"), response))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Transient):
+        return None
+
+
+def _reason(error: object, response: Mapping[str, Any]) -> str:
+    for said in (error, (response.get("body") or {}).get("error"), response):
+        if isinstance(said, Mapping) and said.get("message"):
+            return " ".join(str(said["message"]).split())[:_MOST_WORDS]
+    return f"HTTP {response.get('status_code')}"

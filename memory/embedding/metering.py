@@ -1,0 +1,60 @@
+"""What requests cost, and whose texts they carried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memory.embedding.provider import EmbeddingProvider
+from schemas.ports import Usage, UsageRecorder
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One text to embed: its estimated tokens, and the agent that pays for it ("" for nobody's)."""
+
+    text: str
+    tokens: float
+    agent: str = ""
+
+
+class Meter:
+    """Counts the requests of one provider."""
+
+    def __init__(self, provider: EmbeddingProvider, recorder: UsageRecorder) -> None:
+        self._provider = provider
+        self._recorder = recorder
+
+    def count(self, items: Sequence[Item], *, failed: bool, billed: int | None) -> None:
+        """Count one request that is over. `billed` is what the provider says it counted, None when it does not say.
+
+        A failed request costs nothing, unless the provider says otherwise.
+        """
+        estimated = sum(item.tokens for item in items)
+        tokens = billed if billed is not None else 0 if failed else round(estimated)
+        shares: dict[str, tuple[int, float]] = {}
+        for item in items:
+            if item.agent:
+                count, share = shares.get(item.agent, (0, 0.0))
+                shares[item.agent] = count + 1, share + item.tokens
+        rest, left = tokens, estimated
+        agents: dict[str, Usage] = {}
+        for agent, (count, share) in shares.items():
+            # Of what is left, so that the parts add up to the whole.
+            part = round(rest * share / left) if left > 0 else 0
+            rest, left = rest - part, left - share
+            agents[agent] = self._usage(0 if failed else count, part, failed=failed)
+        self._recorder.record_usage(
+            self._usage(0 if failed else len(items), tokens, failed=failed),
+            agents=agents,
+        )
+
+    def _usage(self, inputs: int, tokens: int, *, failed: bool) -> Usage:
+        return Usage(
+            provider=self._provider.name,
+            model=self._provider.model,
+            requests=1,
+            failed=int(failed),
+            inputs=inputs,
+            tokens=tokens,
+        )

@@ -1,0 +1,46 @@
+"""The dead letter of a document that a provider refused parts of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memory.store.reader import DeadLetterRow, RefusedChunk
+from schemas.documents import DocumentKey, FileStat
+
+#: `DeadLetterRow.error_class` of a document that is indexed, some of its chunks without vectors for good.
+EMBEDDING_REFUSED = "EmbeddingRefused"
+
+#: What no file's stat is equal to: the next job reads the document, whatever it looks like.
+FORGOTTEN = FileStat(size=-1, mtime_ns=-1, inode=0)
+
+
+def refusal_letter(
+    key: DocumentKey, refused: Sequence[RefusedChunk], before: DeadLetterRow | None, *, fresh: bool, now: float
+) -> DeadLetterRow | None:
+    """Return the letter of a document after a commit, None when nothing of it is refused.
+
+    `refused` are its refused chunks in order, `before` is the letter it had, `fresh` tells whether this commit
+    brought a refusal: one that only moved keeps the times and attempts of its letter.
+    """
+    if not refused:
+        return None
+    known = before if before is not None and before.error_class == EMBEDDING_REFUSED else None
+    return DeadLetterRow(
+        key=key,
+        reason=_reason(refused),
+        error_class=EMBEDDING_REFUSED,
+        attempts=known.attempts + fresh if known is not None else 1,
+        first_at=known.first_at if known is not None else now,
+        last_at=known.last_at if known is not None and not fresh else now,
+    )
+
+
+def lines_of(start_line: int, end_line: int) -> str:
+    """How a person is told of lines: "line 12" or "lines 12-40"."""
+    return f"line {start_line}" if start_line == end_line else f"lines {start_line}-{end_line}"
+
+
+def _reason(refused: Sequence[RefusedChunk]) -> str:
+    first, *more = refused
+    others = f"; and {len(more)} more chunk{'' if len(more) == 1 else 's'}" if more else ""
+    return f"{lines_of(first.start_line, first.end_line)}: {first.reason}{others}"

@@ -1,0 +1,39 @@
+"""`recalld jobs`: what providers and workers are busy with."""
+
+from __future__ import annotations
+
+import click
+
+from recalld.invocation import Invocation, pass_invocation
+
+
+@click.group("jobs", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def command(ctx: click.Context, *, as_json: bool) -> None:
+    """List the batch jobs at embedding providers, and what waits and runs in the queue."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from recalld.asking import print_json
+    from recalld.jobs_view import jobs_answer, jobs_lines
+
+    answer = jobs_answer(ctx.ensure_object(Invocation))
+    if as_json:
+        print_json(answer)
+        return
+    for line in jobs_lines(answer):
+        click.echo(line)
+
+
+@command.command("cancel")
+@click.argument("reference")
+@pass_invocation
+def cancel(invocation: Invocation, *, reference: str) -> None:
+    """Cancel the batch job REFERENCE at its provider.
+
+    What it did by then is kept and not paid for again; its other texts are embedded the normal way. Leaves with exit
+    code 3 when there is no such job.
+    """
+    from recalld.jobs_view import cancel_job
+
+    click.echo(cancel_job(invocation, reference))

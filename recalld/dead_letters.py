@@ -1,0 +1,167 @@
+"""What a person sees of documents that failed, and what they may do about them. Needs no daemon."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from memory.agent_files import AgentFiles
+from memory.generation_writing import GenerationWriter
+from memory.store.letters import EMBEDDING_REFUSED
+from memory.store.options import StoreOptions
+from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader
+from memory.store.writer import Store
+from recalld.wiring import BrokerSide, generations_of
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import BrokerUnavailable, UserError
+from schemas.ports import Event
+from schemas.settings import AgentSettings, Settings
+
+#: Exit code for a path that nothing failed at.
+NOTHING_THERE = 3
+
+#: Paths that a misspelt one may have meant.
+_MOST_SUGGESTIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """One document that failed, or whose letter was dropped and that still holds refused chunks (`letter` None)."""
+
+    agent: AgentSettings
+    key: DocumentKey
+    letter: DeadLetterRow | None
+    file: IndexedFile | None = None
+    refused: tuple[RefusedChunk, ...] = field(default=())
+
+
+def failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> list[Failed]:
+    """The documents of these agents that have a dead letter, newest first within each agent."""
+    found: list[Failed] = []
+    for agent in agents:
+        with _readers(settings, agent) as readers:
+            letters: dict[DocumentKey, DeadLetterRow] = {}
+            for reader in readers:
+                for letter in reader.dead_letters():
+                    letters.setdefault(letter.key, letter)
+            found += [_failed(agent, key, letter, readers) for key, letter in letters.items()]
+    return found
+
+
+def chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence[str]) -> list[Failed]:
+    """The failed documents that these paths name: as they are listed, absolute, or from the current folder.
+
+    Raises:
+        UserError: nothing failed at one of them (exit code 3), or it is the path of several agents (exit code 2).
+    """
+    failed = failed_documents(settings, agents)
+    return list(
+        {(one.agent.id, one.key): one for path in paths for one in [_named(settings, agents, failed, path)]}.values()
+    )
+
+
+def retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> tuple[list[tuple[Failed, int]], bool]:
+    """Let documents be tried again: how many vectors each asks for again, and whether the queue knows of it.
+
+    When the broker is away the next comparison of files and index, at the start of the daemon or of `recalld index`,
+    finds them.
+    """
+    asked: list[tuple[Failed, int]] = []
+    queued = True
+    for agent in {one.agent.id: one.agent for one in failed}.values():
+        mine = [one for one in failed if one.agent.id == agent.id]
+        with _stores(settings, agent) as stores:
+            # While a generation is built, the same chunks may be refused in both.
+            asked += [(one, max([store.retry_dead_letter(one.key) for store in stores], default=0)) for one in mine]
+        queued = _tell(settings, agent, mine, broker) and queued
+    return asked, queued
+
+
+def drop(settings: Settings, failed: Sequence[Failed]) -> None:
+    """Forget that these documents failed."""
+    for agent in {one.agent.id: one.agent for one in failed}.values():
+        with _stores(settings, agent) as stores:
+            for one in failed:
+                if one.agent.id == agent.id:
+                    for store in stores:
+                        store.drop_dead_letter(one.key)
+
+
+def _tell(settings: Settings, agent: AgentSettings, failed: Sequence[Failed], broker: BrokerSide) -> bool:
+    unread = [one.key for one in failed if one.letter is not None and one.letter.error_class != EMBEDDING_REFUSED]
+    try:
+        broker.queue.mark_changed(agent.id, unread, lane=Lane.LIVE)
+        broker.queue.request_vectors(agent.id)
+    except BrokerUnavailable:
+        from producers.spool import write_event
+
+        write_event(settings.home, Event(kind="reconcile", agent=agent.id))
+        return False
+    return True
+
+
+def _named(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> Failed:
+    keys = {agent.id: AgentFiles(agent).key_of(os.path.abspath(path)) for agent in agents}  # noqa: PTH100 - no link is followed
+    matches = [one for one in failed if path == one.key.path or one.key == keys[one.agent.id]]
+    if not matches:
+        matches = [one for agent in agents for one in _dropped(settings, agent, path, keys[agent.id])]
+    if len(matches) > 1:
+        who = " and ".join(one.agent.id for one in matches)
+        raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)
+    if not matches:
+        raise UserError(_nothing_at(path, failed), exit_code=NOTHING_THERE)
+    return matches[0]
+
+
+def _dropped(settings: Settings, agent: AgentSettings, path: str, key: DocumentKey | None) -> list[Failed]:
+    """A document without a letter that holds refused chunks all the same."""
+    named = [DocumentKey("memory", path), key]
+    with _readers(settings, agent) as readers:
+        for candidate in named:
+            if candidate is not None and any(reader.refused_chunks(candidate) for reader in readers):
+                return [_failed(agent, candidate, None, readers)]
+    return []
+
+
+def _failed(
+    agent: AgentSettings, key: DocumentKey, letter: DeadLetterRow | None, readers: Sequence[StoreReader]
+) -> Failed:
+    # A name that is not UTF-8 is listed escaped; no store holds it.
+    file = next((file for reader in readers if (file := reader.file(key)) is not None), None)
+    refused = next((tuple(rows) for reader in readers if (rows := reader.refused_chunks(key))), ())
+    return Failed(agent, key, letter, file, refused)
+
+
+def _nothing_at(path: str, failed: Sequence[Failed]) -> str:
+    if not failed:
+        return f"nothing failed at {path}, nor anywhere else"
+    known = [one.key.path for one in failed]
+    near = [name for name in known if path in name] or difflib.get_close_matches(path, known, _MOST_SUGGESTIONS, 0.4)
+    meant = f"did you mean {' or '.join(near[:_MOST_SUGGESTIONS])}?" if near else "`recalld dead list` says what did"
+    return f"nothing failed at {path}; {meant}"
+
+
+@contextmanager
+def _readers(settings: Settings, agent: AgentSettings) -> Iterator[list[StoreReader]]:
+    """The generations there are, the one under construction first."""
+    generations = generations_of(settings, agent)
+    with ExitStack() as opened:
+        readers = []
+        for name in (generations.next(), generations.current()):
+            reader = generations.open_named(name) if name is not None else None
+            if reader is not None:
+                opened.callback(reader.close)
+                readers.append(reader)
+        yield readers
+
+
+@contextmanager
+def _stores(settings: Settings, agent: AgentSettings) -> Iterator[list[Store]]:
+    writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    try:
+        yield writer.open_existing()
+    finally:
+        writer.close()

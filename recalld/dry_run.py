@@ -1,0 +1,165 @@
+"""`--dry-run`: what an indexing run would do and pay, without doing it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from typing import Any
+
+import click
+
+from memory.agent_files import AgentFiles, Scan, priority
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.selection import ProviderChoice
+from memory.estimating import Estimate, estimate
+from memory.taking_over import provider_of
+from producers.polling_watcher import is_unlisted
+from recalld.configuration import check_workspace
+from recalld.invocation import Invocation
+from recalld.status_view import duration
+from recalld.wiring import generations_of, indexed_by
+from schemas.documents import DocumentKey
+from schemas.settings import AgentSettings, Settings
+from workers.batch_jobs import FEWEST_TEXTS
+
+
+def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
+    """Print what indexing the agents (with `fresh`: building their indexes anew) would cost. Returns the exit code."""
+    settings, agents = invocation.settings, invocation.agents()
+    for agent in agents:
+        check_workspace(agent)
+    bodies = []
+    with _cache(settings) as cache:
+        bought: set[tuple[str, str]] | None = set() if settings.cache.enabled else None
+        for agent in agents:
+            choice = provider_of(settings, agent)
+            try:
+                found = _estimate(settings, agent, choice, cache, bought, fresh=fresh)
+            finally:
+                if choice.provider is not None:
+                    choice.provider.close()
+            bodies.append(_body(agent, choice, found))
+            if not as_json:
+                click.echo(f"{agent.id}: {estimate_sentence(choice, found)}")
+    if as_json:
+        click.echo(json.dumps({"ok": True, "dryRun": True, "agents": bodies}, ensure_ascii=False))
+    return 0
+
+
+def estimate_sentence(choice: ProviderChoice, found: Estimate) -> str:
+    """The estimate in one sentence for people."""
+    changed = [f"{_count(found.documents, 'note')} changed"]
+    changed += [f"{_count(found.vanished, 'note')} to forget"] if found.vanished else []
+    changed += [f"{_count(found.failed, 'note')} cannot be read"] if found.failed else []
+    changed.append(_count(found.chunks, "chunk"))
+    if choice.provider is None:
+        return f"{', '.join(changed)}; {choice.error or choice.reason or 'keywords only'}: nothing to pay"
+    if found.texts:
+        changed.append(f"{found.cached:,} cached")
+    head = ", ".join(changed)
+    if not found.to_embed:
+        return f"{head}; nothing to embed, nothing to pay"
+    parts = [
+        f"{_count(found.to_embed, 'text')} to embed",
+        f"{_rounded(found.tokens)} tokens",
+        f"about {_count(found.requests, 'request')}",
+        _money(choice, found),
+        "within hours" if found.batch else f"about {duration(max(1.0, found.seconds))}",
+    ]
+    return f"{head}; {', '.join(parts)}"
+
+
+def _estimate(
+    settings: Settings,
+    agent: AgentSettings,
+    choice: ProviderChoice,
+    cache: EmbeddingCache | None,
+    bought: set[tuple[str, str]] | None,
+    *,
+    fresh: bool,
+) -> Estimate:
+    files = AgentFiles(agent)
+    scan = files.scan()
+    today = date.today()  # the day of the notes' names, which are local
+    documents = sorted(scan.documents, key=lambda key: priority(key, today=today))
+    if not fresh:
+        documents += _absent(settings, agent, files, scan)
+    return estimate(
+        agent,
+        documents,
+        files=files,
+        generations=generations_of(settings, agent),
+        choice=choice,
+        cache=cache,
+        fresh=fresh,
+        bought=bought,
+        batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
+    )
+
+
+def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: Scan) -> list[DocumentKey]:
+    """Documents that the index knows and the disk does not, where the disk could be listed."""
+    reader = indexed_by(settings)(agent)
+    if reader is None:
+        return []
+    try:
+        known = [file.key for file in reader.files() if file.key.source == "memory"]
+    finally:
+        reader.close()
+    return [key for key in known if key not in scan.documents and not is_unlisted(files.path_of(key), scan)]
+
+
+@contextmanager
+def _cache(settings: Settings) -> Iterator[EmbeddingCache | None]:
+    """The cache if there is one; none is made."""
+    path = settings.home / "cache" / "embeddings.sqlite"
+    if not settings.cache.enabled or not path.is_file():
+        yield None
+        return
+    cache = EmbeddingCache(path)
+    try:
+        yield cache
+    finally:
+        cache.close()
+
+
+def _body(agent: AgentSettings, choice: ProviderChoice, found: Estimate) -> dict[str, Any]:
+    return {
+        "agent": agent.id,
+        "provider": choice.name,
+        "model": choice.provider.model if choice.provider is not None else None,
+        "documents": found.documents,
+        "vanished": found.vanished,
+        "failed": found.failed,
+        "chunks": found.chunks,
+        "texts": found.texts,
+        "cached": found.cached,
+        "toEmbed": found.to_embed,
+        "tokens": found.tokens,
+        "requests": found.requests,
+        "batch": found.batch,
+        "pricePerMillionTokens": found.price,
+        "dollars": round(found.dollars, 6) if found.dollars is not None else None,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _money(choice: ProviderChoice, found: Estimate) -> str:
+    model = choice.provider.model if choice.provider is not None else choice.name
+    if found.dollars is None or found.price is None:
+        return f"at a price that is not known for {model} (remote.price_per_million_tokens says it)"
+    if found.price == 0:
+        return "free of charge"
+    amount = f"about ${found.dollars:,.2f}" if found.dollars >= 0.01 else "less than $0.01"
+    how = " through its Batch API" if found.batch else ""
+    return f"{amount} ({model}{how} at ${found.price:g} a million tokens)"
+
+
+def _rounded(number: int) -> str:
+    return f"{number / 1e6:.1f} M" if number >= 1_000_000 else f"{number:,}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,173 @@
+"""Batch jobs and queue, as one answer and as lines; and how a batch job is cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import click
+import redis
+
+from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.taking_over import provider_of
+from recalld.invocation import Invocation
+from recalld.status_view import duration
+from recalld.wiring import open_broker
+from schemas.errors import BrokerUnavailable, RecalldError, UserError
+from schemas.settings import Settings
+from workers.queue_listing import queued_jobs
+
+#: Seconds for which a batch job that is over is still shown to a person.
+_SHOWN_SECONDS = 86_400.0
+
+NOTHING_FOUND = 3
+
+
+def jobs_answer(invocation: Invocation) -> dict[str, Any]:
+    """What is listed. Times are Unix seconds; `queue` is None when the broker does not answer."""
+    settings = invocation.settings
+    ids = [agent.id for agent in invocation.agents()]
+    return {
+        # Without --agent also those of agents that are not configured any more.
+        "batchJobs": [_shown(job) for job in _jobs(settings) if invocation.agent is None or job.agent in ids],
+        "queue": _queue(settings, ids),
+    }
+
+
+def jobs_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """The answer for a terminal."""
+    now = time.time()
+    jobs = [job for job in answer["batchJobs"] if job["endedAt"] is None or now - job["endedAt"] < _SHOWN_SECONDS]
+    yield click.style("batch jobs", bold=True) + ("" if jobs else ": none")
+    for job in jobs:
+        yield f"  {job['reference']}  {job['agent']}  {job['provider']} {job['model']}  {_state_of(job, now)}"
+        if job["message"]:
+            yield f"    {job['message']}"
+    if answer["queue"] is None:
+        yield click.style("queue", bold=True) + ": the broker does not answer; nothing is running"
+        return
+    yield click.style("queue", bold=True) + ("" if any(map(_busy, answer["queue"])) else ": empty")
+    for agent in filter(_busy, answer["queue"]):
+        waiting = agent["live"] + agent["backfill"]
+        yield f"  {agent['agent']}: {waiting:,} notes wait, {agent['running']:,} are being indexed"
+        for work in agent["work"]:
+            when = f", again in {duration(max(0.0, work['dueAt'] - now))}" if work["dueAt"] is not None else ""
+            yield f"    {work['what']}: {work['state']}{when}"
+
+
+def cancel_job(invocation: Invocation, reference: str) -> str:
+    """Cancel a batch job; returns what to tell.
+
+    Raises:
+        UserError: there is no such job, or it is over.
+    """
+    settings = invocation.settings
+    path = ledger_path(settings.home)
+    if not path.exists():
+        raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
+    with BatchLedger(path) as ledger:
+        job = ledger.job(reference)
+        if job is None:
+            raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
+        if not job.open:
+            raise UserError(f"the batch job {reference} is over ({job.stage.value})")
+        if not ledger.stop(reference, "cancelled by a person"):
+            return f"{reference} is being stopped already"
+        asked = _ask_provider(settings, ledger, job)
+    _wake(settings, job.agent)
+    return (
+        f"{reference}: {asked}; what it did is kept, its other texts are embedded the normal way as soon as workers run"
+    )
+
+
+def _ask_provider(settings: Settings, ledger: BatchLedger, job: BatchJob) -> str:
+    """Ask the provider at once if the settings lead to it; else the worker that looks next does."""
+    agent = next((one for one in settings.agents if one.id == job.agent), None)
+    provider = provider_of(settings, agent).provider if agent is not None else None
+    api = provider.batch_api() if provider is not None and provider.account == job.account else None
+    if provider is None or api is None or job.job_id is None:
+        return "the next look at it stops it"
+    try:
+        api.cancel(job.job_id)
+    except RecalldError as error:
+        return f"{job.provider} did not take it now ({error}) and is asked again"
+    finally:
+        provider.close()
+    ledger.stopping(job.reference, look_at=0.0)
+    return f"{job.provider} was asked to stop it"
+
+
+def _wake(settings: Settings, agent: str) -> None:
+    broker = open_broker(settings)
+    try:
+        with suppress(BrokerUnavailable):  # whoever starts next looks at it
+            broker.queue.request_vectors(agent)
+    finally:
+        broker.client.close()
+
+
+def _jobs(settings: Settings) -> list[BatchJob]:
+    path = ledger_path(settings.home)
+    if not path.exists():
+        return []
+    with BatchLedger(path) as ledger:
+        return ledger.jobs()
+
+
+def _shown(job: BatchJob) -> dict[str, Any]:
+    return {
+        "reference": job.reference,
+        "jobId": job.job_id,
+        "agent": job.agent,
+        "provider": job.provider,
+        "model": job.model,
+        "state": job.stage.value,
+        "texts": job.texts,
+        "completed": job.completed,
+        "failed": job.failed,
+        "taken": job.taken,
+        "madeAt": job.made_at,
+        "lookedAt": job.looked_at or None,
+        "endedAt": job.ended_at,
+        "message": job.message or job.stop_reason,
+    }
+
+
+def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]] | None:
+    broker = open_broker(settings)
+    try:
+        messages = queued_jobs(broker.client, broker.keys)
+        waiting = {agent: broker.queue.marks.waiting(agent) for agent in agents}
+    except redis.RedisError:
+        return None
+    finally:
+        broker.client.close()
+    return [
+        {
+            "agent": agent,
+            "live": waiting[agent].live,
+            "backfill": waiting[agent].backfill,
+            "running": waiting[agent].running,
+            "work": [
+                {"what": job.work, "state": job.state.value, "dueAt": job.due_at}
+                for job in messages
+                if job.agent == agent
+            ],
+        }
+        for agent in agents
+    ]
+
+
+def _busy(agent: Mapping[str, Any]) -> bool:
+    return bool(agent["live"] or agent["backfill"] or agent["running"] or agent["work"])
+
+
+def _state_of(job: Mapping[str, Any], now: float) -> str:
+    age = duration(max(0.0, now - job["madeAt"]))
+    if job["endedAt"] is not None:
+        return f"{job['state']}: {job['taken']:,} of {job['texts']:,} texts have their vectors ({age} ago)"
+    if job["state"] == Stage.SUBMITTING.value:
+        return f"{job['texts']:,} texts are being submitted (for {age})"
+    return f"{job['state']}: {job['completed']:,} of {job['texts']:,} texts done (for {age})"

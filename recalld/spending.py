@@ -1,0 +1,43 @@
+"""What embedding cost while a command ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from memory.prices import price_of
+from recalld.status_view import FREE_OF_CHARGE, amount, dollars
+from schemas.ports import PendingReader, Usage
+from schemas.settings import AgentSettings
+
+
+class Spending:
+    """Counts from the moment it is made on."""
+
+    def __init__(self, reader: PendingReader, agents: Sequence[AgentSettings]) -> None:
+        self._reader = reader
+        self._agents = {agent.id: agent for agent in agents}
+        self._before = {
+            (agent.id, usage.provider, usage.model): usage for agent in agents for usage in reader.usage(agent.id)
+        }
+
+    def of(self, agent: str) -> list[Usage]:
+        """What an agent's texts have cost since then, by provider and model; nothing for those that cost nothing."""
+        grown = (self._since(agent, usage) for usage in self._reader.usage(agent))
+        return [usage for usage in grown if usage.requests and usage.provider not in FREE_OF_CHARGE]
+
+    def sentence(self, agent: str, usage: Usage) -> str:
+        """One line for a person."""
+        text = f"{usage.provider} {usage.model}: {usage.requests:,} request{'s' if usage.requests != 1 else ''}"
+        if usage.failed:
+            text += f" ({usage.failed:,} failed)"
+        text += f", {amount(usage.tokens)} tokens"
+        price = price_of(self._agents[agent], usage.provider, usage.model)
+        return f"{text}, {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else text
+
+    def _since(self, agent: str, usage: Usage) -> Usage:
+        before = self._before.get((agent, usage.provider, usage.model))
+        if before is None:
+            return usage
+        counts = [field.name for field in fields(Usage) if field.name not in {"provider", "model"}]
+        return replace(usage, **{name: getattr(usage, name) - getattr(before, name) for name in counts})

@@ -1,0 +1,105 @@
+"""`recalld jobs`, and `recalld index` beside batch jobs that nobody waits for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.batch_server import BatchServer, JobScript
+from tests.daemon import recalld
+
+NOTES = 210
+
+
+@pytest.fixture
+def server() -> Iterator[BatchServer]:
+    with BatchServer() as running:
+        yield running
+
+
+@pytest.fixture
+def texts(workspace: Path) -> Counter[str]:
+    found = [f"The heron number {number} stands in the reeds." for number in range(NOTES)]
+    for number, text in enumerate(found):
+        (workspace / "memory" / f"{number}.md").write_text(text, "utf-8")
+    return Counter(found)
+
+
+@pytest.fixture
+def environment(server: BatchServer) -> dict[str, str]:
+    return {
+        "RECALLD_PROVIDER": "openai",
+        "RECALLD_REMOTE__BASE_URL": server.url,
+        "RECALLD_REMOTE__API_KEY": "a-key",
+        "RECALLD_REMOTE__BATCH__ENABLED": "true",
+        "RECALLD_REMOTE__BATCH__WAIT": "false",
+        "RECALLD_REMOTE__BATCH__POLL_INTERVAL_MS": "100",
+    }
+
+
+def _jobs(home: Path, environment: dict[str, str]) -> dict[str, Any]:
+    answer = recalld("jobs", "--json", home=home, environment=environment)
+    assert answer.returncode == 0, answer.stderr
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_takes_in_what_it_brings(
+    home: Path, workspace: Path, server: BatchServer, texts: Counter[str], environment: dict[str, str]
+) -> None:
+    server.open.clear()
+    first = recalld("index", "--workspace", str(workspace), home=home, environment=environment)
+    assert first.returncode == 0, first.stderr
+    assert f"{NOTES} notes" in first.stdout
+    assert f"{NOTES} chunks wait in batch jobs (`recalld jobs`)" in first.stdout
+    answer = _jobs(home, environment)
+    [job] = answer["batchJobs"]
+    assert (job["state"], job["texts"], job["provider"], job["agent"]) == ("running", NOTES, "openai", "main")
+    assert answer["queue"] is None, "nothing runs"
+    shown = recalld("jobs", home=home, environment=environment).stdout
+    assert f"{job['reference']}  main  openai text-embedding-3-small  running: " in shown
+    assert f"of {NOTES} texts done" in shown
+    server.open.set()
+    second = recalld("index", "--json", home=home, environment=environment | {"RECALLD_REMOTE__BATCH__WAIT": "true"})
+    assert second.returncode == 0, second.stderr
+    [report] = json.loads(second.stdout)["agents"]
+    assert (report["vectorsReady"], report["vectorsPending"], report["inBatchJobs"]) == (NOTES, 0, False)
+    assert server.paid == texts
+    assert not server.paid_inline
+    assert (
+        f"done: {NOTES} of {NOTES} texts have their vectors"
+        in recalld("jobs", home=home, environment=environment).stdout
+    )
+
+
+@pytest.mark.long
+def test_a_batch_job_is_cancelled_by_its_name(
+    home: Path, workspace: Path, server: BatchServer, texts: Counter[str], environment: dict[str, str]
+) -> None:
+    server.open.clear()
+    server.script(JobScript(done=50))
+    recalld("index", "--workspace", str(workspace), home=home, environment=environment)
+    [job] = _jobs(home, environment)["batchJobs"]
+    cancelled = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert "openai was asked to stop it" in cancelled.stdout
+    assert server.jobs[job["jobId"]].cancelled
+    again = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)
+    assert (again.returncode, "already" in again.stdout) == (0, True)
+    done = recalld("index", "--json", home=home, environment=environment)
+    assert json.loads(done.stdout)["agents"][0]["vectorsPending"] == 0
+    assert server.paid == texts
+    assert sum(server.paid_inline.values()) == NOTES - 50
+    over = recalld("jobs", "cancel", job["reference"], home=home, environment=environment)
+    assert (over.returncode, "is over (cancelled)" in over.stderr) == (1, True)
+
+
+def test_a_job_that_nobody_knows_is_said(home: Path, environment: dict[str, str]) -> None:
+    unknown = recalld("jobs", "cancel", "0123", home=home, environment=environment)
+    assert unknown.returncode == 3
+    assert unknown.stderr == "recalld: no batch job is called 0123: `recalld jobs` lists them\n"

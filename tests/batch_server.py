@@ -1,0 +1,330 @@
+"""A real HTTP server that speaks OpenAI's and Voyage's embeddings and Batch APIs, and misbehaves on request.
+
+with BatchServer() as server:
+    server.script(JobScript(fails="poison"), JobScript(ends="failed"))
+    ...  # give server.url as remote.base_url
+    assert server.paid == Counter(texts)
+"""
+
+from __future__ import annotations
+
+import base64
+import email.parser
+import email.policy
+import http.server
+import json
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+
+from tests.embedding_server import embed
+
+
+@dataclass(frozen=True)
+class JobScript:
+    """How a job goes. After `looks` looks (and while the server holds jobs, not before) it `ends` as said.
+
+    Lines whose text contains `fails` are in the error file; `drops` lines are in no file; `spoils` lines have a NaN, a
+    zero or a too short vector, by turns; `garbage` lines that are no results are among them. `done` lines are done
+    when it does not end as completed.
+    """
+
+    ends: str = "completed"
+    looks: int = 1
+    fails: str | None = None
+    drops: int = 0
+    spoils: int = 0
+    garbage: int = 0
+    done: int = 0
+    message: str = "the job went wrong"
+
+
+@dataclass
+class Job:
+    """A job as the server knows it."""
+
+    id: str
+    body: dict[str, Any]
+    lines: list[dict[str, Any]]
+    script: JobScript
+    status: str = "validating"
+    looks: int = 0
+    done: int = 0
+    failed: int = 0
+    output: str | None = None
+    errors: str | None = None
+    cancelled: bool = False
+
+
+@dataclass
+class _Failure:
+    method: str
+    path: str
+    status: int | None
+    headers: dict[str, str]
+    afterwards: bool
+
+
+@dataclass
+class _Answer:
+    status: int
+    body: Any
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class BatchServer:
+    """Serves `url` (ends in /v1) on a free loopback port while used as a context manager.
+
+    `paid` counts how often each text was embedded, `paid_inline` those of them that came one request at a time;
+    `jobs` are all jobs by id, `files` what is uploaded or made and not deleted. While `open` is cleared no job ends.
+    Without `batches` there is no Batch API. `on_call` (method, path) is called before an answer leaves, `on_created` as
+    a job is made.
+    """
+
+    def __init__(self, *, dimensions: int = 32, batches: bool = True) -> None:
+        self.dimensions = dimensions
+        self.batches = batches
+        self.paid: Counter[str] = Counter()
+        self.paid_inline: Counter[str] = Counter()
+        self.jobs: dict[str, Job] = {}
+        self.files: dict[str, bytes] = {}
+        self.calls: Counter[str] = Counter()
+        self.open = threading.Event()
+        self.open.set()
+        self.on_call: Callable[[str, str], None] | None = None
+        self.on_created: Callable[[Job], None] | None = None
+        self._scripts: deque[JobScript] = deque()
+        self._failures: list[_Failure] = []
+        self._lock = threading.RLock()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def _handle(self) -> None:
+                outer._serve(self)
+
+            do_GET = do_POST = do_DELETE = _handle  # noqa: N815 - the base class's names
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """What to give as remote.base_url."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def script(self, *scripts: JobScript) -> None:
+        """Say how the next jobs go, after those scripted already; the rest goes well."""
+        with self._lock:
+            self._scripts.extend(scripts)
+
+    def fail(
+        self, method: str, path: str, status: int | None, *, times: int = 1, afterwards: bool = False, **headers: str
+    ) -> None:
+        """Let the next requests to a path (of /v1) fail with a status, or unanswered; `afterwards`: once it is done."""
+        with self._lock:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            self._failures += [_Failure(method, path, status, named, afterwards)] * times
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    # Requests
+
+    def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
+        url = urlsplit(handler.path)
+        path = url.path.removeprefix("/v1")
+        with self._lock:
+            self.calls[f"{handler.command} {path.split('/')[1]}"] += 1
+            failure = next((f for f in self._failures if (f.method, f.path) == (handler.command, path)), None)
+            if failure is not None:
+                self._failures.remove(failure)
+            if failure is None or failure.afterwards:
+                query = {name: values[0] for name, values in parse_qs(url.query).items()}
+                answer = self._answer(handler.command, path, query, handler.headers, content)
+        if failure is not None:
+            if failure.status is None:
+                handler.close_connection = True
+                handler.connection.close()
+                return
+            answer = _Answer(failure.status, {"error": {"message": "scripted failure"}, "detail": "scripted failure"})
+            answer.headers.update(failure.headers)
+        if self.on_call is not None:
+            self.on_call(handler.command, path)
+        payload = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        lines = [
+            f"HTTP/1.1 {answer.status} scripted",
+            "Content-Type: application/json",
+            f"Content-Length: {len(payload)}",
+        ]
+        lines += [f"{name}: {value}" for name, value in answer.headers.items()]
+        handler.wfile.write("\r\n".join([*lines, "", ""]).encode() + payload)
+
+    def _answer(self, method: str, path: str, query: dict[str, str], headers: Any, content: bytes) -> _Answer:
+        what, _, rest = path.strip("/").partition("/")
+        if (method, what) == ("POST", "embeddings"):
+            return self._embeddings(json.loads(content))
+        if not self.batches or what not in {"files", "batches"}:
+            return _Answer(404, {"error": {"message": f"no route {path}"}, "detail": "no route"})
+        if what == "files":
+            return self._file(method, rest, headers, content)
+        return self._batch(method, rest, query, content)
+
+    def _embeddings(self, body: dict[str, Any]) -> _Answer:
+        inputs = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        self.paid.update(inputs)
+        self.paid_inline.update(inputs)
+        return _Answer(200, self._embedded(inputs, body))
+
+    def _embedded(self, inputs: list[str], body: dict[str, Any]) -> dict[str, Any]:
+        rows = [embed(text, self.dimensions) for text in inputs]
+        data = [{"object": "embedding", "index": n, "embedding": _shown(row, body)} for n, row in enumerate(rows)]
+        return {"object": "list", "data": data, "model": body.get("model"), "usage": {"total_tokens": 7 * len(inputs)}}
+
+    def _file(self, method: str, rest: str, headers: Any, content: bytes) -> _Answer:
+        if method == "POST":
+            form = _form(headers["content-type"], content)
+            assert form["purpose"] == b"batch"
+            return _Answer(200, {"id": self._keep(form["file"]), "object": "file", "purpose": "batch"})
+        file_id = rest.removesuffix("/content")
+        if file_id not in self.files:
+            return _Answer(404, {"error": {"message": "no such file"}, "detail": "no such file"})
+        if method == "DELETE":
+            del self.files[file_id]
+            return _Answer(200, {"id": file_id, "deleted": True})
+        return _Answer(200, self.files[file_id])
+
+    def _keep(self, content: bytes) -> str:
+        file_id = f"file-{len(self.files)}-{time.monotonic_ns()}"
+        self.files[file_id] = content
+        return file_id
+
+    def _batch(self, method: str, rest: str, query: dict[str, str], content: bytes) -> _Answer:
+        if method == "POST" and not rest:
+            return self._created(json.loads(content))
+        if method == "GET" and not rest:
+            jobs = [self._shown_job(job) for job in reversed(self.jobs.values())]
+            if "after" in query:
+                ids = [job["id"] for job in jobs]
+                jobs = jobs[ids.index(query["after"]) + 1 :]
+            page = jobs[: int(query.get("limit", 20))]
+            return _Answer(200, {"object": "list", "data": page, "has_more": len(page) < len(jobs)})
+        job = self.jobs.get(rest.removesuffix("/cancel"))
+        if job is None:
+            return _Answer(404, {"error": {"message": "no such batch"}, "detail": "no such batch"})
+        if method == "POST":
+            if job.output or job.errors or job.status in {"failed", "cancelled", "completed", "expired"}:
+                return _Answer(400, {"error": {"message": "it is over"}, "detail": "it is over"})
+            job.cancelled, job.status = True, "cancelling"
+        else:
+            self._go_on(job)
+        return _Answer(200, self._shown_job(job))
+
+    def _created(self, body: dict[str, Any]) -> _Answer:
+        assert body["endpoint"] == "/v1/embeddings"
+        assert body["completion_window"] == ("12h" if "request_params" in body else "24h")
+        lines = [json.loads(line) for line in self.files[body["input_file_id"]].splitlines()]
+        assert len({line["custom_id"] for line in lines}) == len(lines)
+        script = self._scripts.popleft() if self._scripts else JobScript()
+        job = Job(f"batch-{len(self.jobs)}", body, lines, script)
+        self.jobs[job.id] = job
+        if self.on_created is not None:
+            self.on_created(job)
+        return _Answer(200, self._shown_job(job))
+
+    # A job's life
+
+    def _go_on(self, job: Job) -> None:
+        job.looks += 1
+        if job.status in {"validating", "cancelling"} and job.looks < 2:
+            job.status = "cancelling" if job.cancelled else "in_progress"
+            return
+        if job.cancelled and job.status == "cancelling":
+            self._finish(job, "cancelled", job.lines[: job.script.done])
+        elif job.status in {"validating", "in_progress"} and self.open.is_set() and job.looks > job.script.looks:
+            if job.script.ends == "completed":
+                self._finish(job, "completed", job.lines)
+            else:
+                self._finish(job, job.script.ends, job.lines[: job.script.done])
+        elif job.status == "in_progress":
+            job.done = min(len(job.lines) - 1, job.done + 1)
+
+    def _finish(self, job: Job, status: str, lines: list[dict[str, Any]]) -> None:
+        script, output, errors = job.script, [], []
+        job.status, job.done = status, 0
+        for place, line in enumerate(lines):
+            [text] = [line["body"]["input"]] if isinstance(line["body"]["input"], str) else line["body"]["input"]
+            if script.fails is not None and script.fails in text:
+                response = {"status_code": 400, "body": {"error": {"message": "this text is not welcome"}}}
+                errors.append({"custom_id": line["custom_id"], "response": response, "error": None})
+                job.failed += 1
+                continue
+            options = {**line["body"], **job.body.get("request_params", {})}
+            answer = self._embedded([text], options)
+            job.done += 1
+            if place < script.drops:
+                continue
+            if place < script.drops + script.spoils:
+                row = embed(text, self.dimensions)
+                spoilt = [np.full_like(row, np.nan), np.zeros_like(row), row[:-1]][place % 3]
+                answer["data"][0]["embedding"] = _shown(spoilt, options)
+            else:
+                self.paid[text] += 1
+            response = {"status_code": 200, "body": answer}
+            output.append({"custom_id": line["custom_id"], "response": response, "error": None})
+        output.reverse()  # any order
+        rows = [json.dumps(line) for line in output]
+        rows[1:1] = ['{"custom_id": "half a li', "[]", '{"custom_id": "no text of yours", "response": {}}', ""][
+            : script.garbage
+        ]
+        job.output = self._keep("\n".join(rows).encode()) if rows else None
+        job.errors = self._keep("\n".join(map(json.dumps, errors)).encode()) if errors else None
+
+    def _shown_job(self, job: Job) -> dict[str, Any]:
+        failed = job.status == "failed"
+        return {
+            "id": job.id,
+            "object": "batch",
+            "endpoint": job.body["endpoint"],
+            "status": job.status,
+            "errors": {"object": "list", "data": [{"code": "x", "message": job.script.message}]} if failed else None,
+            "input_file_id": job.body["input_file_id"],
+            "output_file_id": job.output,
+            "error_file_id": job.errors,
+            "request_counts": {"total": len(job.lines), "completed": job.done, "failed": job.failed},
+            "metadata": job.body.get("metadata"),
+        }
+
+
+def _shown(row: np.ndarray, body: dict[str, Any]) -> object:
+    if body.get("encoding_format") == "base64":
+        return base64.b64encode(row.astype("<f4").tobytes()).decode()
+    return row.tolist()
+
+
+def _form(content_type: str, content: bytes) -> dict[str, bytes]:
+    parser = email.parser.BytesParser(policy=email.policy.HTTP)
+    message = parser.parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + content)
+    return {
+        str(part.get_param("name", header="content-disposition")): part.get_payload(decode=True)  # type: ignore[misc]
+        for part in message.iter_parts()  # type: ignore[attr-defined]
+    }

@@ -1,0 +1,109 @@
+"""A provider that limits, fails and is interrupted: every document indexed, nothing paid twice, no storm."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.daemon import Daemon
+from tests.embedding_server import EmbeddingServer
+from tests.waiting import wait_until
+
+WORDS = [f"word{number}" for number in range(2_000)]
+
+
+def made(tmp_path: Path) -> Path:
+    (tmp_path / "workspace" / "memory").mkdir(parents=True)
+    return tmp_path / "workspace"
+
+
+def write_notes(daemon: Daemon, count: int, *, words: int, seed: int, first: int = 0) -> None:
+    chance = random.Random(seed)
+    for number in range(first, first + count):
+        text = " ".join(chance.choices(WORDS, k=words))
+        daemon.write(f"memory/note-{number}.md", f"# Note {number}\n\n{text}\n")
+
+
+def embedded(daemon: Daemon, notes: int) -> bool:
+    daemon.running()
+    state = daemon.status()
+    index = state["index"]
+    return bool(
+        index["files"] == notes
+        and index["vectorsReady"] == index["chunks"] > 0
+        and not state["queue"]["pending"]
+        and not state["deadLetters"]
+    )
+
+
+def config(server: EmbeddingServer, *, processes: int = 1) -> str:
+    # `provider` is at the top of the file; tables follow.
+    return f'[workers]\nprocesses = {processes}\n[remote]\nbase_url = "{server.url}"\napi_key = "chaos"\n'
+
+
+def unreliable(tmp_path: Path, *, notes: int, words: int, most_inputs: int) -> None:
+    server = EmbeddingServer(
+        # Two processes, each with remote.concurrency requests at once.
+        senders=8,
+        share_429=0.2,
+        share_500=0.1,
+        retry_after=0.5,
+        most_inputs=most_inputs,
+        latency=0.01,
+        seed=notes,
+    )
+    with (
+        server,
+        Daemon(tmp_path / "home", made(tmp_path), provider="openai", config=config(server, processes=2)) as daemon,
+    ):
+        write_notes(daemon, notes, words=words, seed=1)
+        wait_until(lambda: embedded(daemon, notes), timeout=240, what="every vector")
+        assert server.failures[429], "nothing was limited: this shows nothing"
+        assert server.failures[500], "nothing failed: this shows nothing"
+        # "memory" is what each process may ask once to know whether it is the endpoint that refuses.
+        assert server.paid_twice <= {"memory"}, "a vector was paid twice"
+        assert server.in_cool_down == 0, f"{server.in_cool_down} requests left during a cool-down"
+
+
+def killed(tmp_path: Path, *, notes: int, words: int, kills: int) -> None:
+    """kill -9 of the workers while requests are under way, again and again."""
+    seed = int(os.environ.get("CHAOS_SEED", time.time_ns() % 1_000_000))
+    chance = random.Random(seed)
+    server = EmbeddingServer(latency=0.1, most_inputs=32)
+    with server, Daemon(tmp_path / "home", made(tmp_path), provider="openai", config=config(server)) as daemon:
+        write_notes(daemon, notes, words=words, seed=2)
+        for _ in range(kills):
+            paid = server.inputs + chance.randrange(1, 200)
+            wait_until(
+                lambda paid=paid: server.inputs > paid or embedded(daemon, notes), timeout=60, what="some progress"
+            )
+            (worker,) = wait_until(lambda: daemon.children("work"), timeout=30)
+            os.kill(worker, signal.SIGKILL)
+            wait_until(lambda worker=worker: worker not in daemon.children("work"), timeout=30)
+        wait_until(lambda: embedded(daemon, notes), timeout=240, what=f"every vector (seed {seed})")
+        # The requests in flight of a worker that dies, remote.concurrency of them at most, are paid again.
+        assert server.inputs - server.distinct <= server.most_inputs * 4 * kills, (server.inputs, server.distinct, seed)
+        assert server.distinct > kills, "nothing was embedded: this shows nothing"
+
+
+def test_limits_and_failures_at_random_lose_nothing_and_cost_nothing_twice(tmp_path: Path) -> None:
+    unreliable(tmp_path, notes=80, words=60, most_inputs=8)
+
+
+@pytest.mark.long
+def test_two_thousand_notes_through_limits_and_failures(tmp_path: Path) -> None:
+    unreliable(tmp_path, notes=2_000, words=60, most_inputs=64)
+
+
+def test_a_worker_killed_in_the_middle_costs_what_was_in_flight_at_most(tmp_path: Path) -> None:
+    killed(tmp_path, notes=150, words=60, kills=1)
+
+
+@pytest.mark.long
+def test_workers_killed_again_and_again_over_two_thousand_notes(tmp_path: Path) -> None:
+    killed(tmp_path, notes=2_000, words=60, kills=8)

@@ -1,0 +1,210 @@
+"""The Batch APIs of OpenAI and Voyage, spoken to a server over HTTP."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from memory.embedding import file_batches
+from memory.embedding.batch_api import BatchApi, BatchUnavailable, JobLimits, JobState
+from memory.embedding.openai import OpenAIProvider
+from memory.embedding.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.voyage import VoyageProvider
+from schemas.errors import Terminal, Throttled, Transient
+from tests.batch_server import BatchServer, JobScript
+from tests.embedding_server import embed
+
+LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
+TEXTS = [(f"id-{number}", f"The heron number {number}.") for number in range(12)]
+
+
+@pytest.fixture
+def server() -> Iterator[BatchServer]:
+    with BatchServer() as running:
+        yield running
+
+
+def _provider(name: str, server: BatchServer) -> EmbeddingProvider:
+    if name == "voyage":
+        return VoyageProvider(
+            model="voyage-4",
+            api_key="a-key",
+            key_name="VOYAGE_API_KEY",
+            limits=LIMITS,
+            base_url=server.url,
+            dimensions=32,
+        )
+    return OpenAIProvider(
+        name=name, model="a-model", base_url=server.url, api_key="a-key", key_name="OPENAI_API_KEY", limits=LIMITS
+    )
+
+
+@pytest.fixture(params=["openai", "voyage"])
+def api(request: pytest.FixtureRequest, server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchApi]:
+    monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
+    provider = _provider(request.param, server)
+    found = provider.batch_api()
+    assert found is not None
+    yield found
+    provider.close()
+
+
+def _submitted(api: BatchApi, reference: str = "ours") -> str:
+    file = api.write(TEXTS)
+    with file.content:
+        assert file.ids == tuple(custom_id for custom_id, _ in TEXTS)
+        return api.submit(file, reference=reference)
+
+
+def _ended(api: BatchApi, job_id: str) -> JobState:
+    for _ in range(10):
+        progress = api.look(job_id)
+        if progress.state is not JobState.RUNNING:
+            return progress.state
+    raise AssertionError("it runs and runs")
+
+
+def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: BatchApi, server: BatchServer) -> None:
+    job_id = _submitted(api)
+    assert api.look(job_id).total == len(TEXTS)
+    assert _ended(api, job_id) is JobState.DONE
+    lines = {line.custom_id: line for line in api.results(job_id)}
+    assert lines.keys() == dict(TEXTS).keys()
+    for custom_id, text in TEXTS:
+        vector = lines[custom_id].vector
+        assert vector is not None
+        np.testing.assert_allclose(vector, embed(text, 32), rtol=1e-6)
+        assert lines[custom_id].tokens == 7
+    assert server.paid == Counter(text for _, text in TEXTS)
+    assert len(server.files) == 2
+    api.clean_up(job_id)
+    assert not server.files
+
+
+def test_what_a_request_would_say_is_said_with_the_job(api: BatchApi, server: BatchServer) -> None:
+    job = server.jobs[_submitted(api)]
+    options = {**job.lines[0]["body"], **job.body.get("request_params", {})}
+    assert options.pop("model") in {"a-model", "voyage-4"}
+    assert options.pop("encoding_format") == "base64"
+    options.pop("input")
+    assert options in ({}, {"input_type": "document", "output_dimension": 32, "truncation": False})
+
+
+def test_lines_that_failed_say_why_and_those_that_nobody_can_read_are_left_out(
+    api: BatchApi, server: BatchServer
+) -> None:
+    server.script(JobScript(fails="number 3.", drops=1, garbage=4))
+    job_id = _submitted(api)
+    assert _ended(api, job_id) is JobState.DONE
+    lines = {line.custom_id: line for line in api.results(job_id)}
+    assert lines["id-3"].vector is None
+    assert lines["id-3"].reason == "this text is not welcome"
+    assert sorted(set(dict(TEXTS)) - set(lines)) == ["id-0"]
+    assert sum(line.vector is not None for line in lines.values()) == len(TEXTS) - 2
+
+
+@pytest.mark.parametrize(("ends", "state"), [("failed", JobState.FAILED), ("expired", JobState.EXPIRED)])
+def test_a_job_may_end_badly_and_keeps_what_was_done(
+    api: BatchApi, server: BatchServer, ends: str, state: JobState
+) -> None:
+    server.script(JobScript(ends=ends, done=4))
+    job_id = _submitted(api)
+    assert _ended(api, job_id) is state
+    assert len(list(api.results(job_id))) == 4
+    assert api.look(job_id).message == ("the job went wrong" if ends == "failed" else "")
+
+
+def test_a_job_is_found_by_our_reference_among_many(
+    api: BatchApi, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_batches, "_PAGE", 2)
+    ids = [_submitted(api, reference=f"job {number}") for number in range(5)]
+    assert api.find("job 0") == ids[0]
+    assert api.find("job 4") == ids[4]
+    assert api.find("job 9") is None
+
+
+def test_a_cancelled_job_keeps_what_was_done_and_one_that_is_over_stays_as_it_is(
+    api: BatchApi, server: BatchServer
+) -> None:
+    server.open.clear()
+    server.script(JobScript(done=3))
+    job_id = _submitted(api)
+    api.look(job_id)
+    api.cancel(job_id)
+    assert _ended(api, job_id) is JobState.CANCELLED
+    assert len(list(api.results(job_id))) == 3
+    api.cancel(job_id)
+    assert api.look(job_id).state is JobState.CANCELLED
+    api.cancel("batch-of-nobody")
+    assert api.look("batch-of-nobody").state is JobState.FAILED
+    assert list(api.results("batch-of-nobody")) == []
+    api.clean_up("batch-of-nobody")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_submission_is_tried_again_and_makes_one_job(api: BatchApi, server: BatchServer, status: int) -> None:
+    server.fail("POST", "/files", status)
+    server.fail("POST", "/batches", status, times=2)
+    job_id = _submitted(api)
+    assert list(server.jobs) == [job_id]
+
+
+@pytest.mark.parametrize("status", [500, None])
+def test_a_job_whose_answer_was_lost_is_found_and_not_made_twice(
+    api: BatchApi, server: BatchServer, status: int | None
+) -> None:
+    server.fail("POST", "/batches", status, afterwards=True)
+    job_id = _submitted(api)
+    assert list(server.jobs) == [job_id]
+
+
+def test_long_waits_are_left_to_the_caller(api: BatchApi, server: BatchServer) -> None:
+    server.fail("POST", "/batches", 429, times=9, Retry_After="60")
+    with pytest.raises(Throttled) as caught:
+        _submitted(api)
+    assert caught.value.retry_after == 60
+    assert server.calls["POST batches"] == 1
+    assert not server.files, "the file of a job that is not there"
+
+
+def test_attempts_are_bounded(api: BatchApi, server: BatchServer) -> None:
+    server.fail("POST", "/batches", 500, times=9)
+    with pytest.raises(Transient):
+        _submitted(api)
+    assert server.calls["POST batches"] == 3
+
+
+def test_a_refused_key_and_a_missing_endpoint_are_told_apart(api: BatchApi, server: BatchServer) -> None:
+    server.fail("POST", "/files", 401)
+    with pytest.raises(Terminal):
+        _submitted(api)
+    server.batches = False
+    with pytest.raises(BatchUnavailable, match="HTTP 404"):
+        _submitted(api)
+    with pytest.raises(BatchUnavailable):
+        api.find("ours")
+
+
+def test_a_file_holds_what_the_limits_allow(api: BatchApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(api), "limits", JobLimits(inputs=5, file_bytes=1_000_000))
+    file = api.write(TEXTS)
+    file.content.close()
+    assert len(file.ids) == 5
+    monkeypatch.setattr(type(api), "limits", JobLimits(inputs=100, file_bytes=600))
+    file = api.write(TEXTS)
+    with file.content:
+        assert 0 < len(file.ids) < 12
+        file.content.seek(0)
+        assert len(file.content.read()) <= 600
+
+
+def test_presets_without_a_batch_api_that_we_speak_have_none(server: BatchServer) -> None:
+    for name in ("gemini", "mistral", "ollama"):
+        provider = _provider(name, server)
+        assert provider.batch_api() is None
+        provider.close()

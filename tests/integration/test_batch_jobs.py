@@ -1,0 +1,482 @@
+"""Backfills through a provider's Batch API, with real workers: paid once, whatever happens to anybody."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.embedding import file_batches
+from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from schemas.documents import Lane
+from schemas.settings import Settings
+from tests.batch_server import BatchServer, JobScript
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers import actors, batch_following, batch_jobs, broker, run
+from workers.batch_following import JobFollower
+from workers.broker_server import BrokerServer
+
+NOTES = 40
+
+
+@pytest.fixture
+def server() -> Iterator[BatchServer]:
+    with BatchServer() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(batch_following, "UNSEEN_SECONDS", 0.0)
+    monkeypatch.setattr(batch_jobs, "FEWEST_TEXTS", 15)
+    monkeypatch.setattr(actors, "UNFORESEEN_PAUSE_SECONDS", 0.1)
+    # Delayed messages are looked at whenever a consumer that waits for a bell wakes up.
+    monkeypatch.setattr(broker, "IDLE_SECONDS", 0.05)
+
+
+Make = Callable[..., Settings]
+
+
+@pytest.fixture
+def make(settings: Settings, server: BatchServer) -> Make:
+    """Settings of one agent whose vectors come from the server, by batch jobs."""
+
+    def made(*, provider: str = "openai", model: str | None = None, key: str = "a-key", **batch: Any) -> Settings:
+        remote = {
+            "base_url": server.url,
+            "api_key": key,
+            "batch": {"enabled": True, "poll_interval_ms": 100, **batch},
+        }
+        common = {"provider": provider, "model": model, "remote": remote}
+        agent = {"id": "main", "workspace": settings.agents[0].workspace, **common}
+        return Settings.model_validate({"home": settings.home, "agents": [agent], **common})
+
+    return made
+
+
+def _backfill(workers: Workers, count: int = NOTES, *, first: int = 0) -> Counter[str]:
+    """Write and mark so many notes; returns the texts that are to be paid for, once each."""
+    paths = [f"memory/{number}.md" for number in range(first, first + count)]
+    for number, path in enumerate(paths, first):
+        workers.write(path, f"The heron number {number} stands in the reeds.")
+    workers.mark(*paths, lane=Lane.BACKFILL)
+    return Counter(f"The heron number {number} stands in the reeds." for number in range(first, first + count))
+
+
+def _jobs(settings: Settings) -> list[BatchJob]:
+    path = ledger_path(settings.home)
+    if not path.exists():
+        return []
+    with BatchLedger(path) as ledger:
+        return ledger.jobs()
+
+
+def _at_provider(server: BatchServer, count: int = 1) -> Callable[[], bool]:
+    return lambda: len(server.jobs) == count
+
+
+@pytest.mark.parametrize("provider", ["openai", "voyage"])
+def test_a_thousand_notes_are_one_job(
+    make: Make, broker_server: BrokerServer, server: BatchServer, provider: str
+) -> None:
+    settings = make(provider=provider)
+    with Workers(settings) as workers:
+        texts = _backfill(workers, 1000)
+        wait_until(workers.complete, timeout=20)
+        assert server.paid == texts
+        assert not server.paid_inline
+        assert len(server.jobs) == 1
+        wait_until(lambda: not server.files)
+        [job] = _jobs(settings)
+        assert (job.stage, job.texts, job.taken, job.left) == (Stage.DONE, 1000, 1000, 0)
+        [usage] = workers.board.usage("main")
+        assert (usage.requests, usage.failed, usage.inputs, usage.tokens) == (1, 0, 1000, 7000)
+        assert not workers.troubles()
+
+
+def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.open.clear()
+    with Workers(make()) as workers:
+        texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        wait_until(workers.settled)
+        assert workers.finds("heron")
+        assert workers.counts().vectors_pending == NOTES
+        workers.write("memory/today.md", "A kingfisher came by.")
+        workers.mark("memory/today.md")
+        wait_until(lambda: workers.counts().vectors_ready == 1, what="a live note does not wait for jobs")
+        assert server.paid_inline == Counter(["A kingfisher came by."])
+        server.open.set()
+        wait_until(workers.complete)
+        assert server.paid == texts + server.paid_inline
+        assert len(server.jobs) == 1
+
+
+def test_a_few_notes_are_no_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
+    with Workers(make()) as workers:
+        texts = _backfill(workers, 14)
+        wait_until(workers.complete)
+        assert server.paid_inline == texts
+        assert not server.jobs
+
+
+def test_a_job_waits_for_the_rest_of_a_backfill(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors, "CLAIM", 20)
+    monkeypatch.setattr(actors, "TURN_SECONDS", 0.001)
+    with Workers(make()) as workers:
+        texts = _backfill(workers, 100)
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert len(server.jobs) == 1
+        assert not server.paid_inline
+
+
+def test_a_backfill_that_takes_long_is_not_waited_for(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors, "CLAIM", 20)
+    monkeypatch.setattr(actors, "TURN_SECONDS", 0.001)
+    monkeypatch.setattr(batch_jobs, "GATHERING_SECONDS", 0.0)
+    with Workers(make()) as workers:
+        texts = _backfill(workers, 100)
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert len(server.jobs) > 1
+        assert not server.paid_inline
+
+
+def test_more_texts_than_a_job_holds_wait_for_their_turn(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memory.embedding.batch_api import JobLimits
+    from memory.embedding.openai_batches import OpenAIBatches
+
+    monkeypatch.setattr(OpenAIBatches, "limits", JobLimits(inputs=20, file_bytes=1_000_000))
+    server.open.clear()
+    settings = make(concurrency=2)
+    with Workers(settings) as workers:
+        texts = _backfill(workers, 80)
+        wait_until(_at_provider(server, 2))
+        wait_until(workers.settled)
+        assert sum(job.open for job in _jobs(settings)) == 2
+        server.open.set()
+        wait_until(workers.complete, timeout=20)
+        assert server.paid == texts
+        assert not server.paid_inline
+        assert len(server.jobs) == 4
+
+
+def test_what_fails_in_a_job_goes_the_normal_way_and_the_rest_is_kept(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.script(JobScript(fails="number 17 ", drops=3, spoils=6, garbage=4))
+    settings = make()
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert sum(server.paid_inline.values()) == 10
+        assert "The heron number 17 stands in the reeds." in server.paid_inline
+        [job] = _jobs(settings)
+        assert (job.stage, job.taken) == (Stage.DONE, NOTES - 10)
+        assert not workers.troubles()
+
+
+@pytest.mark.parametrize("ends", ["failed", "expired"])
+def test_two_failed_jobs_in_a_row_are_the_end_of_jobs_for_a_day_and_it_is_said(
+    make: Make, broker_server: BrokerServer, server: BatchServer, ends: str
+) -> None:
+    server.script(JobScript(ends=ends, done=0), JobScript(ends=ends, done=20))
+    settings = make()
+    with Workers(settings) as workers:
+        first = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid_inline == first
+        assert not workers.troubles(), "one failure may happen"
+        second = _backfill(workers, first=NOTES)
+        wait_until(workers.complete)
+        assert server.paid == first + second
+        assert sum(server.paid_inline.values()) == 2 * NOTES - 20, "what the second one did is kept"
+        trouble = workers.troubles()["batch jobs"]
+        assert trouble.startswith(f"two batch jobs in a row came to nothing at openai (the last one {ends}")
+        assert "embedding goes the normal way until 2" in trouble
+        third = _backfill(workers, first=2 * NOTES)
+        wait_until(workers.complete)
+        assert server.paid == first + second + third
+        assert len(server.jobs) == 2
+
+
+def test_a_job_that_brings_vectors_ends_the_row_of_failures(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.script(JobScript(ends="failed"), JobScript(), JobScript(ends="failed"), JobScript())
+    with Workers(make()) as workers:
+        texts: Counter[str] = Counter()
+        for turn in range(4):
+            texts += _backfill(workers, first=turn * NOTES)
+            wait_until(workers.complete)
+        assert server.paid == texts
+        assert len(server.jobs) == 4
+        assert not workers.troubles()
+
+
+def test_an_endpoint_without_a_batch_api_is_asked_once(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.batches = False
+    with Workers(make()) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        texts += _backfill(workers, first=NOTES)
+        wait_until(workers.complete)
+        assert server.paid_inline == texts
+        assert server.calls["POST files"] == 1
+        assert workers.troubles()["batch jobs"].startswith("openai has no such Batch API (HTTP 404)")
+
+
+def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SWEEP_SECONDS", 0.1)
+    with Workers(make(provider="mistral")) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid_inline == texts
+        wait_until(workers.troubles)
+        assert "speaks no Batch API of mistral" in workers.troubles()["batch jobs"]
+
+
+def test_a_job_that_takes_too_long_is_stopped_and_what_it_did_is_kept(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.open.clear()
+    server.script(JobScript(done=15))
+    settings = make(timeout_minutes=0.01)
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert sum(server.paid_inline.values()) == NOTES - 15
+        [job] = _jobs(settings)
+        assert (job.stage, job.taken) == (Stage.CANCELLED, 15)
+        assert "timeout_minutes" in job.message
+
+
+def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.open.clear()
+    server.script(JobScript(done=30))
+    settings = make()
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        [job] = wait_until(lambda: _jobs(settings))
+        with BatchLedger(ledger_path(settings.home)) as ledger:
+            assert ledger.stop(job.reference, "cancelled by a person")
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert sum(server.paid_inline.values()) == NOTES - 30
+        assert not workers.troubles()
+
+
+@pytest.mark.parametrize("place", ["before the job is made", "after the job is made", "after the job is noted"])
+def test_a_crash_around_a_submission_makes_nobody_pay_twice(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    from memory.embedding.file_batches import FileBatches
+
+    crashes = ["once"]
+    create, submitted = FileBatches._created, BatchLedger.submitted
+
+    def created(api: FileBatches, file_id: str, reference: str) -> str:
+        if crashes and place == "before the job is made":
+            crashes.pop()
+            raise ZeroDivisionError(place)
+        found = create(api, file_id, reference)
+        if crashes and place == "after the job is made":
+            crashes.pop()
+            raise ZeroDivisionError(place)
+        return found
+
+    def noted(ledger: BatchLedger, reference: str, job_id: str, *, look_at: float) -> None:
+        submitted(ledger, reference, job_id, look_at=look_at)
+        if crashes and place == "after the job is noted":
+            crashes.pop()
+            raise ZeroDivisionError(place)
+
+    monkeypatch.setattr(FileBatches, "_created", created)
+    monkeypatch.setattr(BatchLedger, "submitted", noted)
+    settings = make()
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(lambda: not crashes)
+        workers.stop()
+        workers.start()
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline
+        assert len(server.jobs) == 1
+
+
+def test_stopping_in_the_middle_of_taking_in_results_goes_on_where_it_was(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_following, "MAX_CHUNKS_PER_COMMIT", 10)
+    kept: list[int] = []
+    keep = JobFollower._keep
+
+    def keep_some(follower: JobFollower, job: BatchJob, lines: Any, *rest: Any) -> None:
+        keep(follower, job, lines, *rest)
+        kept.append(len(lines))
+        if len(kept) == 2:
+            raise ZeroDivisionError("the lights went out")
+
+    monkeypatch.setattr(JobFollower, "_keep", keep_some)
+    with Workers(make()) as workers:
+        texts = _backfill(workers)
+        wait_until(lambda: len(kept) == 2)
+        workers.stop()
+        assert workers.counts().vectors_ready >= 20
+        workers.start()
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline
+        assert sum(kept) == NOTES, "nothing was taken twice"
+
+
+def test_a_lost_queue_forgets_no_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
+    server.open.clear()
+    settings = make()
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        wait_until(workers.settled)
+        workers.stop()
+        workers.client.flushall()
+        server.open.set()
+        workers.start()
+        workers.queue.request_vectors("main")  # as a reconcile does
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline
+
+
+def test_switched_off_jobs_are_stopped_and_the_rest_goes_the_normal_way(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.open.clear()
+    server.script(JobScript(done=25))
+    with Workers(make()) as workers:
+        texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        wait_until(workers.settled)
+    with Workers(make(enabled=False)) as workers:
+        workers.queue.request_vectors("main")
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert sum(server.paid_inline.values()) == NOTES - 25
+
+
+def test_another_model_stops_the_old_ones_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
+    server.open.clear()
+    settings = make()
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(_at_provider(server))
+        wait_until(workers.settled)
+    server.open.set()
+    settings = make(model="another-model")
+    with Workers(settings) as workers:
+        workers.mark(*[f"memory/{number}.md" for number in range(NOTES)], lane=Lane.BACKFILL)
+        wait_until(workers.complete, timeout=15)
+        wait_until(lambda: not any(job.open for job in _jobs(settings)))
+    old, new = _jobs(settings)
+    assert old.stop_reason == "the settings ask for other vectors"
+    assert (new.stage, new.taken) == (Stage.DONE, NOTES)
+    assert set(server.paid) == set(texts)
+
+
+def test_a_job_at_a_provider_that_nobody_can_ask_any_more_is_given_up_in_the_end(
+    make: Make, broker_server: BrokerServer, server: BatchServer
+) -> None:
+    server.open.clear()
+    with Workers(make()) as workers:
+        _backfill(workers)
+        wait_until(_at_provider(server))
+        wait_until(workers.settled)
+    settings = make(key="another-account", timeout_minutes=0.01)
+    with Workers(settings) as workers:
+        workers.queue.request_vectors("main")
+        wait_until(lambda: _jobs(settings)[0].stage is Stage.LOST)
+        server.open.set()
+        wait_until(workers.complete)
+
+
+def test_a_flaky_provider_is_asked_again(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
+    server.fail("POST", "/files", 500, times=2)
+    server.fail("POST", "/batches", None, afterwards=True)
+    server.fail("GET", "/batches/batch-0", 500, times=1)
+    server.fail("GET", "/batches/batch-0", None, times=1)
+    with Workers(make()) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid == texts
+        assert not server.paid_inline
+        assert len(server.jobs) == 1
+
+
+def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
+    make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_following, "LONGEST_PAUSE_SECONDS", 0.1)
+    server.fail("GET", "/batches/batch-0", 401, times=6)
+    with Workers(make()) as workers:
+        texts = _backfill(workers)
+        trouble = wait_until(workers.troubles)["batch jobs"]
+        assert "cannot be followed: openai refused the key (HTTP 401)" in trouble
+        wait_until(workers.complete)
+        wait_until(lambda: not workers.troubles())
+        assert server.paid == texts
+        assert not server.paid_inline
+
+
+def test_agents_with_the_same_texts_pay_once(
+    make: Make, broker_server: BrokerServer, server: BatchServer, tmp_path: Path
+) -> None:
+    both = make().model_dump()
+    second = {**both["agents"][0], "id": "second", "workspace": tmp_path / "second"}
+    settings = Settings.model_validate({**both, "agents": [*both["agents"], second]})
+    with Workers(settings) as workers:
+        for number in range(NOTES):
+            workers.write(f"memory/{number}.md", f"The heron number {number} stands in the reeds.", agent="second")
+        texts = _backfill(workers)
+        workers.mark(*[f"memory/{number}.md" for number in range(NOTES)], agent="second", lane=Lane.BACKFILL)
+        wait_until(lambda: workers.complete("main") and workers.complete("second"))
+        assert server.paid == texts
+        assert not server.paid_inline
+
+
+def test_a_damaged_ledger_is_set_aside(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
+    settings = make()
+    path: Path = ledger_path(settings.home)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no database " * 1000)
+    with Workers(settings) as workers:
+        texts = _backfill(workers)
+        wait_until(workers.complete)
+        assert server.paid == texts
+    assert list(path.parent.glob("batch_jobs.sqlite.corrupt-*"))
+    with sqlite3.connect(path) as sound:
+        assert sound.execute("PRAGMA integrity_check").fetchone() == ("ok",)

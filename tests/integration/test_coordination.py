@@ -1,0 +1,93 @@
+"""What the processes of a home have in common about embedding, on a real Valkey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from memory.embedding.coordination import NoClaims
+from memory.embedding.gate import LocalGate
+from memory.embedding.pacing import Urgency
+from memory.embedding.stub import StubProvider
+from schemas.errors import Throttled
+from schemas.ports import Usage
+from schemas.settings import Settings
+from tests.waiting import wait_until
+from workers.board import Board
+from workers.broker_server import BrokerServer
+from workers.coordination import BrokerCoordination, coordinating
+from workers.names import Keys
+from workers.reaching import Reach
+from workers.shared_gate import BrokerGate
+
+
+def provider(*, account: str = "account", model: str = "model", identity: str = "identity") -> StubProvider:
+    made = StubProvider()
+    made.account, made.model, made.identity = account, model, identity
+    return made
+
+
+@pytest.fixture
+def coordination(settings: Settings, broker_server: BrokerServer) -> Iterator[BrokerCoordination]:
+    with coordinating(settings) as made:
+        yield made
+
+
+def test_whoever_uses_the_same_account_and_model_passes_the_same_gate(coordination: BrokerCoordination) -> None:
+    gate = coordination(provider()).gate
+    assert isinstance(gate, BrokerGate)
+    assert coordination(provider(identity="with other dimensions")).gate is gate
+    assert coordination(provider(model="other")).gate is not gate
+    assert coordination(provider(account="other")).gate is not gate
+
+
+def test_a_model_on_this_machine_has_a_gate_of_its_own_and_shares_its_claims(
+    settings: Settings, coordination: BrokerCoordination
+) -> None:
+    local = coordination(provider(account=""))
+    assert isinstance(local.gate, LocalGate)
+    with coordinating(settings) as other_process:
+        assert local.claims.take(["a"]) == {"a"}
+        assert other_process(provider(account="")).claims.take(["a", "b"]) == {"b"}
+        assert other_process(provider(identity="other")).claims.take(["a"]) == {"a"}
+
+
+def test_homes_that_share_a_broker_share_an_account_s_gate_and_not_their_claims(
+    settings: Settings, client: redis.Redis, keys: Keys, coordination: BrokerCoordination
+) -> None:
+    other_keys = Keys("another-home")
+    other_home = BrokerCoordination(client, other_keys, Board(client, other_keys), cache_scope="elsewhere")
+    one, other = coordination(provider()), other_home(provider())
+    one.gate.leave(one.gate.enter(tokens=1, urgency=Urgency.LIVE), Throttled("slow down", retry_after=20))
+    assert other.gate.delay() == pytest.approx(20, abs=1)
+    assert one.claims.take(["a"]) == other.claims.take(["a"]) == {"a"}
+    other_home.close()
+
+
+def test_without_a_cache_nobody_claims_what_others_could_not_have(settings: Settings) -> None:
+    without = settings.model_copy(update={"cache": settings.cache.model_copy(update={"enabled": False})})
+    with coordinating(without) as coordination:
+        assert isinstance(coordination(provider()).claims, NoClaims)
+
+
+def test_what_was_spent_while_the_broker_was_away_is_counted_when_it_is_back(
+    broker_server: BrokerServer, client: redis.Redis, keys: Keys
+) -> None:
+    board = Board(client, keys)
+    coordination = BrokerCoordination(client, keys, board, cache_scope=None, reach=Reach(rest_seconds=0.05))
+    usage = coordination(provider()).usage
+    spent = Usage("openai", "small", requests=1, inputs=2, tokens=10)
+    usage.record_usage(spent, agents={"main": spent})
+    broker_server.stop()
+    for _ in range(3):
+        usage.record_usage(spent, agents={"main": spent})
+    broker_server.ensure()
+
+    def all_counted() -> bool:
+        nothing = Usage("openai", "small")
+        usage.record_usage(nothing, agents={"main": nothing})
+        return board.usage("main") == [Usage("openai", "small", requests=4, inputs=8, tokens=40)]
+
+    wait_until(all_counted)

@@ -1,0 +1,189 @@
+"""Documents that failed, from the endpoint's refusal to the command that tries again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory.generations import Generations
+from memory.store.options import StoreOptions
+from recalld.up_lock import only_daemon
+from schemas.settings import Settings
+from tests.commanding import CommandLine, command_line
+from tests.embedding_server import EmbeddingServer
+from tests.waiting import wait_until
+from tests.working import Workers
+
+FINE = "# Fine\n\n" + "harmless words " * 100
+BAD = "# Bad\n\n" + "arsenic words " * 100
+TALL = "# Last\n\n" + "giraffe words " * 100
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer(poison="arsenic") as running:
+        yield running
+
+
+@pytest.fixture
+def commands(
+    home: Path,
+    workspace: Path,
+    server: EmbeddingServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[CommandLine]:
+    (workspace / "memory" / "mixed.md").write_text(f"{FINE}\n\n{BAD}\n\n{TALL}\n")
+    (workspace / "memory" / "good.md").write_text("Nothing wrong here.\n")
+    yield from command_line(home, workspace, server, capsys, monkeypatch)
+
+
+def indexed(commands: CommandLine) -> tuple[int, int]:
+    """Run `recalld index`: its exit code, and how many letters are listed then."""
+    code, _, _ = commands.run("index", "--json")
+    return code, len(commands.json("dead", "list")["deadLetters"])
+
+
+def test_a_refused_part_of_a_note_is_listed_with_its_lines_and_everything_else_is_found(
+    commands: CommandLine, home: Path
+) -> None:
+    assert indexed(commands) == (1, 1)
+    [letter] = commands.json("dead", "list")["deadLetters"]
+    assert (letter["agent"], letter["path"], letter["errorClass"]) == ("main", "memory/mixed.md", "EmbeddingRefused")
+    assert letter["reason"].startswith("lines 5-")
+    assert "openai refused the text (HTTP 400" in letter["reason"]
+    assert "this input is too long for the model" in letter["reason"]
+    assert "arsenic" not in letter["reason"], "a letter holds no text of the memory"
+    assert counts(home) == (4, 3, 0, 1)
+    for word in ("arsenic", "giraffe", "harmless"):
+        assert "memory/mixed.md" in commands.say("search", word)
+
+    shown = commands.json("dead", "show", "memory/mixed.md")
+    assert [(one["startLine"], one["reason"]) for one in shown["refused"]] == [(5, letter["reason"].partition(": ")[2])]
+    assert shown["indexed"]["size"] > 0
+    assert "all of it by keywords" in commands.say("dead", "show", "memory/mixed.md")
+    assert "memory/mixed.md" in commands.say("dead", "list")
+
+
+def test_a_retry_without_a_daemon_is_done_by_the_next_run(
+    commands: CommandLine, home: Path, server: EmbeddingServer
+) -> None:
+    assert indexed(commands) == (1, 1)
+    said = commands.say("dead", "retry", "memory/mixed.md")
+    assert "1 refused chunk will be embedded again" in said
+    assert "the next `recalld up` or `recalld index` tries again" in said
+    assert commands.json("dead", "list") == {"deadLetters": []}
+    assert counts(home) == (4, 3, 1, 0)
+
+    server.poison = None
+    paid = server.inputs
+    assert indexed(commands) == (0, 0)
+    assert server.inputs - paid == 1
+    assert counts(home) == (4, 4, 0, 0)
+
+
+def test_a_retry_beside_a_daemon_is_done_at_once(
+    commands: CommandLine,
+    settings: Settings,
+    home: Path,
+    workspace: Path,
+    server: EmbeddingServer,
+    broker_server: object,
+) -> None:
+    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
+    remote = Settings.model_validate(
+        {"home": home, "agents": [{"id": "main", "workspace": workspace, **provider}], **provider}
+    )
+    with Workers(remote) as workers, only_daemon(home):
+        workers.mark("memory/mixed.md", "memory/good.md")
+        wait_until(lambda: counts(home) == (4, 3, 0, 1))
+        before = server.requests
+        commands.say("dead", "retry", "memory/mixed.md")
+        wait_until(lambda: server.requests > before and counts(home) == (4, 3, 0, 1))
+        assert len(commands.json("dead", "list")["deadLetters"]) == 1, "refused once more, listed once more"
+        server.poison = None
+        assert "the running daemon tries again now" in commands.say("dead", "retry", "--all")
+        wait_until(lambda: counts(home) == (4, 4, 0, 0))
+    assert commands.json("dead", "list") == {"deadLetters": []}
+
+
+def test_an_edit_that_keeps_the_refused_part_keeps_the_letter_and_one_that_mends_it_ends_it(
+    commands: CommandLine, workspace: Path, home: Path
+) -> None:
+    note = workspace / "memory" / "mixed.md"
+    assert indexed(commands) == (1, 1)
+    note.write_text(f"# New\n\n{'aardvark ' * 200}\n\n{FINE}\n\n{BAD}\n\n{TALL}\n")
+    assert indexed(commands) == (1, 1)
+    assert "memory/mixed.md" in commands.say("search", "aardvark"), "the edit was indexed"
+    assert commands.json("dead", "list")["deadLetters"][0]["reason"].startswith("lines 9-")
+    note.write_text(f"{FINE}\n\n{TALL}\n")
+    assert indexed(commands) == (0, 0)
+
+
+def test_refused_parts_do_not_hold_up_a_rebuild_and_are_listed_by_the_new_index(
+    commands: CommandLine, home: Path
+) -> None:
+    assert indexed(commands) == (1, 1)
+    before = (home / "indexes" / "main" / "CURRENT").read_text()
+    code, _, _ = commands.run("rebuild", "--json")
+    assert code == 1, "something failed, and that is said"
+    assert (home / "indexes" / "main" / "CURRENT").read_text() != before
+    assert not (home / "indexes" / "main" / "NEXT").exists()
+    assert len(commands.json("dead", "list")["deadLetters"]) == 1
+
+
+def test_a_dropped_letter_stays_away_and_its_lines_stay_found_by_keywords(commands: CommandLine, home: Path) -> None:
+    assert indexed(commands) == (1, 1)
+    assert "dropped" in commands.say("dead", "drop", "memory/mixed.md")
+    assert commands.say("dead", "list") == "nothing failed\n"
+    assert indexed(commands) == (0, 0)
+    assert counts(home) == (4, 3, 0, 1)
+    assert "memory/mixed.md" in commands.say("search", "arsenic")
+    # What was dropped can still be tried again.
+    assert "1 refused chunk" in commands.say("dead", "retry", "memory/mixed.md")
+
+
+def test_a_file_that_could_not_be_read_is_read_after_a_retry(commands: CommandLine, workspace: Path) -> None:
+    import memory.agent_files as agent_files
+
+    note = workspace / "memory" / "large.md"
+    note.write_text("The okapi is large.\n")
+    with pytest.MonkeyPatch.context() as smaller:
+        smaller.setattr(agent_files, "MAX_DOCUMENT_BYTES", 10)
+        commands.run("index", "--json")
+        listed = {letter["path"]: letter["errorClass"] for letter in commands.json("dead", "list")["deadLetters"]}
+    assert listed["memory/large.md"] == "DocumentRefused"
+    assert "nothing of it" in commands.say("dead", "show", str(note)), "an absolute path names it, too"
+    assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
+    commands.run("index", "--json")
+    assert "okapi" in commands.say("search", "okapi")
+
+
+@pytest.mark.parametrize("command", ["show", "retry", "drop"])
+def test_a_path_that_nothing_failed_at_is_one_sentence_with_what_was_meant(commands: CommandLine, command: str) -> None:
+    assert indexed(commands) == (1, 1)
+    code, out, err = commands.run("dead", command, "memory/mixde.md")
+    assert (code, out) == (3, "")
+    assert err == "recalld: nothing failed at memory/mixde.md; did you mean memory/mixed.md?\n"
+    assert len(commands.json("dead", "list")["deadLetters"]) == 1
+
+
+def test_what_to_retry_has_to_be_said(commands: CommandLine) -> None:
+    code, _, err = commands.run("dead", "retry")
+    assert code == 2
+    assert "PATH..., or --all" in err
+    assert "nothing to retry" in commands.say("dead", "retry", "--all")
+
+
+def counts(home: Path) -> tuple[int, int, int, int]:
+    """Chunks, and how many are ready, pending and refused, in the index that answers."""
+    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
+    if reader is None:
+        return (0, 0, 0, 0)
+    try:
+        found = reader.counts()
+    finally:
+        reader.close()
+    return found.chunks, found.vectors_ready, found.vectors_pending, found.vectors_refused

@@ -1,0 +1,150 @@
+"""What a dry run says is what the run then pays, and a rebuild pays nothing: the endpoint counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory.chunking import estimate_tokens
+from tests.commanding import CommandLine, command_line
+from tests.embedding_server import EmbeddingServer
+
+#: Notes that share paragraphs, so that there are fewer texts than chunks.
+NOTES = 20
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as running:
+        yield running
+
+
+@pytest.fixture
+def commands(
+    home: Path,
+    workspace: Path,
+    server: EmbeddingServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[CommandLine]:
+    yield from command_line(home, workspace, server, capsys, monkeypatch)
+
+
+def write_notes(workspace: Path, count: int = NOTES, *, sections: int = 4) -> None:
+    for number in range(count):
+        parts = [f"# Part {part}\n\n" + f"word{number}x{part} " * 120 for part in range(sections - 1)]
+        shared = f"# The same everywhere\n\n{'shared words ' * 80}"
+        (workspace / "memory" / f"{number:03}.md").write_text("\n\n".join([*parts, shared]) + "\n")
+
+
+def files_below(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")} if folder.exists() else {}
+
+
+def test_an_estimate_is_what_the_run_then_sends(
+    commands: CommandLine, workspace: Path, server: EmbeddingServer
+) -> None:
+    write_notes(workspace)
+    said = commands.agent("index", "--dry-run")
+    assert server.requests == 0
+    done = commands.agent("index")
+    assert said["documents"] == done["files"] == NOTES
+    assert said["chunks"] == done["chunks"] == done["vectorsReady"]
+    assert said["toEmbed"] == server.inputs == len(server.texts)
+    assert said["toEmbed"] < said["chunks"], "the notes share a text"
+    assert said["cached"] == 0
+    assert said["tokens"] == round(sum(map(estimate_tokens, server.texts)))
+    assert said["dollars"] == pytest.approx(said["tokens"] * 0.02 / 1e6, abs=1e-6)
+
+    again = commands.agent("index", "--dry-run")
+    assert (again["documents"], again["chunks"], again["toEmbed"], again["dollars"]) == (0, 0, 0, 0)
+
+
+def test_an_estimate_after_edits_counts_only_what_is_new(
+    commands: CommandLine, workspace: Path, server: EmbeddingServer
+) -> None:
+    write_notes(workspace)
+    commands.agent("index")
+    paid = server.inputs
+    (workspace / "memory" / "001.md").unlink()
+    (workspace / "memory" / "002.md").write_text("# New\n\nnothing like it was there\n")
+    # Moved: the vectors of its texts are held.
+    (workspace / "memory" / "003.md").rename(workspace / "memory" / "moved.md")
+    os.utime(workspace / "memory" / "004.md", (1, 1))
+    said = commands.agent("index", "--dry-run")
+    assert (said["documents"], said["vanished"], said["toEmbed"]) == (2, 2, 1)
+    assert said["cached"] == said["texts"] - 1 > 0
+    commands.agent("index")
+    assert server.inputs - paid == said["toEmbed"]
+
+
+def test_a_dry_run_writes_nothing(commands: CommandLine, home: Path, workspace: Path) -> None:
+    write_notes(workspace, 3)
+    commands.say("index", "--dry-run")
+    assert not home.exists()
+    commands.agent("index")
+    before = files_below(home / "indexes") | files_below(home / "cache")
+    write_notes(workspace, 6)
+    commands.say("rebuild", "--dry-run")
+    commands.say("index", "--dry-run")
+    after = files_below(home / "indexes") | files_below(home / "cache")
+    # A reader of a write-ahead log touches the log's index; what is in the databases stays.
+    data = {name: time for name, time in before.items() if name.endswith((".sqlite", "CURRENT"))}
+    assert data
+    assert data.items() <= after.items()
+    assert {name for name in after if name.endswith(".sqlite")} == {name for name in before if name.endswith(".sqlite")}
+
+
+def test_the_sentence_of_a_dry_run_says_texts_tokens_and_money(commands: CommandLine, workspace: Path) -> None:
+    write_notes(workspace)
+    said = commands.say("index", "--dry-run")
+    assert said.startswith("main: 20 notes changed, ")
+    assert " texts to embed, " in said
+    assert "less than $0.01 (text-embedding-3-small at $0.02 a million tokens)" in said
+    commands.set("RECALLD_REMOTE__PRICE_PER_MILLION_TOKENS", "20")
+    assert "about $" in commands.say("index", "--dry-run")
+    commands.set("RECALLD_MODEL", "somebody-elses")
+    commands.set("RECALLD_REMOTE__PRICE_PER_MILLION_TOKENS", "")
+    assert "at a price that is not known for somebody-elses" in commands.say("index", "--dry-run")
+    commands.set("RECALLD_PROVIDER", "none")
+    assert "nothing to pay" in commands.say("index", "--dry-run")
+
+
+@pytest.mark.parametrize("cache", [("CACHE__MAX_ENTRIES", "5"), ("CACHE__ENABLED", "false")])
+def test_a_rebuild_takes_every_vector_from_the_index_when_the_cache_does_not_have_it(
+    commands: CommandLine, workspace: Path, server: EmbeddingServer, cache: tuple[str, str]
+) -> None:
+    commands.set(f"RECALLD_{cache[0]}", cache[1])
+    write_notes(workspace, 20, sections=3)
+    # More chunks than one transaction takes: such a document gets its vectors afterwards, in slices.
+    long = "\n\n".join(f"# Part {part}\n\nlong{part} " * 3 + "filler " * 120 for part in range(520))
+    (workspace / "memory" / "long.md").write_text(long)
+    first = commands.agent("index")
+    assert first["vectorsReady"] == first["chunks"] > 520
+    paid = server.inputs
+    said = commands.agent("rebuild", "--dry-run")
+    assert (said["toEmbed"], said["dollars"]) == (0, 0)
+    assert said["cached"] == said["texts"]
+
+    rebuilt = commands.agent("rebuild")
+    assert rebuilt["vectorsReady"] == first["chunks"]
+    assert server.inputs == paid
+
+
+@pytest.mark.parametrize("cache", [("CACHE__MAX_ENTRIES", "5"), ("CACHE__ENABLED", "false")])
+def test_other_chunking_pays_only_for_chunks_that_come_out_different(
+    commands: CommandLine, workspace: Path, server: EmbeddingServer, cache: tuple[str, str]
+) -> None:
+    commands.set(f"RECALLD_{cache[0]}", cache[1])
+    write_notes(workspace, 50, sections=4)
+    first = commands.agent("index")
+    paid = server.inputs
+    # Every section is a chunk that begins at a heading, so nothing is repeated whatever the overlap is.
+    commands.set("RECALLD_CHUNKING__OVERLAP", "40")
+    assert commands.agent("index", "--dry-run")["toEmbed"] == 0
+    again = commands.agent("index")
+    assert again["vectorsReady"] == first["chunks"] >= 200
+    assert server.inputs == paid

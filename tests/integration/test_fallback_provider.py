@@ -1,0 +1,141 @@
+"""The configured fallback takes over once, as a new generation, and every process agrees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from memory.embedding.batching import EmbeddingBatcher
+from memory.taking_over import provider_of
+from schemas.settings import Settings
+from tests.embedding_server import EmbeddingServer, Failure
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers import actors
+from workers.broker_server import BrokerServer
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as running:
+        yield running
+
+
+def with_fallback(settings: Settings, server: EmbeddingServer, key: str | None = "a-key", **more: Any) -> Settings:
+    remote = {"base_url": server.url, "api_key": key} if key is not None else {}
+    provider = {"provider": "openai", "fallback": "stub", "remote": remote, **more}
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
+    return Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
+
+
+def identity(workers: Workers) -> str:
+    with workers.reading("main") as reader:
+        description = reader.meta("identity") if reader is not None else None
+    return str(json.loads(json.loads(description)["embedding"])["provider"]) if description else ""
+
+
+def test_the_fallback_takes_over_as_a_new_generation_and_no_vectors_are_mixed(
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+) -> None:
+    ours = with_fallback(settings, server)
+    with Workers(ours) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+        assert identity(workers) == "openai"
+        server.fail_next(Failure(status=401, message="revoked"), times=10_000)
+        workers.write("memory/b.md", "The otter swims in the brook.")
+        workers.mark("memory/b.md")
+        wait_until(lambda: identity(workers) == "stub", what="the fallback's generation answers")
+        wait_until(workers.complete)
+        counts = workers.counts()
+        assert (counts.files, counts.vectors_ready) == (2, 2)
+        wait_until(lambda: not workers.troubles())
+        asked = server.requests
+        workers.write("memory/c.md", "And a kingfisher.")
+        workers.mark("memory/c.md")
+        wait_until(lambda: workers.counts().files == 3 and workers.complete())
+        assert server.requests == asked, "it takes over once: the first provider is not asked any more"
+    choice = provider_of(ours, ours.agents[0])
+    assert (choice.name, choice.requested) == ("stub", "openai")
+    assert choice.taken_over is not None
+    assert choice.taken_over.startswith("stub took over: openai refused the key (HTTP 401)")
+
+
+def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+) -> None:
+    with Workers(with_fallback(settings, server)) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+        server.fail_next(Failure(status=401), times=10_000)
+        workers.write("memory/b.md", "The otter swims in the brook.")
+        workers.mark("memory/b.md")
+        wait_until(lambda: identity(workers) == "stub" and workers.complete())
+    server.recover()
+    renewed = with_fallback(settings, server, key="another-key")
+    with Workers(renewed) as workers:
+        workers.write("memory/c.md", "And a kingfisher.")
+        workers.mark("memory/c.md")
+        wait_until(lambda: identity(workers) == "openai" and workers.complete())
+        assert workers.counts().files == 3
+    assert provider_of(renewed, renewed.agents[0]).taken_over is None
+    assert server.inputs == server.distinct == 3
+
+
+def test_a_provider_that_cannot_even_be_made_is_taken_over_from_at_once(
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+) -> None:
+    with Workers(with_fallback(settings, server, key=None)) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+        assert identity(workers) == "stub"
+        assert not workers.troubles()
+    taken = provider_of(workers.settings, workers.settings.agents[0]).taken_over
+    assert taken is not None
+    assert "OPENAI_API_KEY" in taken
+
+
+def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EmbeddingBatcher.__init__.__kwdefaults__, "patience_seconds", 0.1)
+    server.fail_next(Failure(status=502), times=10_000)
+    with Workers(with_fallback(settings, server)) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.troubles, timeout=30)
+        assert identity(workers) == "openai"
+        monkeypatch.setattr(actors, "LOST_AFTER_SECONDS", 0.0)
+        wait_until(lambda: identity(workers) == "stub" and workers.complete(), timeout=30)
+        assert not workers.troubles()
+
+
+def test_without_a_fallback_nothing_takes_over(
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+) -> None:
+    server.fail_next(Failure(status=401), times=10_000)
+    with Workers(with_fallback(settings, server, fallback="none")) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.troubles)
+        assert identity(workers) == "openai"
+
+
+def test_a_fallback_that_cannot_be_had_is_said_and_does_not_take_over(
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer
+) -> None:
+    server.fail_next(Failure(status=401), times=10_000)
+    with Workers(with_fallback(settings, server, fallback="voyage")) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        said = wait_until(workers.troubles)["provider openai"]
+        assert "openai refused the key" in said
+        assert "voyage cannot take over" in said
+        assert "VOYAGE_API_KEY" in said
+        assert identity(workers) == "openai"

@@ -1,0 +1,185 @@
+"""Queries and indexing share an account: over HTTP, with a real Valkey between them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from memory.chunking import text_hash
+from memory.embedding.selection import choose_provider
+from memory.embedding.supply import EmbeddingSupply
+from schemas.documents import Lane
+from schemas.settings import Settings
+from tests.embedding_server import EmbeddingServer, Failure
+from tests.quiet_board import QuietBoard
+from tests.serving import running, search
+from tests.waiting import wait_until
+from tests.written_index import write_index
+from workers.board import Board
+from workers.broker_server import BrokerServer
+from workers.coordination import BrokerCoordination, coordinating
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as running_server:
+        yield running_server
+
+
+@pytest.fixture
+def remote(settings: Settings, workspace: Path, server: EmbeddingServer) -> Settings:
+    """One agent that embeds with an OpenAI-compatible endpoint, and its index."""
+    (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
+    agent = settings.agents[0]
+    changed = agent.model_copy(
+        update={
+            "provider": "openai",
+            "remote": agent.remote.model_copy(update={"base_url": server.url, "api_key": SecretStr("sk-test")}),
+        }
+    )
+    made = settings.model_copy(update={"agents": (changed,)})
+    write_index(made).close()
+    return made
+
+
+@pytest.fixture
+def indexing(remote: Settings, broker_server: BrokerServer) -> Iterator[BrokerCoordination]:
+    """What a worker process has in common with the service."""
+    with coordinating(remote) as coordination:
+        yield coordination
+
+
+@pytest.fixture
+def http(remote: Settings, broker_server: BrokerServer, board: Board) -> Iterator[httpx.Client]:
+    """The service, a process of its own as far as the broker can tell."""
+    with coordinating(remote) as coordination, running(remote, board, coordinate=coordination) as client:
+        wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")
+        yield client
+
+
+@pytest.fixture
+def board(client: Any, keys: Any) -> Board:
+    return Board(client, keys)
+
+
+def supply_of(settings: Settings, coordination: BrokerCoordination) -> EmbeddingSupply:
+    choice = choose_provider(settings.agents[0], settings.credentials)
+    return EmbeddingSupply(choice, None, coordinate=coordination)
+
+
+def texts(*found: str) -> dict[str, str]:
+    return {text_hash(text): text for text in found}
+
+
+def told(answer: dict[str, Any]) -> str:
+    return " ".join(answer["degraded"])
+
+
+def test_a_query_is_answered_at_once_while_four_slow_batches_are_in_flight(
+    remote: Settings, http: httpx.Client, server: EmbeddingServer, indexing: BrokerCoordination
+) -> None:
+    assert remote.agents[0].remote.concurrency == 4
+    supply = supply_of(remote, indexing)
+    before = server.requests
+    server.fail_next(Failure(delay=1.5), times=4)
+    tickets = []
+    for number in range(4):
+        tickets.append(supply.request(texts(f"batch {number}"), lane=Lane.LIVE, agent="main"))
+        wait_until(lambda number=number: server.requests == before + number + 1)
+    waiting = supply.request(texts("behind them"), lane=Lane.LIVE, agent="main")
+    begun = time.monotonic()
+    answer = search(http, "when is the dentist")
+    assert time.monotonic() - begun < 0.7
+    assert server.most_in_flight == 5
+    assert answer["mode"] == "hybrid"
+    assert answer["results"][0]["path"] == "memory/friday.md"
+    assert not any(ticket.wait(0) for ticket in [*tickets, waiting])
+    supply.close()
+
+
+def test_while_a_batch_was_told_to_wait_queries_send_nothing_and_say_so(
+    remote: Settings, http: httpx.Client, server: EmbeddingServer, indexing: BrokerCoordination
+) -> None:
+    supply = supply_of(remote, indexing)
+    server.fail_next(Failure(status=429, headers={"Retry-After": "12"}))
+    ticket = supply.request(texts("a text"), lane=Lane.BACKFILL, agent="main")
+    assert ticket.wait(5)
+    sent = server.requests
+    wait_until(lambda: "asked to wait" in told(search(http, "dentist appointment")), timeout=1)
+    for number in range(5):
+        answer = search(http, f"dentist appointment {number}")
+        assert answer["mode"] == "keyword"
+        assert answer["results"][0]["path"] == "memory/friday.md"
+        assert re.search(r"openai asked to wait 1[0-2] s: keywords only", told(answer))
+    assert server.requests == sent
+    status = http.get("/v1/status").json()["agents"][0]
+    assert status["endpoint"]["condition"] == "cooling down"
+    assert status["endpoint"]["until"] == pytest.approx(time.time() + 12, abs=3)
+    supply.close()
+
+
+def test_a_query_s_refused_key_stops_indexing_and_is_said_in_status_and_metrics(
+    remote: Settings, http: httpx.Client, server: EmbeddingServer, indexing: BrokerCoordination
+) -> None:
+    server.key = "another"
+    assert "refused" in told(search(http, "dentist appointment"))
+    sent = server.requests
+    supply = supply_of(remote, indexing)
+    ticket = supply.request(texts("a text"), lane=Lane.BACKFILL, agent="main")
+    assert ticket.wait(5)
+    assert "refused" in str(ticket.error())
+    assert "refused" in told(search(http, "another question"))
+    assert server.requests == sent
+    status = http.get("/v1/status").json()
+    assert status["ok"] is False
+    agent = status["agents"][0]
+    assert agent["endpoint"]["condition"] == "stopped"
+    assert agent["endpoint"]["reason"] in {trouble["message"] for trouble in agent["troubles"]}
+    assert "sk-test" not in str(status)
+    metrics = http.get("/metrics").text
+    model = 'provider="openai"'
+    assert re.search(rf'recalld_embedding_endpoint{{agent="main",model="[^"]*",{model},state="stopped"}} 1.0', metrics)
+    assert re.search(rf'recalld_embedding_endpoint{{agent="main",model="[^"]*",{model},state="ok"}} 0.0', metrics)
+    supply.close()
+
+
+def test_what_queries_and_batches_cost_adds_up_over_processes(
+    remote: Settings, http: httpx.Client, board: Board, indexing: BrokerCoordination
+) -> None:
+    wait_until(lambda: board.usage("main"))
+    supply = supply_of(remote, indexing)
+    assert supply.request(texts("one", "two", "three"), lane=Lane.BACKFILL, agent="main").wait(5)
+    wait_until(lambda: [usage.inputs for usage in board.usage("main")] == [4])
+    http.get("/v1/status")
+    [usage] = http.get("/v1/status", params={"deep": "1"}).json()["agents"][0]["usage"]
+    assert (usage["provider"], usage["model"]) == ("openai", "text-embedding-3-small")
+    assert usage["total"] == usage["today"]
+    assert (usage["total"]["requests"], usage["total"]["inputs"], usage["total"]["failed"]) == (2, 4, 0)
+    assert usage["total"]["tokens"] >= 4
+    metrics = http.get("/metrics").text
+    labels = 'agent="main",model="text-embedding-3-small"'
+    assert f'recalld_embedding_requests_total{{{labels},outcome="answered",provider="openai"}} 2.0' in metrics
+    assert f'recalld_embedding_requests_total{{{labels},outcome="failed",provider="openai"}} 0.0' in metrics
+    assert f'recalld_embedding_inputs_total{{{labels},provider="openai"}} 4.0' in metrics
+    assert f'recalld_embedding_tokens_total{{{labels},provider="openai"}} ' in metrics
+    assert "# TYPE recalld_embedding_requests_total counter" in metrics
+    supply.close()
+
+
+def test_a_service_whose_broker_is_away_goes_by_what_it_finds_out_itself(
+    remote: Settings, server: EmbeddingServer
+) -> None:
+    with coordinating(remote) as coordination, running(remote, QuietBoard(), coordinate=coordination) as client:
+        wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")
+        server.fail_next(Failure(status=429, headers={"Retry-After": "30"}))
+        search(client, "dentist")
+        sent = server.requests
+        assert "openai asked to wait 30 s" in told(search(client, "appointment"))
+        assert server.requests == sent

@@ -1,0 +1,27 @@
+"""A queue in which nothing waits and nothing is known, for tests of those who ask one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+
+from schemas.ports import EndpointState, Pending, Trouble, Usage, VectorProgress
+
+
+class QuietBoard:
+    """A `PendingReader`. Tests override what they are about."""
+
+    def pending(self, agent: str) -> Pending | None:
+        return Pending()
+
+    def vector_progress(self, agent: str) -> VectorProgress:
+        return VectorProgress()
+
+    def troubles(self, agent: str) -> Sequence[Trouble]:
+        return ()
+
+    def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
+        return ()
+
+    def endpoint(self, account: str, model: str) -> EndpointState | None:
+        return None

@@ -1,0 +1,59 @@
+"""The query service in a thread of this process, and a client of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from memory.embedding.coordination import Coordinate, alone
+from memory.service.run import serve
+from schemas.ports import PendingReader
+from schemas.settings import Settings
+from tests.quiet_board import QuietBoard
+
+
+@contextmanager
+def running(
+    settings: Settings, board: PendingReader | None = None, *, coordinate: Coordinate = alone
+) -> Iterator[httpx.Client]:
+    """The service on a free port, and a client of it."""
+    settings = settings.model_copy(update={"service": settings.service.model_copy(update={"port": 0})})
+    ready, stop = threading.Event(), threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            serve(settings, board or QuietBoard(), coordinate=coordinate, on_ready=ready.set, stop=stop)
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+            failures.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=run, name="service")
+    thread.start()
+    try:
+        assert ready.wait(20)
+        if failures:
+            raise failures[0]
+        where = json.loads((settings.home / "run" / "service.json").read_text())
+        assert where["pid"] == os.getpid()
+        with httpx.Client(base_url=f"http://127.0.0.1:{where['port']}", timeout=20) as client:
+            yield client
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert not (settings.home / "run" / "service.json").exists()
+
+
+def search(client: httpx.Client, query: str, **more: object) -> dict[str, Any]:
+    """The answer of one search."""
+    response = client.post("/v1/search", json={"query": query, **more})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer

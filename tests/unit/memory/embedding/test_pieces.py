@@ -1,0 +1,101 @@
+"""Texts that are too long for a model are embedded in pieces."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.chunking import estimate_tokens
+from memory.embedding.coordination import NoUsage
+from memory.embedding.gate import LocalGate
+from memory.embedding.metering import Item, Meter
+from memory.embedding.pacing import Urgency
+from memory.embedding.pieces import cut_in_pieces, mean_of
+from memory.embedding.provider import Embeddings
+from memory.embedding.sending import BatchSender, Outcome
+from memory.embedding.stub import StubProvider
+from memory.store.writer import Refusal
+from schemas.errors import Permanent, TooLarge
+
+LONG = " ".join(f"word{number}" for number in range(120))
+
+
+class Short(StubProvider):
+    """Takes texts of at most so many characters."""
+
+    def __init__(self, most: int, rule: Callable[[Sequence[str]], None] = lambda texts: None) -> None:
+        super().__init__()
+        self.most = most
+        self.rule = rule
+
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        if any(len(text) > self.most for text in texts):
+            self.requests += 1
+            raise TooLarge("HTTP 400", reason="too long for the model")
+        self.rule(texts)
+        return super().embed_documents(texts)
+
+
+def item(text: str) -> Item:
+    return Item(text, estimate_tokens(text))
+
+
+def sent(provider: StubProvider, *texts: str) -> list[Outcome]:
+    meter = Meter(provider, NoUsage())
+    sender = BatchSender(provider, LocalGate(), meter, stopping=threading.Event(), patience_seconds=0.0)
+    return list(sender.outcomes([item(text) for text in texts], urgency=Urgency.LIVE))
+
+
+@given(st.text(min_size=0, max_size=3000))
+def test_pieces_put_together_are_the_text_but_for_what_is_empty(text: str) -> None:
+    before = 1
+    for pieces in cut_in_pieces(item(text)):
+        assert len(pieces) <= 32
+        assert "".join("".join(piece.text for piece in pieces).split()) == "".join(text.split())
+        assert max(len(piece.text) for piece in pieces) <= len(text) / before
+        before *= 2
+
+
+def test_pieces_end_between_words() -> None:
+    for pieces in cut_in_pieces(item(LONG)):
+        assert {word for piece in pieces for word in piece.text.split()} == set(LONG.split())
+
+
+def test_a_text_that_is_too_long_gets_the_mean_of_its_pieces_and_its_neighbours_their_own() -> None:
+    provider = Short(most=300)
+    outcomes = sent(provider, "one short text", LONG, "another one")
+    vectors = {place: row for outcome in outcomes for place, row in zip(outcome.places, outcome.result, strict=True)}  # type: ignore[arg-type]
+    assert sorted(vectors) == [0, 1, 2]
+    whole = StubProvider().embed_documents([LONG, "something else entirely"]).vectors
+    assert float(vectors[1] @ whole[0]) > 0.95
+    assert abs(float(vectors[1] @ whole[1])) < 0.4
+    assert abs(float(np.linalg.norm(vectors[1])) - 1) < 1e-5
+
+
+def test_the_mean_is_weighted_by_length() -> None:
+    pieces = [Item("long", 9.0), Item("short", 1.0)]
+    assert np.allclose(mean_of(pieces, np.eye(2, dtype=np.float32)), [[0.9, 0.1]])
+
+
+def test_a_text_that_is_refused_in_any_pieces_is_refused_after_a_few_requests() -> None:
+    provider = Short(most=0)
+    (outcome,) = sent(provider, LONG)
+    # An endpoint that refuses every text is recognised by a harmless one first.
+    assert not isinstance(outcome.result, Refusal)
+    picky = Short(most=10)
+    outcomes = sent(picky, "a short", LONG)
+    assert [one.result for one in outcomes if 1 in one.places] == [Refusal("too long for the model")]
+    assert picky.requests <= 10
+
+
+def test_pieces_that_are_refused_for_another_reason_end_it() -> None:
+    def rule(texts: Sequence[str]) -> None:
+        if any("word7 " in text for text in texts):
+            raise Permanent("HTTP 400", reason="content policy")
+
+    outcomes = sent(Short(most=600, rule=rule), "a short one", LONG)
+    assert [one.result for one in outcomes if 1 in one.places] == [Refusal("content policy")]

@@ -1,0 +1,99 @@
+"""What a person reads of status."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+import pytest
+
+from recalld.status_view import amount, dollars, status_lines
+from schemas.ports import EndpointCondition
+from schemas.status import (
+    AgentStatus,
+    Availability,
+    CacheState,
+    DiskState,
+    EndpointStatus,
+    IndexState,
+    QueueState,
+    Spent,
+    Status,
+    UsageState,
+    VectorState,
+)
+
+
+def lines(*, usage: tuple[UsageState, ...] = (), endpoint: EndpointStatus | None = None, all_agents=()) -> list[str]:
+    """The lines for one agent, as the service's JSON would give them."""
+    works = Availability(available=True)
+    agent = AgentStatus(
+        agent="main",
+        ok=True,
+        workspace="/notes",
+        provider="openai",
+        requested_provider="openai",
+        disk=DiskState(files=0),
+        index=IndexState(),
+        queue=QueueState(),
+        vectors=VectorState(),
+        vector_search=works,
+        text_search=works,
+        usage=usage,
+        endpoint=endpoint,
+    )
+    whole = Status(
+        ok=True, version="1", home="/home", agents=(agent,), usage=all_agents, cache=CacheState(enabled=False)
+    )
+    answer: dict[str, Any] = whole.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return [click.unstyle(line).strip() for line in status_lines(answer)]
+
+
+def test_what_was_spent_is_one_short_line_a_model():
+    spent = UsageState(
+        provider="openai",
+        model="text-embedding-3-small",
+        total=Spent(requests=68, tokens=5_030_000, dollars=0.1006),
+        today=Spent(requests=12, tokens=812_345, dollars=0.016),
+    )
+    expected = "openai text-embedding-3-small: 68 requests, 5.0 M tokens, about $0.10 (today 12, 812.3 k)"
+    assert f"spent         {expected}" in lines(usage=(spent,))
+    assert f"spent by all  {expected}" in lines(all_agents=(spent,))
+
+
+def test_failures_are_said_and_an_unknown_price_is_not_guessed():
+    spent = UsageState(
+        provider="openai", model="own-model", total=Spent(requests=1, failed=1), today=Spent(requests=1, failed=1)
+    )
+    assert "spent         openai own-model: 1 request (1 failed), 0 tokens (today 1, 0)" in lines(usage=(spent,))
+
+
+def test_a_model_on_this_machine_spends_nothing():
+    used = UsageState(provider="local", model="m", total=Spent(requests=9, dollars=0.0), today=Spent())
+    assert not any(line.startswith("spent") for line in lines(usage=(used,)))
+
+
+def test_an_endpoint_is_mentioned_when_it_is_not_well():
+    def line(condition: EndpointCondition, *, reason: str | None = None, seconds: float | None = None) -> list[str]:
+        until = None if seconds is None else time.time() + seconds + 0.4
+        shown = lines(endpoint=EndpointStatus(condition=condition, until=until, reason=reason))
+        return [text for text in shown if text.startswith("endpoint")]
+
+    assert line(EndpointCondition.OK) == []
+    assert line(EndpointCondition.COOLING_DOWN, seconds=12) == ["endpoint      cooling down; next try in 12 s"]
+    assert line(EndpointCondition.NOT_ANSWERING) == ["endpoint      not answering"]
+    assert line(EndpointCondition.STOPPED, reason="the key is refused: set OPENAI_API_KEY", seconds=40) == [
+        "endpoint      stopped: the key is refused: set OPENAI_API_KEY; next try in 40 s"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, "0"), (999, "999"), (1000, "1.0 k"), (999_949, "999.9 k"), (999_951, "1.0 M")]
+)
+def test_numbers_for_people(number: int, shown: str):
+    assert amount(number) == shown
+
+
+def test_dollars_for_people():
+    assert [dollars(1234.5), dollars(0.011), dollars(0.0004)] == ["about $1,234.50", "about $0.01", "less than $0.01"]

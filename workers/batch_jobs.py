@@ -1,0 +1,281 @@
+"""Backfills through a provider's Batch API: jobs are made, looked at now and then, and what they bring is kept.
+
+Nobody waits here: a turn does what is due and says when it wants another one (`workers.actors`). Whatever is at the
+provider is in the ledger, so that a turn goes on where any other one, in any process, ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from memory.embedding.batch_api import BatchApi
+from memory.embedding.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
+from memory.indexing import MAX_CHUNKS_PER_COMMIT, Indexer
+from workers.batch_following import JobFollower, grouped, ids_by_hash
+from workers.runtime import Runtime
+
+#: Fewer texts are embedded the normal way: a job may take hours.
+FEWEST_TEXTS = 200
+
+#: Seconds for which a job that is not full waits for documents that are still being read.
+GATHERING_SECONDS = 60.0
+
+#: Seconds without a look after which another agent's job is no reason to wait for the texts in it.
+NEGLECTED_SECONDS = 900.0
+
+#: Seconds for which a job that is over can still be listed.
+KEPT_SECONDS = 7 * 86_400.0
+
+#: Seconds between two looks, at least.
+SOONEST_SECONDS = 0.05
+
+#: Calls about a job that fail in a row before it is a trouble.
+MOST_SILENT_FAILURES = 3
+
+#: The trouble of those whose backfills go the normal way although the settings ask for jobs.
+TROUBLE = "batch jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTurn:
+    """Which texts (by hash) go the normal way, None for all, and after how many seconds to look at jobs again.
+
+    `again_seconds` None means not at all. `idle` tells that nothing waits but what is in jobs.
+    """
+
+    inline: Collection[str] | None = None
+    again_seconds: float | None = None
+    idle: bool = False
+
+
+class BatchJobs:
+    """The batch jobs of a worker process's agents. Thread-safe.
+
+    Raises, from every method, what `memory.store.errors` names when an index, the cache or the ledger cannot be
+    written; nothing is lost.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._path = ledger_path(runtime.settings.home)
+        # Going through 50,000 texts at every look would take a tenth of the time between two.
+        self._idle: dict[str, object] = {}
+
+    def turn(self, indexer: Indexer) -> BatchTurn:
+        """Do what is due about an agent's batch jobs."""
+        agent = indexer.agent.id
+        if not indexer.agent.remote.batch.enabled and not self._path.exists():
+            return BatchTurn()
+        with BatchLedger(self._path) as ledger:
+            turn = _Turn(self._runtime, indexer, ledger)
+            turn.follow_jobs()
+            turn.report()
+            token = (indexer.target().change_token(), ledger.change_token())
+            again_seconds = turn.next_look_seconds()
+            if again_seconds is not None and self._idle.get(agent) == token:
+                return BatchTurn(frozenset(), again_seconds, idle=True)
+            if turn.make_jobs():
+                turn.report()
+            outcome = turn.outcome()
+            self._idle.pop(agent, None)
+            if outcome.idle:
+                self._idle[agent] = (indexer.target().change_token(), ledger.change_token())
+            return outcome
+
+    def keep_house(self, indexer: Indexer) -> None:
+        """Now and then, whether or not anybody asks for an agent's vectors: let no job and no trouble be forgotten."""
+        agent = indexer.agent.id
+        if not indexer.agent.remote.batch.enabled and not self._path.exists():
+            self._runtime.board.resolve(TROUBLE, agent=agent)
+            return
+        with BatchLedger(self._path) as ledger:
+            ledger.clear_away(older_than_seconds=KEPT_SECONDS)
+            turn = _Turn(self._runtime, indexer, ledger)
+            turn.report()
+            if turn.jobs():
+                self._runtime.queue.request_vectors(agent)
+
+
+class _Turn:
+    """One agent's turn. What is asked of the provider is asked by whoever holds the agent's lock."""
+
+    def __init__(self, runtime: Runtime, indexer: Indexer, ledger: BatchLedger) -> None:
+        self.runtime = runtime
+        self.indexer = indexer
+        self.ledger = ledger
+        self.held: Collection[str] = frozenset()
+        self.agent = self.indexer.agent.id
+        self.settings = self.indexer.agent.remote.batch
+        self.supply = self.indexer.supply
+        provider = self.supply.choice.provider
+        self.api: BatchApi | None = provider.batch_api() if provider is not None else None
+
+    @property
+    def poll_seconds(self) -> float:
+        return self.settings.poll_interval_ms / 1000
+
+    @property
+    def usable(self) -> BatchApi | None:
+        """The API, if new jobs are wanted."""
+        return self.api if self.settings.enabled and self.supply.cache is not None else None
+
+    def jobs(self) -> list[BatchJob]:
+        """The open jobs that this agent has to look after: its own, and those of agents not configured any more."""
+        known = {one.id for one in self.runtime.settings.agents}
+        return [job for job in self.ledger.jobs() if job.open and (job.agent == self.agent or job.agent not in known)]
+
+    def follow_jobs(self) -> None:
+        """Look at the jobs that are due."""
+        jobs = self.jobs()
+        for owner in {job.agent for job in jobs}:
+            with self.ledger.working_on(owner) as alone:
+                if not alone:
+                    continue
+                for job in jobs:
+                    # As it is now that nobody else works on it.
+                    current = self.ledger.job(job.reference) if job.agent == owner else None
+                    if current is not None and current.open and current.look_at <= time.time():
+                        self._follower().follow(current)
+
+    def make_jobs(self) -> bool:
+        """Make jobs of texts that wait, as many as may be open; whether any was tried."""
+        identity = self.supply.identity
+        api = self.usable
+        if api is None or self._provider_refuses() or self.ledger.suspension(identity) is not None:
+            return False
+        waiting = self._waiting(identity)
+        if len(waiting) < FEWEST_TEXTS:
+            return False
+        self.held = waiting
+        if self._no_more_may_be_open() or (len(waiting) < api.limits.inputs and self._gathering()):
+            return False
+        with self.ledger.working_on(self.agent) as alone:
+            if not alone:
+                return False
+            waiting = self._without_paid(waiting)
+            while len(waiting) >= FEWEST_TEXTS and self.ledger.suspension(identity) is None:
+                taken = self._make_job(api, waiting)
+                if not taken:
+                    break
+                waiting = [text_hash for text_hash in waiting if text_hash not in taken]
+        self.held = self._waiting(identity)
+        if len(self.held) < FEWEST_TEXTS or self.ledger.suspension(identity) is not None:
+            self.held = frozenset()
+        return True
+
+    def next_look_seconds(self) -> float | None:
+        """Seconds until one of the agent's own jobs is to be looked at; None when none is open."""
+        due = [job.look_at for job in self.ledger.jobs() if job.open and job.agent == self.agent]
+        return max(min(due) - time.time(), SOONEST_SECONDS) if due else None
+
+    def outcome(self) -> BatchTurn:
+        """What the rest of the worker's turn has to know."""
+        now = time.time()
+        identity = self.supply.identity
+        jobs = [job for job in self.ledger.jobs() if job.open and job.identity == identity]
+        trusted = [
+            job for job in jobs if job.agent == self.agent or now - max(job.looked_at, job.made_at) < NEGLECTED_SECONDS
+        ]
+        elsewhere: set[str] = set(self.held)
+        if len(trusted) == len(jobs):
+            elsewhere |= self.ledger.hashes(identity)
+        else:
+            elsewhere.update(*(self.ledger.hashes_in(job.reference) for job in trusted))
+        again = self.next_look_seconds()
+        if not elsewhere and (self.usable is None or self.ledger.suspension(identity) is not None):
+            return BatchTurn(None, again)
+        # What is committed from now on is not in it: the turn that its commit asks for decides.
+        pending = set(self.indexer.target().pending_hashes().values())
+        others = any(job.agent != self.agent for job in trusted) and not elsewhere.isdisjoint(pending)
+        if self.held or others:
+            again = min(again, self.poll_seconds) if again is not None else self.poll_seconds
+        inline = pending - elsewhere
+        return BatchTurn(inline, again, idle=again is not None and not self.held and not inline)
+
+    def report(self) -> None:
+        """Say on the board why the settings' wish for jobs is not met, or that it is."""
+        provider = self.supply.choice.provider
+        suspension = self.ledger.suspension(self.supply.identity)
+        message = None
+        if self.settings.enabled and provider is not None:
+            if self.api is None:
+                message = (
+                    f"remote.batch.enabled is set, but recalld speaks no Batch API of {provider.name}: "
+                    "embedding goes the normal way; set it to false"
+                )
+            elif self.supply.cache is None:
+                message = "remote.batch.enabled needs cache.enabled: embedding goes the normal way"
+            elif suspension is not None:
+                until = datetime.fromtimestamp(suspension.until).astimezone().strftime("%Y-%m-%d %H:%M")
+                message = f"{suspension.reason}: embedding goes the normal way until {until}"
+        for job in self.jobs():
+            if job.attempts >= MOST_SILENT_FAILURES:
+                message = f"the batch job {job.reference} cannot be followed: {job.message}"
+        if message is None:
+            self.runtime.board.resolve(TROUBLE, agent=self.agent)
+        else:
+            self.runtime.board.report(TROUBLE, message, agent=self.agent)
+
+    # Making a job
+
+    def _provider_refuses(self) -> bool:
+        gate = self.supply.coordination.gate if self.supply.coordination is not None else None
+        return gate is not None and (gate.refusal() is not None or gate.delay() > 0)
+
+    def _no_more_may_be_open(self) -> bool:
+        provider = self.supply.choice.provider
+        same = [
+            job for job in self.ledger.jobs() if job.open and provider is not None and job.account == provider.account
+        ]
+        return sum(job.identity == self.supply.identity for job in same) >= self.settings.concurrency
+
+    def _waiting(self, identity: str) -> list[str]:
+        """The texts that could go into a job, once each, those that wait longest first."""
+        elsewhere = self.ledger.hashes(identity) | self.ledger.inline_hashes(identity)
+        pending = dict.fromkeys(self.indexer.target().pending_hashes().values())
+        return [text_hash for text_hash in pending if text_hash not in elsewhere]
+
+    def _gathering(self) -> bool:
+        """Whether more texts are on their way, and have not been for long."""
+        marks = self.runtime.queue.marks
+        waiting = marks.waiting(self.agent)
+        if not waiting.backfill and not waiting.running:
+            return False
+        oldest = marks.pending(self.agent).oldest_at
+        return oldest is not None and time.time() - oldest < GATHERING_SECONDS
+
+    def _without_paid(self, waiting: Sequence[str]) -> list[str]:
+        """Give chunks the vectors that somebody paid for already; returns the texts that have none."""
+        store = self.indexer.target()
+        found: set[str] = set()
+        ids = ids_by_hash(store.pending_hashes())
+        for group in grouped(iter(waiting), MAX_CHUNKS_PER_COMMIT):
+            vectors = self.supply.lookup(group)
+            vectors |= self.indexer.held_vectors([text_hash for text_hash in group if text_hash not in vectors])
+            found |= vectors.keys()
+            if vectors:
+                store.write_vectors(
+                    {chunk: (text_hash, v) for text_hash, v in vectors.items() for chunk in ids[text_hash]}
+                )
+        return [text_hash for text_hash in waiting if text_hash not in found]
+
+    def _make_job(self, api: BatchApi, waiting: Sequence[str]) -> set[str]:
+        """Note a job and submit it; returns the texts that it took, none when no more jobs may be open."""
+        provider = self.supply.choice.provider
+        if provider is None:
+            return set()
+        origin = Origin(self.agent, provider.identity, provider.account, provider.name, provider.model)
+        noted = self.ledger.note(origin, waiting[: api.limits.inputs], most_open=self.settings.concurrency)
+        if noted is None:
+            return set()
+        reference, taken = noted
+        job = self.ledger.job(reference)
+        if job is not None:
+            self._follower().send(job)
+        return set(taken)
+
+    def _follower(self) -> JobFollower:
+        return JobFollower(self.runtime, self.indexer, self.ledger, self.api)
