@@ -7,6 +7,7 @@ the defaults.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -196,6 +197,26 @@ class Limits(_Section):
     timeout_ms: int = Field(15_000, ge=10, description="Milliseconds after which a search returns what it has.")
 
 
+class Redaction(_Section):
+    """What is blacked out before anything else sees it."""
+
+    memory: bool = Field(True, description="Black out secrets in notes.")
+    sessions: bool = Field(True, description="Black out secrets in transcripts.")
+    patterns: tuple[str, ...] = Field(
+        (), description="Further regular expressions (Python's) of what is secret; a group, if there is one, is masked."
+    )
+
+    @field_validator("patterns")
+    @classmethod
+    def _compile(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        return value
+
+
 class ScopeRule(_Section):
     """One scope rule; every field given must match, the first matching rule wins."""
 
@@ -233,7 +254,9 @@ class MemorySettings(_Section):
         None, description="Input type sent with queries, for models that tell them apart."
     )
     document_input_type: str | None = Field(None, description="Input type sent with documents.")
-    sources: tuple[Source, ...] = Field(("memory",), description="What is indexed.")
+    sources: tuple[Source, ...] = Field(
+        ("memory", "sessions"), description="What is indexed; an agent without session folders has no transcripts."
+    )
     extra_paths: tuple[str, ...] = Field(
         (), description="Further files or folders of Markdown notes, absolute or relative to the workspace."
     )
@@ -243,6 +266,7 @@ class MemorySettings(_Section):
     limits: Limits = Limits()
     citations: Literal["auto", "on", "off"] = Field("auto", description="Whether snippets end with their source.")
     scope: Scope = Scope()
+    redaction: Redaction = Redaction()
 
 
 class AgentSettings(MemorySettings):
@@ -284,6 +308,15 @@ class Service(_Section):
     port: int = Field(7373, ge=0, le=65535, description="Port that the query service listens on; 0 picks a free one.")
 
 
+class Hooks(_Section):
+    """Where agents' hooks may be sent by HTTP."""
+
+    host: str = Field("127.0.0.1", description="Address that the producers listen on for hooks.")
+    port: int | None = Field(
+        None, ge=0, le=65535, description="Port for hooks; unset means none is opened, 0 picks a free one."
+    )
+
+
 class Workers(_Section):
     """The worker pool of `up` and `work`."""
 
@@ -310,6 +343,7 @@ class Settings(MemorySettings):
     auth: Auth = Auth()
     broker: Broker = Broker()
     service: Service = Service()
+    hooks: Hooks = Hooks()
     workers: Workers = Workers()
     credentials: Credentials = Credentials()
     agents: tuple[AgentSettings, ...] = ()
