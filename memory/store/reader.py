@@ -55,8 +55,30 @@ class IndexedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class TranscriptMark:
+    """How far a transcript has been indexed: what it takes to go on there.
+
+    `offset` (bytes) and `lines` count what was read from its beginning, `digest` is the hex digest of exactly that.
+    `state` is JSON that the reading of transcripts understands; a store only keeps it.
+    """
+
+    offset: int
+    lines: int
+    digest: str
+    state: str
+
+    def is_of(self, other: TranscriptMark) -> bool:
+        """Whether both say that the same lines were read."""
+        return (self.offset, self.lines, self.digest) == (other.offset, other.lines, other.digest)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """One chunk without its text: enough to tell what an edit keeps."""
+    """One chunk without its text: enough to tell what an edit keeps.
+
+    A negative `ordinal` says that the chunk is stale: it was at -1 - ordinal of a transcript that is being read anew.
+    It is found like every other one until the last slice of the new version takes it over or deletes it.
+    """
 
     id: int
     text_hash: str
@@ -68,7 +90,7 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRow:
-    """One chunk with its text, for an answer."""
+    """One chunk with its text, for an answer. `ordinal` is its place, of a stale chunk the one that it had."""
 
     id: int
     key: DocumentKey
@@ -168,8 +190,12 @@ class StoreReader(ABC):
         """All documents, in no promised order, as of one snapshot."""
 
     @abstractmethod
+    def transcript(self, key: DocumentKey) -> TranscriptMark | None:
+        """How far a transcript has been indexed; None for a document that is none, or that is unknown."""
+
+    @abstractmethod
     def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
-        """The document's chunks by ordinal."""
+        """The document's chunks by ordinal; after them the stale ones, by the ordinals that they had."""
 
     @abstractmethod
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
@@ -185,7 +211,7 @@ class StoreReader(ABC):
 
     @abstractmethod
     def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
-        """The document's chunks that a provider refused, by ordinal."""
+        """The document's chunks that a provider refused, in the order of `chunks_of`."""
 
     @abstractmethod
     def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
@@ -230,8 +256,8 @@ class StoreReader(ABC):
     def check(self) -> list[str]:
         """Look whether the store holds together; one sentence per finding, empty when sound.
 
-        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones', every chunk has its
-        file, and the database's own integrity check passes.
+        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones', every chunk and every
+        mark has its file, only transcripts have stale chunks, and the database's own integrity check passes.
         """
 
     @abstractmethod

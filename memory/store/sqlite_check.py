@@ -8,6 +8,7 @@ import apsw
 
 from memory.store import vec0_tables
 from memory.store.sqlite_rows import fetch, fetch_one, meta_value
+from memory.store.sqlite_schema import TRANSCRIPTS_SCHEMA_NUMBER
 
 #: Findings of one kind that are listed with their ids; the rest is a number.
 MAX_LISTED_IDS = 5
@@ -19,6 +20,8 @@ SELECT_CHUNK_IDS = "SELECT id FROM chunks"
 SELECT_READY_IDS = "SELECT id FROM chunks WHERE vector_state = 'ready'"
 SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
 SELECT_ORPHANS = "SELECT id FROM chunks WHERE file_id NOT IN (SELECT id FROM files)"
+SELECT_ORPHANED_MARKS = "SELECT file_id FROM transcripts WHERE file_id NOT IN (SELECT id FROM files)"
+SELECT_STRAY_STALE = "SELECT id FROM chunks WHERE ordinal < 0 AND file_id NOT IN (SELECT file_id FROM transcripts)"
 SELECT_HAS_VECTORS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec'"
 
 
@@ -64,6 +67,11 @@ def _vectors(connection: apsw.Connection) -> Iterator[str]:
 
 def _files(connection: apsw.Connection) -> Iterator[str]:
     yield from _difference("chunks without a file", _ids(connection, SELECT_ORPHANS))
+    if int(connection.pragma("user_version")) >= TRANSCRIPTS_SCHEMA_NUMBER:
+        yield from _difference("marks of transcripts without a file", _ids(connection, SELECT_ORPHANED_MARKS))
+        yield from _difference(
+            "stale chunks of documents that are no transcripts", _ids(connection, SELECT_STRAY_STALE)
+        )
 
 
 def _ids(connection: apsw.Connection, statement: str) -> set[int]:

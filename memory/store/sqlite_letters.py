@@ -44,6 +44,9 @@ RELEASE_REFUSED_OF_FILE = """
 UPDATE chunks SET vector_state = 'pending', refusal = NULL WHERE file_id = ? AND vector_state = 'refused'
 """
 
+# A letter of the new name says less than the one that the document brings along.
+MOVE_DEAD_LETTER = "UPDATE OR REPLACE dead_letters SET source = ?, path = ? WHERE source = ? AND path = ?"
+
 FORGET_STAT = "UPDATE files SET size = ?, mtime_ns = ?, inode = ? WHERE source = ? AND path = ?"
 
 
@@ -64,6 +67,11 @@ def remove(connection: apsw.Connection, key: DocumentKey) -> bool:
     """Remove a document's letter; whether there was one."""
     connection.execute(DELETE_DEAD_LETTER, name_of(key))
     return connection.changes() > 0
+
+
+def move(connection: apsw.Connection, old: DocumentKey, new: DocumentKey) -> None:
+    """Give a document's letter its new name."""
+    connection.execute(MOVE_DEAD_LETTER, (*name_of(new), *name_of(old)))
 
 
 def settle(connection: apsw.Connection, key: DocumentKey, *, fresh: bool, now: float) -> None:

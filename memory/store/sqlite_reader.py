@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 
 import apsw
@@ -22,6 +24,7 @@ from memory.store.reader import (
     RefusedChunk,
     StoredChunk,
     StoreReader,
+    TranscriptMark,
     Vector,
     VectorBackend,
 )
@@ -39,6 +42,7 @@ from memory.store.sqlite_rows import (
     fetch,
     fetch_one,
     indexed_file,
+    mark_of,
     meta_value,
     name_of,
     refused_of,
@@ -139,10 +143,16 @@ class SqliteReader(StoreReader):
             rows = fetch(connection, SELECT_FILES)
         return map(indexed_file, rows)
 
+    def transcript(self, key: DocumentKey) -> TranscriptMark | None:
+        with self._readers.borrow() as connection:
+            return mark_of(connection, key)
+
     def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
         with self._readers.borrow() as connection:
             rows = fetch(connection, SELECT_CHUNKS_OF, name_of(key))
-        return [stored_chunk(row) for row in rows]
+        chunks = [stored_chunk(row) for row in rows]
+        stale = bisect_left(chunks, 0, key=attrgetter("ordinal"))
+        return chunks[stale:] + chunks[:stale][::-1]
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         with self._readers.borrow() as connection:

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from memory.lazy_module import LazyModule
-from memory.store.reader import ChunkRow, DeadLetterRow, IndexedFile, RefusedChunk, StoredChunk, Vector, VectorState
-from memory.store.sqlite_schema import SELECT_META
+from memory.store.reader import (
+    ChunkRow,
+    DeadLetterRow,
+    IndexedFile,
+    RefusedChunk,
+    StoredChunk,
+    TranscriptMark,
+    Vector,
+    VectorState,
+)
+from memory.store.sqlite_schema import SELECT_META, TRANSCRIPTS_SCHEMA_NUMBER
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent
 
@@ -30,8 +39,16 @@ DEAD_LETTER_COLUMNS = "source, path, reason, error_class, attempts, first_at, la
 
 SELECT_FILE_ID = "SELECT id FROM files WHERE source = ? AND path = ?"
 
+# Stale ones last, in the order that they had.
 SELECT_REFUSED_OF_FILE = """
-SELECT id, start_line, end_line, refusal FROM chunks WHERE file_id = ? AND vector_state = 'refused' ORDER BY ordinal
+SELECT id, start_line, end_line, refusal FROM chunks WHERE file_id = ? AND vector_state = 'refused'
+ORDER BY ordinal < 0, abs(ordinal)
+"""
+
+SELECT_MARK = """
+SELECT t."offset", t.lines, t.digest, t.state
+FROM files AS f JOIN transcripts AS t ON t.file_id = f.id
+WHERE f.source = ? AND f.path = ?
 """
 
 SELECT_REVISION = "SELECT revision FROM files WHERE source = ? AND path = ?"
@@ -86,13 +103,18 @@ def stored_chunk(row: Sequence[Any]) -> StoredChunk:
     )
 
 
+def place(ordinal: int) -> int:
+    """Where a chunk is in its document, or was when it became stale."""
+    return ordinal if ordinal >= 0 else -1 - ordinal
+
+
 def chunk_row(row: Sequence[Any]) -> ChunkRow:
     """A row of id, source, path, ordinal, start_line, end_line, text."""
     chunk_id, source, path, ordinal, start_line, end_line, text = row
     return ChunkRow(
         id=chunk_id,
         key=DocumentKey(source, path),
-        ordinal=ordinal,
+        ordinal=place(ordinal),
         start_line=start_line,
         end_line=end_line,
         text=text,
@@ -108,6 +130,14 @@ def dead_letter(row: Sequence[Any]) -> DeadLetterRow:
 def refused_of(connection: apsw.Connection, file_id: int) -> list[RefusedChunk]:
     """The chunks of one file that a provider refused."""
     return [RefusedChunk(*row) for row in fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,))]
+
+
+def mark_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptMark | None:
+    """How far a transcript has been read. None also in a database that knows no transcripts yet."""
+    if int(connection.pragma("user_version")) < TRANSCRIPTS_SCHEMA_NUMBER:
+        return None
+    row = fetch_one(connection, SELECT_MARK, name_of(key))
+    return TranscriptMark(*row) if row is not None else None
 
 
 def fetch(connection: apsw.Connection, statement: str, bindings: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

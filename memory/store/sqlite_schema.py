@@ -91,6 +91,27 @@ CREATE TABLE dead_letters (
 ) STRICT, WITHOUT ROWID
 """
 
+# How far each transcript has been read: see `memory.store.reader.TranscriptMark`. Chunks of a transcript with a
+# negative ordinal are stale: they were at -1 - ordinal, and wait for their text to come again.
+CREATE_TRANSCRIPTS = """
+CREATE TABLE transcripts (
+    file_id INTEGER PRIMARY KEY,
+    "offset" INTEGER NOT NULL,
+    lines   INTEGER NOT NULL,
+    digest  TEXT NOT NULL,
+    state   TEXT NOT NULL
+) STRICT
+"""
+
+# Unix time of the last message in a chunk of a transcript. Comes after the text: search must not ask for it.
+ADD_SAID_AT = "ALTER TABLE chunks ADD COLUMN said_at REAL"
+
+# By file: each commit of a document with a letter asks for its refused chunks, and it may have 500,000 others.
+DROP_CHUNKS_REFUSED = "DROP INDEX chunks_refused"
+CREATE_CHUNKS_REFUSED_BY_FILE = """
+CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'refused'
+"""
+
 # `transactions` counts commits, `deletions` documents that were deleted, `last_commit_at` is Unix time.
 INITIAL_COUNTERS = "INSERT INTO meta (name, value) VALUES ('transactions', '0'), ('deletions', '0')"
 
@@ -122,7 +143,19 @@ MIGRATIONS = (
             INITIAL_COUNTERS,
         ),
     ),
+    Migration(
+        "transcripts",
+        (
+            CREATE_TRANSCRIPTS,
+            ADD_SAID_AT,
+            DROP_CHUNKS_REFUSED,
+            CREATE_CHUNKS_REFUSED_BY_FILE,
+        ),
+    ),
 )
+
+#: The first schema that knows transcripts. A reader may meet an older one that no writer has opened since.
+TRANSCRIPTS_SCHEMA_NUMBER = 2
 
 #: What `PRAGMA user_version` says of an index that has all migrations.
 SCHEMA_NUMBER = len(MIGRATIONS)

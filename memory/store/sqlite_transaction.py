@@ -8,22 +8,29 @@ from collections.abc import Mapping, Sequence
 
 import apsw
 
-from memory.segmenting import index_text
-from memory.store import sqlite_letters, vec0_tables
+from memory.store import sqlite_letters, sqlite_transcripts
 from memory.store.reader import Vector, VectorBackend, VectorState
+from memory.store.sqlite_chunks import ChunkRows
 from memory.store.sqlite_rows import (
     SELECT_FILE_ID,
-    as_blob,
     as_json,
     current_revision,
     fetch,
     fetch_one,
+    mark_of,
     meta_value,
     name_of,
     stat_values,
 )
-from memory.store.sqlite_schema import SET_META, create_chunks_vec
-from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, WriteOutcome
+from memory.store.sqlite_schema import SET_META
+from memory.store.writer import (
+    DocumentChange,
+    DocumentDelete,
+    DocumentWrite,
+    Refusal,
+    TranscriptWrite,
+    WriteOutcome,
+)
 from schemas.documents import DocumentKey, FileStat
 
 UPSERT_FILE = """
@@ -36,6 +43,7 @@ ON CONFLICT (source, path) DO UPDATE SET
 RETURNING id
 """
 
+RENAME_FILE = "UPDATE files SET source = ?, path = ?, revision = ? WHERE id = ?"
 DELETE_FILE = "DELETE FROM files WHERE id = ?"
 TOUCH_FILE = "UPDATE files SET size = ?, mtime_ns = ?, inode = ? WHERE source = ? AND path = ?"
 TOUCH_FILE_OF_CONTENT = f"{TOUCH_FILE} AND content_hash = ?"
@@ -45,22 +53,8 @@ SELECT_THESE_CHUNKS_OF_FILE = """
 SELECT id, vector_state FROM chunks WHERE file_id = ? AND id IN (SELECT value FROM json_each(?))
 """
 
-# The highest id that was ever given, also to a chunk that is gone.
-SELECT_LAST_CHUNK_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
-
-INSERT_CHUNK = """
-INSERT INTO chunks (id, file_id, ordinal, start_line, end_line, vector_state, text_hash, refusal, text)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
 MOVE_CHUNK = "UPDATE chunks SET ordinal = ?, start_line = ?, end_line = ? WHERE id = ? AND file_id = ?"
-DELETE_CHUNK = "DELETE FROM chunks WHERE id = ?"
 SET_VECTOR_STATE = "UPDATE chunks SET vector_state = ?, refusal = ? WHERE id = ?"
-
-INSERT_FTS = "INSERT INTO chunks_fts (rowid, text) VALUES (?, ?)"
-DELETE_FTS = "DELETE FROM chunks_fts WHERE rowid = ?"
-
-INSERT_VECTOR = "INSERT INTO chunks_vec (rowid, embedding) VALUES (?, ?)"
-DELETE_VECTOR = "DELETE FROM chunks_vec WHERE rowid = ?"
 
 SELECT_PENDING_HASHES = """
 SELECT id, text_hash FROM chunks
@@ -76,50 +70,80 @@ class WriteTransaction:
     def __init__(self, connection: apsw.Connection, backend: VectorBackend) -> None:
         self.changed = False
         self._connection = connection
-        self._backend = backend
+        self._rows = ChunkRows(connection, backend)
         self._now = time.time()
         self._number = int(meta_value(connection, "transactions") or 0) + 1
-        [(last_chunk_id,)] = fetch(connection, SELECT_LAST_CHUNK_ID)
-        self._last_chunk_id: int = last_chunk_id
-        self._added: list[tuple[int, int, NewChunk]] = []  # id, file id, chunk
-        self._removed: list[tuple[int, str]] = []  # id, vector state
         self._settled: dict[DocumentKey, bool] = {}  # document, whether it brought a refusal
+
+    def apply(self, change: DocumentChange) -> WriteOutcome:
+        match change:
+            case DocumentWrite():
+                return self.put(change)
+            case TranscriptWrite():
+                return self.put_slice(change)
+            case DocumentDelete():
+                return self.drop(change)
 
     def put(self, change: DocumentWrite) -> WriteOutcome:
         if current_revision(self._connection, change.key) != change.expected_revision:
             return WriteOutcome.CONFLICT
-        values = (
-            *name_of(change.key),
-            *stat_values(change.stat),
-            change.content_hash,
-            self._number,
-            self._now,
-            json.dumps(change.notes, ensure_ascii=False),
-        )
-        [(file_id,)] = fetch(self._connection, UPSERT_FILE, values)
+        if mark_of(self._connection, change.key) is not None:
+            return WriteOutcome.CONFLICT
+        file_id = self._put_file(change.key, change.stat, change.content_hash, change.notes)
         if change.removed:
             bindings = (file_id, as_json(change.removed))
-            self._removed += fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, bindings)
+            self._rows.remove(file_id, fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, bindings))
         self._connection.executemany(
             MOVE_CHUNK, [(kept.ordinal, kept.start_line, kept.end_line, kept.id, file_id) for kept in change.moved]
         )
-        for chunk in change.added:
-            self._last_chunk_id += 1
-            self._added.append((self._last_chunk_id, file_id, chunk))
+        self._rows.add(file_id, change.added)
         return self._settle(change.key, refusal=any(chunk.refused is not None for chunk in change.added))
+
+    def put_slice(self, change: TranscriptWrite) -> WriteOutcome:
+        mark = mark_of(self._connection, change.key)
+        if change.continues is None:
+            # No mark is not enough: what is known without one is a note.
+            if fetch_one(self._connection, SELECT_FILE_ID, name_of(change.key)) is not None:
+                return WriteOutcome.CONFLICT
+        elif mark is None or not mark.is_of(change.continues):
+            return WriteOutcome.CONFLICT
+        file_id = self._put_file(change.key, change.stat, change.mark.digest, change.notes)
+        sqlite_transcripts.set_mark(self._connection, file_id, change.mark)
+        refusal = sqlite_transcripts.write_chunks(self._connection, self._rows, file_id, change)
+        return self._settle(change.key, refusal=refusal)
 
     def drop(self, change: DocumentDelete) -> WriteOutcome:
         if current_revision(self._connection, change.key) != change.expected_revision:
             return WriteOutcome.CONFLICT
         row = fetch_one(self._connection, SELECT_FILE_ID, name_of(change.key))
         if row is not None:
-            self._removed += fetch(self._connection, SELECT_CHUNKS_OF_FILE, row)
+            [file_id] = row
+            self._rows.flush_file(file_id)
+            self._rows.remove(file_id, fetch(self._connection, SELECT_CHUNKS_OF_FILE, row))
             self._connection.execute(DELETE_FILE, row)
+            sqlite_transcripts.forget_mark(self._connection, file_id)
             fetch(self._connection, INCREMENT_META, ("deletions",))
         return self._settle(change.key, refusal=False)
 
+    def rename(self, old: DocumentKey, new: DocumentKey) -> bool:
+        known = [fetch_one(self._connection, SELECT_FILE_ID, name_of(key)) for key in (old, new)]
+        if known[0] is None or known[1] is not None:
+            return False
+        self._connection.execute(RENAME_FILE, (*name_of(new), self._number, *known[0]))
+        sqlite_letters.move(self._connection, old, new)
+        # Somebody may have asked for the revision of one of the two names while it was unknown.
+        fetch(self._connection, INCREMENT_META, ("deletions",))
+        self.changed = True
+        return True
+
+    def _put_file(self, key: DocumentKey, stat: FileStat, content_hash: str, notes: Sequence[str]) -> int:
+        remarks = json.dumps(notes, ensure_ascii=False)
+        values = (*name_of(key), *stat_values(stat), content_hash, self._number, self._now, remarks)
+        [(file_id,)] = fetch(self._connection, UPSERT_FILE, values)
+        return int(file_id)
+
     def _settle(self, key: DocumentKey, *, refusal: bool) -> WriteOutcome:
-        self._settled[key] = refusal
+        self._settled[key] = refusal or self._settled.get(key, False)
         self.changed = True
         return WriteOutcome.COMMITTED
 
@@ -133,11 +157,11 @@ class WriteTransaction:
                 continue
             if isinstance(given, Refusal):
                 states.append((VectorState.REFUSED, given.reason, chunk_id))
-            elif self._keeps_vectors:
+            elif self._rows.keeps_vectors:
                 states.append((VectorState.READY, None, chunk_id))
                 rows.append((chunk_id, given))
         self._connection.executemany(SET_VECTOR_STATE, states)
-        self._insert_vectors(rows)
+        self._rows.insert_vectors(rows)
         refused = [chunk_id for state, _, chunk_id in states if state == VectorState.REFUSED]
         if refused:
             sqlite_letters.record_refusals(self._connection, refused, now=self._now)
@@ -172,14 +196,8 @@ class WriteTransaction:
         self.changed = bool(values)
 
     def flush(self) -> None:
-        """Write the chunks that were collected: removed ones from all three tables, then added ones to them.
-
-        The letters come last: what they say of refused chunks is read from the tables.
-        """
-        if self._removed:
-            self._remove_chunks()
-        if self._added:
-            self._add_chunks()
+        """Write the chunks that were collected, then the letters: they say what the tables hold of refused chunks."""
+        self._rows.flush()
         for key, refusal in self._settled.items():
             sqlite_letters.settle(self._connection, key, fresh=refusal, now=self._now)
 
@@ -187,63 +205,3 @@ class WriteTransaction:
         """Count the transaction."""
         if self.changed:
             self.set_meta({"transactions": str(self._number), "last_commit_at": repr(self._now)})
-
-    @property
-    def _keeps_vectors(self) -> bool:
-        return self._backend is VectorBackend.SQLITE_VEC
-
-    def _remove_chunks(self) -> None:
-        ids = [(chunk_id,) for chunk_id, _ in self._removed]
-        self._connection.executemany(DELETE_CHUNK, ids)
-        self._connection.executemany(DELETE_FTS, ids)
-        ready = [chunk_id for chunk_id, state in self._removed if state == VectorState.READY]
-        if not ready:
-            return
-        if self._keeps_vectors:
-            self._connection.executemany(DELETE_VECTOR, [(chunk_id,) for chunk_id in ready])
-        else:
-            vec0_tables.delete_vectors(self._connection, ready)
-
-    def _add_chunks(self) -> None:
-        self._connection.executemany(INSERT_CHUNK, [self._chunk_values(*added) for added in self._added])
-        self._connection.executemany(
-            INSERT_FTS, ((chunk_id, index_text(chunk.text)) for chunk_id, _, chunk in self._added)
-        )
-        self._insert_vectors(
-            [
-                (chunk_id, chunk.vector)
-                for chunk_id, _, chunk in self._added
-                if chunk.vector is not None and self._state(chunk) is VectorState.READY
-            ]
-        )
-
-    def _chunk_values(self, chunk_id: int, file_id: int, chunk: NewChunk) -> tuple[int | str | None, ...]:
-        return (
-            chunk_id,
-            file_id,
-            chunk.ordinal,
-            chunk.start_line,
-            chunk.end_line,
-            self._state(chunk),
-            chunk.text_hash,
-            chunk.refused,
-            chunk.text,
-        )
-
-    def _state(self, chunk: NewChunk) -> VectorState:
-        if chunk.refused is not None:
-            return VectorState.REFUSED
-        return VectorState.READY if chunk.vector is not None and self._keeps_vectors else VectorState.PENDING
-
-    def _insert_vectors(self, rows: Sequence[tuple[int, Vector]]) -> None:
-        if not rows:
-            return
-        value = meta_value(self._connection, "dimensions")
-        if value is None:
-            value = str(rows[0][1].size)
-            self._connection.execute(create_chunks_vec(int(value)))
-            self._connection.execute(SET_META, ("dimensions", value))
-        for chunk_id, vector in rows:
-            if vector.shape != (int(value),):
-                raise ValueError(f"chunk {chunk_id}: shape {vector.shape} in an index of {value} dimensions")
-        self._connection.executemany(INSERT_VECTOR, ((chunk_id, as_blob(vector)) for chunk_id, vector in rows))

@@ -15,7 +15,7 @@ from memory.store.sqlite_connection import load_vectors, open_for_writing, refus
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_schema import SET_META, migrate
 from memory.store.sqlite_transaction import WriteTransaction
-from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, WriteOutcome
+from memory.store.writer import DocumentChange, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 
 #: Bytes of the write-ahead log after which a commit waits a moment for readers, so that the log starts over.
@@ -47,14 +47,15 @@ class SqliteStore(SqliteReader, Store):
             self._writer.close()
             raise
 
-    def write(self, changes: Sequence[DocumentWrite | DocumentDelete]) -> list[WriteOutcome]:
+    def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         with self._transaction() as transaction:
-            outcomes = [
-                transaction.put(change) if isinstance(change, DocumentWrite) else transaction.drop(change)
-                for change in changes
-            ]
+            outcomes = [transaction.apply(change) for change in changes]
             transaction.flush()
         return outcomes
+
+    def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
+        with self._transaction() as transaction:
+            return transaction.rename(old, new)
 
     def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
         with self._transaction() as transaction:

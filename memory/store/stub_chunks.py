@@ -22,13 +22,20 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class MemoryChunk:
-    """One chunk, its words as they are searched for."""
+    """One chunk, its words as they are searched for. A stale one keeps the ordinal that it had."""
 
     row: ChunkRow
     text_hash: str
     words: list[str]
     vector: Vector | None
     refusal: str | None
+    said_at: float | None
+    stale: bool = False
+
+    @property
+    def place(self) -> tuple[bool, int]:
+        """What a document's chunks are ordered by."""
+        return self.stale, self.row.ordinal
 
     @property
     def state(self) -> VectorState:
@@ -53,6 +60,7 @@ def new_chunk(chunk_id: int, key: DocumentKey, added: NewChunk) -> MemoryChunk:
         words=_WORD.findall(index_text(added.text).casefold()),
         vector=None if added.refused is not None else added.vector,
         refusal=added.refused,
+        said_at=added.said_at,
     )
 
 

@@ -6,14 +6,18 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
-from memory.store.reader import StoreReader, Vector
+from memory.store.reader import StoreReader, TranscriptMark, Vector
 from schemas.documents import DocumentKey, FileStat
 
 
 @dataclass(frozen=True, slots=True)
 class NewChunk:
-    """A chunk to insert. Ready with a vector, refused with a reason, else pending."""
+    """A chunk to insert. Ready with a vector, refused with a reason, else pending.
+
+    `said_at` is the Unix time of the last message in it, None where there is none.
+    """
 
     ordinal: int
     start_line: int
@@ -22,6 +26,7 @@ class NewChunk:
     text_hash: str
     vector: Vector | None = None
     refused: str | None = None
+    said_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,35 @@ class DocumentDelete:
     expected_revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class TranscriptWrite:
+    """One slice of a transcript: what reading on from `continues` to `mark` changes.
+
+    A long transcript is written slice after slice. First the chunks with an ordinal of `keep` or more become stale
+    (None: none do), then each chunk of `added` takes over the earliest stale chunk of the document with its text
+    hash, or is inserted. One that is taken over keeps its id and its vector; without one it takes that of the new
+    chunk. `final` deletes what is still stale. Until then it is found by every search: a transcript that is
+    read anew never answers less than before.
+
+    `continues` is the mark that the index must hold, None when it must not know the document at all. `stat` is
+    what the next look at the file is compared with: a slice that leaves something to read says
+    `memory.store.letters.FORGOTTEN`, or nobody would come back to it after a crash.
+    """
+
+    key: DocumentKey
+    continues: TranscriptMark | None
+    mark: TranscriptMark
+    stat: FileStat
+    keep: int | None
+    added: tuple[NewChunk, ...]
+    final: bool
+    notes: tuple[str, ...] = ()
+
+
+#: What one call may do to one document.
+DocumentChange: TypeAlias = DocumentWrite | DocumentDelete | TranscriptWrite
+
+
 class WriteOutcome(StrEnum):
     """What became of one document's change."""
 
@@ -83,13 +117,24 @@ class Store(StoreReader):
     """
 
     @abstractmethod
-    def write(self, changes: Sequence[DocumentWrite | DocumentDelete]) -> list[WriteOutcome]:
-        """Apply all changes in one transaction.
+    def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
+        """Apply all changes in one transaction, in their order.
 
         A change whose expected revision is no longer the document's is left out and reported as a
-        conflict; the others are committed. A committed document's dead letter is removed; one that holds
-        refused chunks, new or kept, has one that says so (`memory.store.letters`), unless all of them are old and
-        it was dropped.
+        conflict; the others are committed. So is a slice that continues another mark than the index holds, or
+        whose document is no transcript, and a `DocumentWrite` of a document that is one: that takes a
+        `DocumentDelete` first. The content hash of a transcript is the digest of its mark.
+
+        A committed document's dead letter is removed; one that holds refused chunks, new or kept, has one that
+        says so (`memory.store.letters`), unless all of them are old and it was dropped.
+        """
+
+    @abstractmethod
+    def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
+        """Keep everything that the index holds of a document under another key, its dead letter too.
+
+        Its revision changes, and `old` counts as deleted. Returns False, and nothing happens, when `old` is unknown
+        or `new` is known.
         """
 
     @abstractmethod

@@ -1,0 +1,194 @@
+"""What the store in memory holds, and every way to read it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
+
+import numpy as np
+
+from memory.store.reader import (
+    ChunkRow,
+    DeadLetterRow,
+    Hit,
+    IndexCounts,
+    IndexedFile,
+    PendingChunk,
+    RefusedChunk,
+    StoredChunk,
+    StoreReader,
+    TranscriptMark,
+    Vector,
+    VectorBackend,
+    VectorState,
+)
+from memory.store.stub_chunks import MemoryChunk, bm25
+from schemas.documents import DocumentKey
+
+
+class InMemoryReader(StoreReader):
+    """The reading half of `InMemoryStore`. Exact cosine by numpy; BM25 without stemming."""
+
+    def __init__(self, *, fingerprint: str = "", description: str = "") -> None:
+        self._lock = threading.RLock()
+        self._meta = {"fingerprint": fingerprint, "identity": description}
+        self._files: dict[DocumentKey, IndexedFile] = {}
+        self._marks: dict[DocumentKey, TranscriptMark] = {}
+        self._chunks: dict[int, MemoryChunk] = {}
+        self._dead: dict[DocumentKey, DeadLetterRow] = {}
+        self._transactions = 0
+        self._deletions = 0
+        self._last_chunk_id = 0
+        self._last_commit_at: float | None = None
+
+    @property
+    def vector_backend(self) -> VectorBackend:
+        return VectorBackend.NUMPY
+
+    @property
+    def vector_reason(self) -> str | None:
+        return None
+
+    def meta(self, name: str) -> str | None:
+        with self._lock:
+            return self._meta.get(name)
+
+    def revision(self, key: DocumentKey) -> int:
+        with self._lock:
+            file = self._files.get(key)
+            return file.revision if file else -self._deletions
+
+    def file(self, key: DocumentKey) -> IndexedFile | None:
+        with self._lock:
+            return self._files.get(key)
+
+    def files(self) -> Iterator[IndexedFile]:
+        with self._lock:
+            return iter(list(self._files.values()))
+
+    def transcript(self, key: DocumentKey) -> TranscriptMark | None:
+        with self._lock:
+            return self._marks.get(key)
+
+    def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
+        with self._lock:
+            found = [chunk for chunk in self._chunks.values() if chunk.row.key == key]
+            return [
+                StoredChunk(
+                    id=chunk.row.id,
+                    text_hash=chunk.text_hash,
+                    ordinal=-1 - chunk.row.ordinal if chunk.stale else chunk.row.ordinal,
+                    start_line=chunk.row.start_line,
+                    end_line=chunk.row.end_line,
+                    vector_state=chunk.state,
+                )
+                for chunk in sorted(found, key=attrgetter("place"))
+            ]
+
+    def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        with self._lock:
+            return {chunk_id: self._chunks[chunk_id].row for chunk_id in ids if chunk_id in self._chunks}
+
+    def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
+        with self._lock:
+            pending = [chunk for chunk in self._pending() if among is None or chunk.text_hash in among]
+            return [PendingChunk(chunk.row.id, chunk.text_hash, chunk.row.text) for chunk in pending[:limit]]
+
+    def pending_hashes(self) -> dict[int, str]:
+        with self._lock:
+            return {chunk.row.id: chunk.text_hash for chunk in self._pending()}
+
+    def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
+        with self._lock:
+            found = [chunk for chunk in self._chunks.values() if chunk.row.key == key and chunk.refusal is not None]
+            return [
+                RefusedChunk(chunk.row.id, chunk.row.start_line, chunk.row.end_line, chunk.refusal or "")
+                for chunk in sorted(found, key=attrgetter("place"))
+            ]
+
+    def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
+        wanted = set(text_hashes)
+        with self._lock:
+            return {
+                chunk.text_hash: chunk.vector
+                for chunk in self._chunks.values()
+                if chunk.vector is not None and chunk.text_hash in wanted
+            }
+
+    def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        with self._lock:
+            scores = self.vector_scores(vector, self._ids_of(sources))
+        return _best(scores, k)
+
+    def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
+        with self._lock:
+            found = {
+                chunk_id: stored
+                for chunk_id in ids
+                if chunk_id in self._chunks and (stored := self._chunks[chunk_id].vector) is not None
+            }
+        if not found:
+            return {}
+        return dict(zip(found, (np.stack(list(found.values())) @ vector).tolist(), strict=True))
+
+    def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        with self._lock:
+            wanted = set(self._ids_of(sources))
+            return _best(
+                {chunk_id: score for chunk_id, score in bm25(query, self._chunks).items() if chunk_id in wanted}, k
+            )
+
+    def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
+        with self._lock:
+            wanted = set(ids)
+            return {chunk_id: score for chunk_id, score in bm25(query, self._chunks).items() if chunk_id in wanted}
+
+    def dead_letters(self) -> list[DeadLetterRow]:
+        with self._lock:
+            return sorted(self._dead.values(), key=lambda row: (-row.last_at, row.key))
+
+    def counts(self) -> IndexCounts:
+        with self._lock:
+            states = [chunk.state for chunk in self._chunks.values()]
+            return IndexCounts(
+                files=len(self._files),
+                chunks=len(states),
+                vectors_ready=states.count(VectorState.READY),
+                vectors_pending=states.count(VectorState.PENDING),
+                vectors_refused=states.count(VectorState.REFUSED),
+                last_commit_at=self._last_commit_at,
+                disk_bytes=0,
+            )
+
+    def change_token(self) -> object:
+        with self._lock:
+            return id(self), self._transactions
+
+    def check(self) -> list[str]:
+        with self._lock:
+            chunks = self._chunks.values()
+            findings = {
+                "chunks without a file": sum(chunk.row.key not in self._files for chunk in chunks),
+                "marks of transcripts without a file": len(self._marks.keys() - self._files.keys()),
+                "stale chunks of documents that are no transcripts": sum(
+                    chunk.stale and chunk.row.key not in self._marks for chunk in chunks
+                ),
+            }
+        return [f"{number} {what}" for what, number in findings.items() if number]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _pending(self) -> list[MemoryChunk]:
+        return [chunk for _, chunk in sorted(self._chunks.items()) if chunk.state is VectorState.PENDING]
+
+    def _ids_of(self, sources: Sequence[str] | None) -> list[int]:
+        return [
+            chunk_id for chunk_id, chunk in self._chunks.items() if sources is None or chunk.row.key.source in sources
+        ]
+
+
+def _best(scores: Mapping[int, float], k: int) -> list[Hit]:
+    ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    return [Hit(chunk_id, score) for chunk_id, score in ranked[: max(0, k)]]
