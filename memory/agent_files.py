@@ -8,18 +8,24 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Self
 
 from memory.decoding import decode
 from memory.document_roots import IGNORED_DIRECTORIES, LONG_TERM_NAMES, Root, is_utf8, join, parts_below, roots_of
-from memory.safe_open import DocumentGone, DocumentRefused, DocumentUnreadable, opened_below, stat_below
+from memory.imports import imports_path
+from memory.open_transcripts import OpenTranscript
+from memory.safe_open import DocumentGone, DocumentRefused, DocumentUnreadable, opened_below, settled_stat, stat_below
 from memory.scanning import MEMORY_SOURCE, Scan, file_stat, scan_roots
+from memory.session_files import SessionFiles
+from memory.session_roots import SESSIONS_SOURCE
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
-from schemas.settings import AgentSettings
+from schemas.settings import AgentSettings, Settings
 
 __all__ = [
     "IGNORED_DIRECTORIES",
@@ -28,6 +34,7 @@ __all__ = [
     "DocumentGone",
     "DocumentRefused",
     "DocumentUnreadable",
+    "OpenTranscript",
     "Scan",
     "SourceText",
     "WatchRoot",
@@ -39,10 +46,6 @@ MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 #: Times a file that changes while it is read is read again.
 _MAX_READS = 3
-
-#: File systems stamp writes by the kernel's tick (at most 10 ms). A file written more recently could change once
-#: more and keep its size and time, and the index would never notice; so it is read once it is older.
-_TICK_SECONDS = 0.02
 
 _MAX_PATH_CHARS = 4096
 
@@ -76,15 +79,31 @@ class SourceText:
 
 
 class AgentFiles:
-    """The Markdown notes of one agent: MEMORY.md, memory/, and its extra paths. Safe to use from several threads."""
+    """One agent's notes (MEMORY.md, memory/, its extra paths) and transcripts. Safe to use from several threads.
 
-    def __init__(self, agent: AgentSettings) -> None:
+    `imports` names the file that lists imported folders of transcripts (`memory.imports`).
+    """
+
+    def __init__(self, agent: AgentSettings, *, imports: Path | None = None) -> None:
         self._workspace = os.path.normpath(agent.workspace)
         self._extra_paths = agent.extra_paths
+        self._sessions = SessionFiles(agent, imports=imports)
 
-    def scan(self) -> Scan:
-        """All documents and their stat. Never raises for what the disk says: see `Scan.problems`."""
-        return scan_roots(self._roots())
+    @classmethod
+    def of(cls, settings: Settings, agent: AgentSettings) -> Self:
+        """The files of an agent of this home, imported ones included."""
+        return cls(agent, imports=imports_path(settings.home, agent.id))
+
+    def scan(self, *, imported: bool = False) -> Scan:
+        """All documents and their stat, those of `imported` folders only if asked for. Never raises for what the
+        disk says: see `Scan.problems`."""
+        notes, transcripts = scan_roots(self._roots()), self._sessions.scan(imported=imported)
+        return Scan(
+            documents=notes.documents | transcripts.documents,
+            complete=notes.complete and transcripts.complete,
+            problems=notes.problems + transcripts.problems,
+            unlisted=notes.unlisted + transcripts.unlisted,
+        )
 
     def key_of(self, path: str | os.PathLike[str]) -> DocumentKey | None:
         """The document that an absolute path names; None when, by name, it is none. It need not exist (any more)."""
@@ -92,6 +111,9 @@ class AgentFiles:
         if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
             return None
         text = os.path.normpath(text)
+        return self._note_at(text) or self._sessions.key_of(text)
+
+    def _note_at(self, text: str) -> DocumentKey | None:
         best: Root | None = None
         best_parts: tuple[str, ...] = ()
         for root in self._roots():
@@ -105,7 +127,9 @@ class AgentFiles:
         return DocumentKey(MEMORY_SOURCE, LONG_TERM_NAMES[0]) if self._is_second_name(key) else key
 
     def path_of(self, key: DocumentKey) -> Path:
-        """Absolute path of a document."""
+        """Absolute path of a document's file, or of where it would be."""
+        if key.source == SESSIONS_SOURCE:
+            return self._sessions.path_of(key)
         located = self._located(key)
         if located is None:
             return Path(self._workspace, key.path)
@@ -118,6 +142,8 @@ class AgentFiles:
         Raises:
             DocumentUnreadable, Transient: the system does not say.
         """
+        if key.source == SESSIONS_SOURCE:
+            return self._sessions.stat(key)
         located = self._located(key)
         if located is None or self._is_second_name(key):
             return None
@@ -130,16 +156,49 @@ class AgentFiles:
 
         One that is gone (a disk that is not mounted, a folder that is being moved) says nothing of its documents.
         """
+        if key.source == SESSIONS_SOURCE:
+            return self._sessions.root_is_there(key)
         located = self._located(key)
         return located is None or os.path.isdir(located[0].folder)  # noqa: PTH112 - Path may raise
 
+    def forgets(self, key: DocumentKey) -> bool:
+        """Whether a document that is absent is to be forgotten.
+
+        A note is when its configured folder is there. A transcript keeps its memory unless the settings say so
+        (`sync.sessions.forget_deleted`), or an archive of it lies beside and holds the same; one that was
+        imported always keeps it.
+        """
+        return self._sessions.forgets(key) if key.source == SESSIONS_SOURCE else self.root_is_there(key)
+
+    def forgotten_transcripts(self, absent: Iterable[DocumentKey], scan: Scan) -> list[DocumentKey]:
+        """Those of many transcripts absent from a scan that are to be forgotten, as `forgets` says it of one."""
+        return self._sessions.forgotten(absent, scan)
+
+    def earlier_names(self, key: DocumentKey) -> list[DocumentKey]:
+        """Under which keys this very file may be in the index: an archive under its session's, a transcript of a
+        configured folder as an import. The likeliest comes first."""
+        return self._sessions.earlier_names(key) if key.source == SESSIONS_SOURCE else []
+
+    def opened_transcript(self, key: DocumentKey, *, settled: bool = True) -> AbstractContextManager[OpenTranscript]:
+        """Open a transcript for reading. May wait some milliseconds for a file that was written just now.
+
+        Without `settled` it does not wait, and the stat is not to be remembered: a later write may leave it the same.
+
+        Raises:
+            DocumentGone, DocumentRefused, DocumentUnreadable: see there; also what reading raises inside.
+            Transient: it is being replaced, or the system is out of descriptors.
+        """
+        return self._sessions.opened(key, settled=settled)
+
     def read(self, key: DocumentKey) -> SourceText:
-        """Read a document as it is now. May wait some milliseconds for a file that was written just now.
+        """Read a note as it is now. May wait some milliseconds for a file that was written just now.
 
         Raises:
             DocumentGone, DocumentRefused, DocumentUnreadable: see there.
             Transient: it keeps changing, or the system is out of descriptors.
         """
+        if self._sessions.holds(key):
+            raise DocumentRefused(f"{key.path} is a transcript, which is read line by line and never as a whole")
         located = self._located(key)
         if located is None or self._is_second_name(key):
             raise DocumentGone(f"{key.path} is no document of this agent (any more)")
@@ -153,7 +212,8 @@ class AgentFiles:
         raise Transient(f"{key.path} changes while it is read; it is read again later", retry_after=1.0)
 
     def resolve(self, path_text: str) -> DocumentKey:
-        """The document that a path from outside names: relative to the workspace, or absolute.
+        """The document that a path from outside names: relative to the workspace, absolute, or as search results
+        name transcripts ("sessions/...").
 
         Only the name is looked at; whether the file exists and may be read, `read` finds out.
 
@@ -162,6 +222,8 @@ class AgentFiles:
         """
         fits = 0 < len(path_text) <= _MAX_PATH_CHARS and not path_text.endswith("/") and is_utf8(path_text)
         key = self.key_of(os.path.join(self._workspace, path_text)) if fits else None  # noqa: PTH118 - text, not yet a path
+        if key is None and fits and not path_text.startswith("/"):
+            key = self._sessions.key_named(path_text)
         if key is None:
             raise DocumentRefused(_NOT_A_DOCUMENT)
         return key
@@ -182,6 +244,9 @@ class AgentFiles:
                 for name in sorted(root.names):
                     file = join(root.folder, name)
                     roots.setdefault(file if os.path.lexists(file) else _existing(root.folder), False)
+        for folder, recursive in self._sessions.watch_roots():
+            path = folder if recursive else _existing(folder)
+            roots[path] = roots.get(path, False) or recursive
         return [WatchRoot(Path(path), recursive) for path, recursive in roots.items()]
 
     def owns_directory(self, path: str | os.PathLike[str]) -> bool:
@@ -193,7 +258,7 @@ class AgentFiles:
                 configured = not parts and not root.below
                 if configured or not os.path.islink(text):  # noqa: PTH114 - Path may raise
                     return True
-        return False
+        return self._sessions.owns_directory(text)
 
     def _roots(self) -> list[Root]:
         return roots_of(self._workspace, self._extra_paths)
@@ -222,11 +287,14 @@ class AgentFiles:
         return os.path.samestat(first, second)
 
 
-def priority(key: DocumentKey, *, today: date) -> tuple[int, int, str]:
-    """Sort key: MEMORY.md, today, yesterday, then dated notes newest first, then the rest by path.
+def priority(key: DocumentKey, *, today: date, stat: FileStat | None = None) -> tuple[int, int, str]:
+    """Sort key: MEMORY.md, today, yesterday, then dated notes newest first, then the rest by path; then transcripts.
 
-    A note's date is the first YYYY-MM-DD in its file name.
+    A note's date is the first YYYY-MM-DD in its file name. Of transcripts the one written last comes first, as
+    `stat` says; those without one (gone, or not looked at) come last.
     """
+    if key.source == SESSIONS_SOURCE:
+        return 5, -stat.mtime_ns if stat is not None else 0, key.path
     if key.path in LONG_TERM_NAMES:
         return 0, 0, key.path
     match = _DATE.search(key.path, key.path.rfind("/") + 1)
@@ -242,11 +310,7 @@ def priority(key: DocumentKey, *, today: date) -> tuple[int, int, str]:
 
 def _read_steadily(descriptor: int, name: str) -> tuple[bytes, FileStat | None]:
     """Bytes of an open file and its stat; no stat when it changed meanwhile."""
-    before = os.fstat(descriptor)
-    age = time.time() - before.st_mtime_ns / 1e9
-    if 0 <= age < _TICK_SECONDS:
-        time.sleep(_TICK_SECONDS - age)
-        before = os.fstat(descriptor)
+    before = settled_stat(descriptor)
     if before.st_size > MAX_DOCUMENT_BYTES:
         raise DocumentRefused(
             f"{name} has {before.st_size / 1e6:.0f} MB, more than the {MAX_DOCUMENT_BYTES / 1e6:.0f} MB of a note"

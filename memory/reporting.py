@@ -176,7 +176,7 @@ def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader 
     reader = SharedReader(generations)
     try:
         sources = StatusSources(
-            files=AgentFiles(agent),
+            files=AgentFiles.of(settings, agent),
             generations=generations,
             lease=reader.lease,
             pending=pending,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -26,6 +27,10 @@ _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
 # O_NONBLOCK: opening a pipe that nobody writes to must not wait.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+#: File systems stamp writes by the kernel's tick (at most 10 ms). A file written more recently could change once
+#: more and keep its size and time, and the index would never notice; so it is read once it is older.
+_TICK_SECONDS = 0.02
 
 _ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EAGAIN))
@@ -90,6 +95,19 @@ def stat_below(folder: str, parts: Sequence[str], *, name: str) -> os.stat_resul
     except (DocumentGone, DocumentRefused):
         return None
     return result if stat.S_ISREG(result.st_mode) else None
+
+
+def settled_stat(descriptor: int) -> os.stat_result:
+    """What `stat` says of an open file, so that a later write cannot leave it the same.
+
+    May wait some milliseconds for a file that was written just now.
+    """
+    result = os.fstat(descriptor)
+    age = time.time() - result.st_mtime_ns / 1e9
+    if 0 <= age < _TICK_SECONDS:
+        time.sleep(_TICK_SECONDS - age)
+        result = os.fstat(descriptor)
+    return result
 
 
 def _open_parent(folder: str, parts: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""List an agent's documents by name and stat. No file is opened, no link is followed."""
+"""List an agent's notes by name and stat. No file is opened, no link is followed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _scan_names(found: _Found, root: Root) -> None:
                 found.problems.append(_absent(root))
             continue
         except OSError as error:
-            found.unlistable(root.folder, _unlisted(root.folder, error))
+            found.unlistable(root.folder, unlisted_problem(root.folder, error))
             continue
         if stat.S_ISREG(result.st_mode):
             found.documents[DocumentKey(MEMORY_SOURCE, join(root.prefix, name))] = file_stat(result)
@@ -134,7 +134,7 @@ def _scan_folder(found: _Found, root: Root) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            found.unlistable(folder, _unlisted(folder, error))
+            found.unlistable(folder, unlisted_problem(folder, error))
 
 
 def _drop_second_name(documents: dict[DocumentKey, FileStat]) -> None:
@@ -144,7 +144,8 @@ def _drop_second_name(documents: dict[DocumentKey, FileStat]) -> None:
         del documents[second]
 
 
-def _unlisted(folder: str, error: OSError) -> str:
+def unlisted_problem(folder: str, error: OSError) -> str:
+    """What to say of a folder that the system does not let us list."""
     return f"{printable(folder)} cannot be listed: {error.strerror or error}; check its permissions"
 
 

@@ -56,7 +56,7 @@ class Producers:
     ) -> None:
         self._home = settings.home
         self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
-        self._files = {agent.id: AgentFiles(agent) for agent in self._agents.values()}
+        self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
         self._queue = queue
         self._troubles = troubles
         self._indexed = indexed

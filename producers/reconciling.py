@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 
-from memory.agent_files import AgentFiles, priority
+from memory.agent_files import AgentFiles, Scan, priority
+from memory.scanning import MEMORY_SOURCE
+from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.handing_over import mark_in_calls
@@ -29,8 +31,9 @@ class ReconcileReport:
     """What a comparison found.
 
     `on_disk` and `in_index` count documents (`in_index` is 0 when there is no index to compare with), `new`,
-    `changed` and `vanished` those that were marked, `spared` those that are absent where the disk could not be
-    listed and were therefore left alone. `problems` holds one sentence each. Times in seconds.
+    `changed` and `vanished` those that were marked, `spared` those that are absent and were left alone: where the
+    disk could not be listed, and transcripts that keep their memory. `problems` holds one sentence
+    each. Times in seconds.
     """
 
     agent: str
@@ -73,22 +76,29 @@ def reconcile(
         StoreUnreadable, StoreBusy: the index could not be looked at.
     """
     began, cpu_began = time.monotonic(), time.thread_time()
+    complete = building()
     scan = files.scan()
     remembered, vectors_pending = _remembered(indexed)
+    if complete or remembered is None:
+        # Imports are not looked at again, unless an index comes into being that does not have them.
+        scan = files.scan(imported=True)
+    remembered = remembered or {}
     new = [key for key in scan.documents if key not in remembered]
     changed = [key for key, stat in scan.documents.items() if key in remembered and remembered[key] != stat]
     absent = [key for key in remembered if key not in scan.documents]
-    vanished = [key for key in absent if not is_unlisted(files.path_of(key), scan)]
+    vanished = [
+        *(key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)),
+        *files.forgotten_transcripts((key for key in absent if key.source == SESSIONS_SOURCE), scan),
+    ]
 
     day = today or date.today()  # the day of the notes' names, which are local
-    marks = sorted([*new, *changed, *vanished], key=lambda key: priority(key, today=day))
+    marks = sorted([*new, *changed, *vanished], key=lambda key: priority(key, today=day, stat=scan.documents.get(key)))
     lane = (Lane.BACKFILL if len(marks) > LIVE_DOCUMENTS else Lane.LIVE) if marks else None
     if lane is not None:
         mark_in_calls(queue, agent.id, marks, lane=lane)
     # The marked documents' jobs ask for what they leave pending themselves, not for what waited before.
     if vectors_pending:
         queue.request_vectors(agent.id)
-    complete = building()
     if complete:
         queue.request_completion(agent.id)
     return ReconcileReport(
@@ -108,20 +118,23 @@ def reconcile(
     )
 
 
-def _remembered(indexed: Callable[[], StoreReader | None]) -> tuple[dict[DocumentKey, FileStat], bool]:
-    """What the index knows of the files, and whether chunks wait for their vectors.
+def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
+    """Whether a note may be there all the same, where the scan could not look."""
+    return not scan.complete and is_unlisted(files.path_of(key), scan)
+
+
+def _remembered(indexed: Callable[[], StoreReader | None]) -> tuple[dict[DocumentKey, FileStat] | None, bool]:
+    """What the index knows of the files, None when there is none, and whether chunks wait for their vectors.
 
     A damaged index knows nothing: the worker that gets the marks sets it aside and builds a new one.
     """
     try:
         reader = indexed()
         if reader is None:
-            return {}, False
+            return None, False
         try:
-            # Transcripts are not in the scan and their absence there means nothing.
-            remembered = {file.key: file.stat for file in reader.files() if file.key.source == "memory"}
-            return remembered, reader.counts().vectors_pending > 0
+            return {file.key: file.stat for file in reader.files()}, reader.counts().vectors_pending > 0
         finally:
             reader.close()
     except StoreCorrupt:
-        return {}, False
+        return None, False

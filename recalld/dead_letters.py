@@ -104,7 +104,8 @@ def _tell(settings: Settings, agent: AgentSettings, failed: Sequence[Failed], br
 
 
 def _named(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> Failed:
-    keys = {agent.id: AgentFiles(agent).key_of(os.path.abspath(path)) for agent in agents}  # noqa: PTH100 - no link is followed
+    absolute = os.path.abspath(path)  # noqa: PTH100 - no link is followed
+    keys = {agent.id: AgentFiles.of(settings, agent).key_of(absolute) for agent in agents}
     matches = [one for one in failed if path == one.key.path or one.key == keys[one.agent.id]]
     if not matches:
         matches = [one for agent in agents for one in _dropped(settings, agent, path, keys[agent.id])]
@@ -118,7 +119,7 @@ def _named(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence
 
 def _dropped(settings: Settings, agent: AgentSettings, path: str, key: DocumentKey | None) -> list[Failed]:
     """A document without a letter that holds refused chunks all the same."""
-    named = [DocumentKey("memory", path), key]
+    named = [DocumentKey("memory", path), DocumentKey("sessions", path), key]
     with _readers(settings, agent) as readers:
         for candidate in named:
             if candidate is not None and any(reader.refused_chunks(candidate) for reader in readers):

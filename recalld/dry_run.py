@@ -80,7 +80,7 @@ def _estimate(
     *,
     fresh: bool,
 ) -> Estimate:
-    files = AgentFiles(agent)
+    files = AgentFiles.of(settings, agent)
     scan = files.scan()
     today = date.today()  # the day of the notes' names, which are local
     documents = sorted(scan.documents, key=lambda key: priority(key, today=today))

@@ -103,7 +103,7 @@ def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSid
             writer.close()
         reconcile(
             agent,
-            AgentFiles(agent),
+            AgentFiles.of(settings, agent),
             partial(indexed_by(settings), agent),
             broker.queue,
             building=partial(building_in(settings), agent),

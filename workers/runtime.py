@@ -117,7 +117,8 @@ class Runtime:
 
     def _make(self, agent: AgentSettings) -> Indexer:
         generations = GenerationWriter(self.settings.indexes_path / agent.id, StoreOptions.of(self.settings.store))
-        return Indexer(agent, files=AgentFiles(agent), generations=generations, supply=self._supply(agent))
+        files = AgentFiles.of(self.settings, agent)
+        return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))
 
     def _supply(self, agent: AgentSettings) -> EmbeddingSupply:
         choice = provider_of(self.settings, agent)

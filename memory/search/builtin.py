@@ -66,7 +66,7 @@ class BuiltinManager(SearchManager):
         self._pending = pending
         self._inbox = inbox
         self._chosen = (takeover_token(settings, agent), self._resources.embedder(agent))
-        self._files = AgentFiles(agent)
+        self._files = AgentFiles.of(settings, agent)
         self._generations = Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
         self._reader = SharedReader(self._generations)
         self._counted: tuple[StoreReader, object, IndexCounts] | None = None

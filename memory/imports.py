@@ -1,0 +1,112 @@
+"""Folders of old transcripts that a person had read in, kept in `<home>/imports/<agent>.json`.
+
+They are read when they are asked for, and later whenever one of their documents must be looked at again; they
+are neither scanned nor watched. The file is one object:
+`{"folders": [{"folder": absolute path, "format": name or null, "files": [paths below the folder] or null}]}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedFolder:
+    """One import. `format` is the name of the transcripts' format, None when it is found out; `files` are paths
+    relative to `folder` (absolute), None for all transcripts below it."""
+
+    folder: str
+    format: str | None = None
+    files: tuple[str, ...] | None = None
+
+
+def imports_path(home: Path, agent: str) -> Path:
+    """Where an agent's imports are kept."""
+    return home / "imports" / f"{agent}.json"
+
+
+def imported_folders(path: Path) -> list[ImportedFolder]:
+    """What was imported, in that order; empty when nothing was.
+
+    Raises:
+        UserError: the file is there and cannot be read or understood.
+    """
+    try:
+        return [_imported(entry) for entry in json.loads(path.read_bytes())["folders"]]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); mend its permissions") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged; delete it and import the transcripts again") from None
+
+
+def remember_import(path: Path, imported: ImportedFolder) -> None:
+    """Keep an import beside those that are kept already. Several of one folder and format become one.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(path):
+            try:
+                before = imported_folders(path)
+            except UserError:
+                before = []  # damaged: what is given now is what counts
+            after = _with(before, imported)
+            if after != before:
+                _write(path, after)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}); free space there or mend its permissions"
+        ) from None
+
+
+def _with(before: list[ImportedFolder], imported: ImportedFolder) -> list[ImportedFolder]:
+    """The same folder's imports together, and last, since the last one says how its files are read."""
+    same = [one for one in before if (one.folder, one.format) == (imported.folder, imported.format)]
+    others = [one for one in before if one not in same]
+    together = imported
+    for one in same:
+        if one.files is None or together.files is None:
+            together = replace(together, files=None)
+        else:
+            together = replace(together, files=tuple(dict.fromkeys((*one.files, *together.files))))
+    return [*others, together]
+
+
+def _imported(entry: dict[str, Any]) -> ImportedFolder:
+    folder, name, files = entry["folder"], entry.get("format"), entry.get("files")
+    if not isinstance(folder, str) or not folder.startswith("/") or "\0" in folder:
+        raise ValueError(folder)
+    if files is not None and not (isinstance(files, list) and all(isinstance(file, str) for file in files)):
+        raise ValueError(files)
+    return ImportedFolder(folder, None if name is None else str(name), None if files is None else tuple(files))
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Two imports at a time must not lose one of them."""
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _write(path: Path, folders: list[ImportedFolder]) -> None:
+    body = [{"folder": one.folder, "format": one.format, "files": one.files} for one in folders]
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with new.open("w", encoding="utf-8") as out:
+        out.write(json.dumps({"folders": body}, indent=1) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+    new.replace(path)

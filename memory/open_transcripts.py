@@ -1,0 +1,59 @@
+"""A transcript that is open for reading: what it was when it was opened, and its lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memory.scanning import file_stat
+from schemas.documents import FileStat
+from schemas.errors import Permanent, Transient
+
+if TYPE_CHECKING:
+    from memory.transcripts.line_reading import RawLine
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTranscript:
+    """Bytes beyond `stat.size` do not count: they came later.
+
+    `compressed`: a Zstandard stream. `format` names how its folder is to be read, None when that is to be found
+    out. `name` is what messages call it.
+    """
+
+    stat: FileStat
+    compressed: bool
+    format: str | None
+    name: str
+    descriptor: int
+
+    def lines(self, offset: int = 0) -> Iterator[RawLine]:
+        """The lines from byte `offset` on; of a compressed transcript, of its decompressed bytes.
+
+        Raises:
+            Transient: it was cut or written anew meanwhile.
+            Permanent: a compressed one is damaged.
+            OSError: it cannot be read; where it was opened, that becomes a `DocumentUnreadable`.
+        """
+        # A search never reads a transcript, and need not load what decompresses one.
+        from memory.transcripts.line_reading import read_lines
+
+        end = None if self.compressed else self.stat.size
+        try:
+            yield from read_lines(self.descriptor, offset=offset, end=end, compressed=self.compressed)
+        except Permanent:
+            self._check()
+            raise
+        self._check()
+
+    def block(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of the file as it is stored."""
+        return os.pread(self.descriptor, size, offset)
+
+    def _check(self) -> None:
+        """Growth is fine, and in a compressed transcript nothing is."""
+        now = file_stat(os.fstat(self.descriptor))
+        if now.size < self.stat.size or (self.compressed and now != self.stat):
+            raise Transient(f"{self.name} was written anew while it was read; it is read again later", retry_after=1.0)

@@ -1,0 +1,263 @@
+"""An agent's transcripts on disk: which there are, where they lie, and what `stat` says of them.
+
+Nothing is cached but the list of imports, and that is read again when its file changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from memory.document_roots import join
+from memory.imports import imported_folders
+from memory.open_transcripts import OpenTranscript
+from memory.safe_open import DocumentGone, DocumentRefused, opened_below, settled_stat, stat_below
+from memory.scanning import Scan, file_stat
+from memory.session_roots import (
+    COMPRESSED,
+    SESSIONS_SOURCE,
+    SessionRoot,
+    archived_path,
+    document_name,
+    imported_roots_of,
+    is_transcript_name,
+    session_roots_of,
+)
+from memory.session_scanning import scan_sessions
+from schemas.documents import DocumentKey, FileStat
+from schemas.errors import Transient, UserError
+from schemas.settings import AgentSettings
+
+
+class SessionFiles:
+    """The transcripts of one agent: below `sessions` of its settings, and below what was imported. Thread-safe.
+
+    An agent whose sources leave out transcripts has none.
+    """
+
+    def __init__(self, agent: AgentSettings, *, imports: Path | None) -> None:
+        self._workspace = os.path.normpath(agent.workspace)
+        wanted = SESSIONS_SOURCE in agent.sources
+        self._folders = agent.sessions if wanted else ()
+        self._imports = imports if wanted else None
+        self._forget_deleted = agent.sync.sessions.forget_deleted
+        self._known_imports: tuple[tuple[int, int, int], list[SessionRoot]] | None = None
+
+    def scan(self, *, imported: bool) -> Scan:
+        """All transcripts below configured folders and, if asked for, below imported ones."""
+        scan = scan_sessions(self._configured())
+        try:
+            below = self._imported()
+        except UserError as error:
+            return replace(scan, problems=(*scan.problems, str(error)))
+        if not imported:
+            return scan
+        # Those that are gone keep their memory, so that folders which are not there are nobody's problem.
+        more = scan_sessions([root for root in below if os.path.isdir(root.folder)])  # noqa: PTH112 - Path may raise
+        documents = {key: stat for key, stat in more.documents.items() if self.holds(key)}
+        return Scan(
+            documents=documents | scan.documents,
+            complete=scan.complete and more.complete,
+            problems=scan.problems + more.problems,
+            unlisted=scan.unlisted + more.unlisted,
+        )
+
+    def key_of(self, path: str) -> DocumentKey | None:
+        """The transcript that an absolute, normalised path names; None when, by name, it is none."""
+        for roots in (self._configured, self._imported_or_none):
+            nearest: tuple[SessionRoot, tuple[str, ...]] | None = None
+            for root in roots():
+                parts = root.rest(path)
+                if not parts or (nearest is not None and len(parts) >= len(nearest[1])):
+                    continue
+                named = (*parts[:-1], document_name(parts[-1]))
+                if root.holds(named):
+                    nearest = root, named
+            if nearest is not None:
+                return DocumentKey(SESSIONS_SOURCE, join(nearest[0].prefix, *nearest[1]))
+        return None
+
+    def key_named(self, path: str) -> DocumentKey | None:
+        """The transcript whose key has this path; None when, by name, it is none."""
+        key = DocumentKey(SESSIONS_SOURCE, document_name(path))
+        return key if self.holds(key) else None
+
+    def holds(self, key: DocumentKey) -> bool:
+        """Whether the key is, by name, a transcript's of this agent."""
+        return bool(self._located(key))
+
+    def path_of(self, key: DocumentKey) -> Path:
+        """Absolute path of the file, or of where it would be."""
+        places = self._located(key)
+        for root, parts in places:
+            for name in _file_names(parts[-1]):
+                path = join(root.folder, *parts[:-1], name)
+                if os.path.lexists(path):
+                    return Path(path)
+        if not places:
+            return Path(self._workspace, key.path)
+        root, parts = places[0]
+        return Path(root.folder, *parts)
+
+    def stat(self, key: DocumentKey) -> FileStat | None:
+        """See `AgentFiles.stat`. Of a compressed transcript, of the compressed file."""
+        for root, parts in self._located(key):
+            for name in _file_names(parts[-1]):
+                result = stat_below(root.folder, (*parts[:-1], name), name=key.path)
+                if result is not None:
+                    return file_stat(result)
+        return None
+
+    def root_is_there(self, key: DocumentKey) -> bool:
+        """Whether every folder that may hold the document exists."""
+        return all(os.path.isdir(root.folder) for root, _ in self._located(key))  # noqa: PTH112 - Path may raise
+
+    def forgets(self, key: DocumentKey) -> bool:
+        """See `AgentFiles.forgets`."""
+        places = self._located(key)
+        if not places or any(root.imported for root, _ in places) or not self.root_is_there(key):
+            return False
+        return self._forget_deleted or any(_has_archive(root, parts) for root, parts in places)
+
+    def forgotten(self, absent: Iterable[DocumentKey], scan: Scan) -> list[DocumentKey]:
+        """See `AgentFiles.forgotten_transcripts`. Looks at nothing but the scan."""
+        followed = [root for root in self._configured() if not root.covered]
+        hidden = tuple(folder.rstrip(os.sep) + os.sep for folder in scan.unlisted)
+        archived = {archived_path(key.path) for key in scan.documents if key.source == SESSIONS_SOURCE}
+        found = []
+        for key in absent:
+            if self._forget_deleted or key.path in archived:
+                places = _places(key.path, followed)
+                if places and not any(join(root.folder, *parts).startswith(hidden) for root, parts in places):
+                    found.append(key)
+        return found
+
+    def earlier_names(self, key: DocumentKey) -> list[DocumentKey]:
+        """See `AgentFiles.earlier_names`."""
+        names = [key.path]
+        for root, parts in self._located(key)[:1]:
+            if root.imported is None:
+                names.append(join(root.real, *parts))  # imported before its folder was configured
+        sessions = [session for name in names if (session := archived_path(name)) is not None]
+        return [DocumentKey(SESSIONS_SOURCE, name) for name in (*sessions, *names[1:])]
+
+    @contextlib.contextmanager
+    def opened(self, key: DocumentKey, *, settled: bool) -> Iterator[OpenTranscript]:
+        """See `AgentFiles.opened_transcript`."""
+        with ExitStack() as stack:
+            root, descriptor, compressed = self._enter(stack, key)
+            stat = file_stat(settled_stat(descriptor) if settled else os.fstat(descriptor))
+            named = root.imported.format if root.imported is not None else None
+            yield OpenTranscript(stat, compressed, named, key.path, descriptor)
+
+    def watch_roots(self) -> list[tuple[str, bool]]:
+        """Folders to watch, and whether with all below: the configured ones, or what is above one that is to come."""
+        roots = []
+        for root in self._configured():
+            if not root.covered:
+                there = os.path.isdir(root.folder)  # noqa: PTH112 - Path may raise
+                roots.append((root.folder, there))
+        return roots
+
+    def owns_directory(self, path: str) -> bool:
+        """Whether a folder is to be watched: a configured one or, not hidden and not a link, inside one."""
+        for root in self._configured():
+            parts = root.rest(path)
+            if parts is not None and root.descends(parts) and (not parts or not os.path.islink(path)):  # noqa: PTH114 - Path may raise
+                return True
+        return False
+
+    def _configured(self) -> list[SessionRoot]:
+        return session_roots_of(self._workspace, self._folders)
+
+    def _imported(self) -> list[SessionRoot]:
+        """The imported folders.
+
+        Raises:
+            UserError: the list of them is damaged.
+        """
+        if self._imports is None:
+            return []
+        try:
+            result = self._imports.stat()
+        except OSError:
+            return []
+        version = (result.st_mtime_ns, result.st_size, result.st_ino)
+        known = self._known_imports
+        if known is None or known[0] != version:
+            known = self._known_imports = version, imported_roots_of(imported_folders(self._imports))
+        return known[1]
+
+    def _imported_or_none(self) -> list[SessionRoot]:
+        try:
+            return self._imported()
+        except UserError:
+            return []  # the scan says it
+
+    def _located(self, key: DocumentKey) -> list[tuple[SessionRoot, tuple[str, ...]]]:
+        """The roots that may hold a document, the one that wins first, and its components below each."""
+        if key.source != SESSIONS_SOURCE or "\0" in key.path or key.path.endswith(COMPRESSED):
+            return []
+        if key.path.startswith("/"):
+            # Below a configured folder it has another name.
+            if self.key_of(key.path) != key:
+                return []
+            roots = self._imported_or_none()
+        else:
+            roots = [root for root in self._configured() if not root.covered]
+        found = _places(key.path, roots)
+        # What several imports reach is one file; two configured folders may have files of the same name.
+        return found[:1] if key.path.startswith("/") else found
+
+    def _enter(self, stack: ExitStack, key: DocumentKey) -> tuple[SessionRoot, int, bool]:
+        """Open the first file that is there."""
+        refused: DocumentRefused | None = None
+        for root, parts in self._located(key):
+            for name in _file_names(parts[-1]):
+                try:
+                    opened = opened_below(root.folder, (*parts[:-1], name), name=key.path)
+                    return root, stack.enter_context(opened), name.endswith(COMPRESSED)
+                except DocumentGone:
+                    continue
+                except DocumentRefused as error:
+                    refused = refused or error
+        if refused is not None:
+            raise refused
+        if self.stat(key) is not None:
+            raise Transient(f"{key.path} is being replaced; it is read again later", retry_after=1.0)
+        raise DocumentGone(f"{key.path} is not there")
+
+
+def _places(path: str, roots: Iterable[SessionRoot]) -> list[tuple[SessionRoot, tuple[str, ...]]]:
+    """The roots that may, by name, hold the document of this path, and its components below each."""
+    found = []
+    for root in roots:
+        start = root.prefix if root.prefix.endswith("/") else root.prefix + "/"
+        if path.startswith(start) and root.holds(parts := tuple(path[len(start) :].split("/"))):
+            found.append((root, parts))
+    return found
+
+
+def _file_names(name: str) -> tuple[str, str]:
+    """The names that a document's file may have; the first one that is there counts."""
+    return name, name + COMPRESSED
+
+
+def _has_archive(root: SessionRoot, parts: tuple[str, ...]) -> bool:
+    """Whether the session was archived under another name in its folder."""
+    start = parts[-1] + "."
+    try:
+        with os.scandir(join(root.folder, *parts[:-1])) as entries:
+            return any(
+                entry.name.startswith(start)
+                and is_transcript_name(entry.name)
+                and archived_path(document_name(entry.name)) == parts[-1]
+                and entry.is_file(follow_symlinks=False)
+                for entry in entries
+            )
+    except OSError:
+        return False
