@@ -28,6 +28,7 @@ COMMANDS = {
     "rebuild": "Build the index anew beside the answering one, then change over.",
     "dead": "List, show, retry or drop documents that failed.",
     "emit": "Tell the daemon that something happened.",
+    "hook": "Take a hook of Claude Code, Codex or OpenClaw; install hooks.",
     "config": "Show the settings and where each of them came from.",
 }
 

@@ -17,6 +17,7 @@ from recalld.remembered import remember_workspace, remembered_workspaces
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
+    from recalld.program_folders import ProgramFolders
     from recalld.settings_sources import AgentSource, Source
     from schemas.settings import AgentSettings, Settings
 
@@ -27,6 +28,7 @@ __all__ = [
     "find_config",
     "find_home",
     "load",
+    "program_folders",
     "remember_for_search",
     "remember_workspace",
     "select_agent",
@@ -58,6 +60,13 @@ def find_home(home: str | None = None, *, environment: Mapping[str, str] | None 
 def environment_for_child(extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with some variables set, for a process that it starts."""
     return {**os.environ, **extra}
+
+
+def program_folders(*, environment: Mapping[str, str] | None = None) -> ProgramFolders:
+    """Where Claude Code, Codex and OpenClaw keep their files, as their own variables say."""
+    from recalld.program_folders import ProgramFolders
+
+    return ProgramFolders.named_by(os.environ if environment is None else environment)
 
 
 def find_config(config: str | None = None, *, home: Path, environment: Mapping[str, str] | None = None) -> Path | None:

@@ -1,0 +1,154 @@
+"""What agents' programs say in their hooks, as hints for the producers. Pure: nothing is looked up on the disk.
+
+Claude Code and Codex send `{hook_event_name, session_id, transcript_path, cwd, ...}` (code.claude.com/docs/en/hooks,
+developers.openai.com/codex/hooks); Codex's older `notify` sends `{type: "agent-turn-complete", thread-id, ...}`.
+OpenClaw's internal hooks have `{type, action, sessionKey, context}` (docs.openclaw.ai/automation/hooks). Whatever else
+a payload holds (prompts, tool output, summaries) is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Bytes of a payload at most. Hooks after a tool call carry the tool's output.
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+
+#: OpenClaw's events that say something about a session.
+OPENCLAW_EVENTS = (
+    "command:new",
+    "command:reset",
+    "command:stop",
+    "session:compact:before",
+    "session:compact:after",
+    "session:auto-reset",
+    "gateway:startup",
+)
+
+_MAX_PATH_CHARS = 4096
+
+#: A session's id becomes a file name.
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+#: `agent:<id>:...` is how OpenClaw names its sessions.
+_SESSION_KEY = re.compile(r"agent:([^:]+):")
+
+
+class HookUnreadable(ValueError):
+    """The payload is no hook of that program; the message is a sentence without anything of its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """What a hook means to a memory.
+
+    `kind`: as of `schemas.ports.Event`. `paths`: absolute paths of transcripts, as the program names them. `session`:
+    the id of the session where no path was given. `agent`: the program's own name of its agent.
+    """
+
+    kind: str
+    paths: tuple[str, ...] = ()
+    session: str | None = None
+    agent: str | None = None
+
+
+def read_hook(program: str, payload: bytes | str) -> Hook | None:
+    """What a payload means; None when it means nothing to a memory.
+
+    Raises:
+        HookUnreadable: it is not JSON, or not what this program sends.
+        KeyError: there is no such program.
+    """
+    read = PROGRAMS[program]
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise HookUnreadable(f"the hook's JSON is larger than {MAX_PAYLOAD_BYTES // 1024 // 1024} MB")
+    try:
+        found = json.loads(payload)
+    except RecursionError:
+        raise HookUnreadable("the hook's JSON is nested too deeply") from None
+    except ValueError:
+        raise HookUnreadable("the hook is not JSON") from None
+    if not isinstance(found, dict):
+        raise HookUnreadable("the hook is not a JSON object")
+    return read(found)
+
+
+def _claude_code(payload: Mapping[str, Any]) -> Hook | None:
+    name = payload.get("hook_event_name")
+    if not isinstance(name, str) or not name:
+        raise HookUnreadable("the hook does not say which it is: hook_event_name is missing")
+    # A subagent that ends names its own transcript beside that of the session.
+    paths = _paths(payload.get("transcript_path"), payload.get("agent_transcript_path"))
+    if name in ("PreCompact", "PostCompact") or (name == "SessionStart" and payload.get("source") == "compact"):
+        return _about("compaction", paths)
+    if name == "SessionStart":
+        return Hook("session-start")
+    if name == "SessionEnd":
+        return _about("changed", paths)
+    return Hook("grew", paths) if paths else None
+
+
+def _codex(payload: Mapping[str, Any]) -> Hook | None:
+    if "hook_event_name" not in payload and payload.get("type") == "agent-turn-complete":
+        return Hook("reconcile")  # `notify` does not say where the session is kept
+    return _claude_code(payload)
+
+
+def _openclaw(payload: Mapping[str, Any]) -> Hook | None:
+    kind, action = payload.get("type"), payload.get("action")
+    if not isinstance(kind, str) or not isinstance(action, str):
+        raise HookUnreadable("the hook does not say which it is: type and action are missing")
+    context = payload.get("context")
+    context = context if isinstance(context, dict) else {}
+    entries = [context, _table(context, "sessionEntry")]
+    if kind == "command":
+        entries.insert(0, _table(context, "previousSessionEntry"))  # the session that /new and /reset end
+    paths = _paths(*(entry.get("sessionFile") for entry in entries))
+    session = None if paths else _session_id(entry.get("sessionId") for entry in entries)
+    match = _SESSION_KEY.match(key) if isinstance(key := payload.get("sessionKey"), str) else None
+    agent = match[1] if match else None
+    name = f"{kind}:{action}"
+    if name in ("session:compact:before", "session:compact:after"):
+        return _about("compaction", paths, session, agent)
+    if name in ("command:new", "command:reset", "session:auto-reset"):
+        return _about("changed", paths, session, agent)
+    if name == "gateway:startup":
+        return Hook("reconcile", agent=agent)
+    return Hook("grew", paths, session, agent) if paths or session else None
+
+
+#: Program -> what its hooks mean. The names are those of `recalld hook` and of the HTTP interface.
+PROGRAMS: Mapping[str, Callable[[Mapping[str, Any]], Hook | None]] = {
+    "claude-code": _claude_code,
+    "codex": _codex,
+    "openclaw": _openclaw,
+}
+
+
+def _about(kind: str, paths: tuple[str, ...], session: str | None = None, agent: str | None = None) -> Hook:
+    """A hook about one session; where it does not say which, everything is compared."""
+    return Hook(kind, paths, session, agent) if paths or session else Hook("reconcile", agent=agent)
+
+
+def _table(context: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = context.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _paths(*named: object) -> tuple[str, ...]:
+    """The absolute ones, each once. What is no path is left out: hooks come with null, and with things to come."""
+    found: dict[str, None] = {}
+    for path in named:
+        if isinstance(path, str) and 0 < len(path) <= _MAX_PATH_CHARS and "\0" not in path:
+            absolute = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises where this leaves the text alone
+            if absolute.startswith("/"):
+                found[absolute] = None
+    return tuple(found)
+
+
+def _session_id(named: Iterable[object]) -> str | None:
+    return next((name for name in named if isinstance(name, str) and _SESSION_ID.fullmatch(name)), None)

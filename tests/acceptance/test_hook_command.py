@@ -1,0 +1,248 @@
+"""`recalld hook`: programs call it, and it must never be in their way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from schemas.ports import Event
+from schemas.settings import Settings
+from tests.daemon import REPOSITORY, clean_environment
+from workers.broker_server import BrokerServer
+from workers.inbox import BrokerInbox
+from workers.names import Keys
+
+
+@pytest.fixture
+def config(tmp_path: Path, workspace: Path) -> Path:
+    file = tmp_path / "recalld.toml"
+    sessions = tmp_path / "sessions"
+    file.write_text(
+        f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{sessions}"]\n', encoding="utf-8"
+    )
+    return file
+
+
+def run(
+    *arguments: str, home: Path, payload: str | None = None, environment: dict[str, str] | None = None, **more: object
+) -> subprocess.CompletedProcess[str]:
+    """Run `recalld hook ...`; without a payload, standard input stays open and silent."""
+    stdin: dict[str, object] = {"input": payload} if payload is not None else {"stdin": more.pop("stdin", None)}
+    return subprocess.run(
+        [sys.executable, "-m", "recalld", "hook", *arguments, "--home", str(home)],
+        cwd=REPOSITORY,
+        env=clean_environment({"HOME": str(home.parent), **(environment or {})}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **stdin,  # type: ignore[call-overload]
+    )
+
+
+def spooled(home: Path) -> list[dict[str, object]]:
+    return [json.loads(file.read_text()) for file in sorted((home / "spool").glob("*.json"))]
+
+
+def compaction(tmp_path: Path) -> str:
+    path = str(tmp_path / "sessions" / "a.jsonl")
+    return json.dumps({"hook_event_name": "PreCompact", "transcript_path": path, "trigger": "auto"})
+
+
+def test_without_a_daemon_the_event_is_spooled_and_nothing_is_printed(home: Path, config: Path, tmp_path: Path) -> None:
+    ended = run("claude-code", "--config", str(config), home=home, payload=compaction(tmp_path))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert spooled(home) == [{"kind": "compaction", "agent": "main", "paths": [str(tmp_path / "sessions" / "a.jsonl")]}]
+
+
+def test_codex_notify_comes_as_the_last_argument(home: Path, config: Path) -> None:
+    notified = '{"type": "agent-turn-complete", "thread-id": "a", "input-messages": ["--yes"]}'
+    ended = run("codex", "--config", str(config), notified, home=home, stdin=subprocess.DEVNULL)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert spooled(home) == [{"kind": "reconcile", "agent": "main", "paths": []}]
+
+
+def test_with_a_broker_the_event_is_in_its_inbox(
+    settings: Settings, broker_server: BrokerServer, client: redis.Redis, keys: Keys, config: Path, tmp_path: Path
+) -> None:
+    ended = run("claude-code", "--config", str(config), home=settings.home, payload=compaction(tmp_path))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    taken = BrokerInbox(client, keys).take(5)
+    assert taken == Event("compaction", "main", (str(tmp_path / "sessions" / "a.jsonl"),))
+    assert not (settings.home / "spool").exists()
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "redis://192.0.2.1:6379", "nonsense://"])
+def test_a_broker_that_is_not_there_costs_no_time_and_no_event(
+    home: Path, config: Path, tmp_path: Path, url: str
+) -> None:
+    began = time.monotonic()
+    ended = run(
+        "claude-code", "--config", str(config), home=home, payload=compaction(tmp_path), environment={"REDIS_URL": url}
+    )
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert len(spooled(home)) == 1
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "payload", "words"),
+    [
+        (["claude-code"], "this is not JSON", "not JSON"),
+        (["claude-code"], "", "nothing came"),
+        (["claude-code"], '{"hook_event_name": "Stop", "transcript_path": "/a"}', "recalld discover"),
+        (["claude-code", "--config", "/nowhere.toml"], '{"hook_event_name": "PreCompact"}', "/nowhere.toml"),
+        (["claude-code", "--config", ""], '{"hook_event_name": "PreCompact"}', "--config"),
+        (["claude-code", "--config", "{config}", "--agent", "x"], '{"hook_event_name": "PreCompact"}', "'x'"),
+        (["openclaw"], '{"type": "command"}', "action"),
+    ],
+)
+def test_whatever_is_wrong_is_one_sentence_and_exit_code_0(
+    home: Path, config: Path, arguments: list[str], payload: str, words: str
+) -> None:
+    ended = run(*[word.format(config=config) for word in arguments], home=home, payload=payload)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert words in ended.stderr
+    assert ended.stderr.startswith(f"recalld hook {arguments[0]}: ")
+    assert ended.stderr.count("\n") == 1
+    assert not (home / "spool").exists()
+
+
+def test_damaged_settings_do_not_fail_the_caller(home: Path, config: Path, tmp_path: Path) -> None:
+    config.write_text("provider = [", encoding="utf-8")
+    ended = run("claude-code", "--config", str(config), home=home, payload=compaction(tmp_path))
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "not valid TOML" in ended.stderr
+
+
+def test_a_home_that_cannot_be_written_does_not_fail_the_caller(config: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    ended = run("claude-code", "--config", str(config), home=blocked / "home", payload=compaction(tmp_path))
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    reading, writing = os.pipe()
+    yield reading
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_standard_input_on_which_nobody_writes_is_left_soon(home: Path, config: Path, silent: int) -> None:
+    began = time.monotonic()
+    ended = run("claude-code", "--config", str(config), home=home, stdin=silent)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "nothing came" in ended.stderr
+    assert time.monotonic() - began < 10
+
+
+# Installing
+
+
+def test_installing_shows_and_asks_first_and_then_changes_nothing_else(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    before = '{\n   "env": {"ANTHROPIC_API_KEY": "sk-secret"},   "model" : "opus"\n}'
+    file.write_text(before, encoding="utf-8")
+    shown = run("install", "claude-code", "--settings", str(file), home=home, payload="")
+    assert shown.returncode == 2
+    assert "--yes" in shown.stderr
+    assert '+   "hooks": {' in shown.stdout
+    assert "sk-secret" not in shown.stdout
+    assert file.read_text() == before
+
+    written = run("install", "claude-code", "--settings", str(file), "--yes", home=home, payload="")
+    assert written.returncode == 0, written.stderr
+    after = file.read_text()
+    assert after.endswith('   "env": {"ANTHROPIC_API_KEY": "sk-secret"},   "model" : "opus"\n}')
+    assert set(json.loads(after)["hooks"]) == {"SessionStart", "PreCompact", "PostCompact", "Stop", "SessionEnd"}
+    (copy,) = tmp_path.glob("settings.json.before-recalld-*")
+    assert copy.read_text() == before
+    assert copy.stat().st_mode == file.stat().st_mode
+
+    again = run("install", "claude-code", "--settings", str(file), "--yes", home=home, payload="")
+    assert "there already" in again.stdout
+    assert file.read_text() == after
+    removed = run("install", "claude-code", "--settings", str(file), "--yes", "--remove", home=home, payload="")
+    assert removed.returncode == 0
+    assert file.read_text() == before
+
+
+def test_the_installed_command_works_from_anywhere(home: Path, config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "claude"
+    installed = run(
+        "install",
+        "claude-code",
+        "--config",
+        str(config),
+        "--yes",
+        home=home,
+        payload="",
+        environment={"CLAUDE_CONFIG_DIR": str(folder)},
+    )
+    assert installed.returncode == 0, installed.stderr
+    hooks = json.loads((folder / "settings.json").read_text())["hooks"]
+    (handler,) = hooks["PreCompact"][0]["hooks"]
+    ended = subprocess.run(
+        handler["command"],
+        shell=True,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        input=compaction(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert [event["kind"] for event in spooled(home)] == ["compaction"]
+
+
+def test_a_damaged_or_foreign_file_is_refused_and_kept(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    for content, words in (
+        (b'{"secret": ', "not valid JSON"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b'{"hooks": 3}', "an object"),
+    ):
+        file.write_bytes(content)
+        refused = run("install", "claude-code", "--settings", str(file), "--yes", home=home, payload="")
+        assert refused.returncode == 1
+        assert words in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert "secret" not in refused.stderr
+        assert file.read_bytes() == content
+        assert list(tmp_path.glob("*before-recalld*")) == []
+
+
+def test_a_linked_settings_file_stays_a_link(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    real = tmp_path / "dotfiles" / "settings.json"
+    real.write_text("\ufeff{}\r\n", encoding="utf-8")
+    link = tmp_path / "settings.json"
+    link.symlink_to(real)
+    assert run("install", "claude-code", "--settings", str(link), "--yes", home=home, payload="").returncode == 0
+    assert link.is_symlink()
+    assert real.read_bytes().startswith("\ufeff{\r\n".encode())
+    assert "PreCompact" in json.loads(real.read_text("utf-8-sig"))["hooks"]
+
+
+def test_codex_and_openclaw_are_told_what_else_they_need(home: Path, tmp_path: Path) -> None:
+    folders = {"CODEX_HOME": str(tmp_path / "codex"), "OPENCLAW_STATE_DIR": str(tmp_path / "claw")}
+    codex = run("install", "codex", "--yes", home=home, payload="", environment=folders)
+    assert codex.returncode == 0, codex.stderr
+    assert "PreCompact" in json.loads((tmp_path / "codex" / "hooks.json").read_text())["hooks"]
+    assert str(tmp_path / "codex" / "config.toml") in codex.stdout
+    openclaw = run("install", "openclaw", home=home, payload="", environment=folders)
+    assert openclaw.returncode == 0
+    assert str(tmp_path / "claw" / "hooks" / "recalld" / "HOOK.md") in openclaw.stdout
+    assert "session:compact:after" in openclaw.stdout
+    assert not (tmp_path / "claw").exists()
