@@ -1,0 +1,138 @@
+"""Codex's transcripts: `~/.codex/sessions/YYYY/MM/DD/rollout-<time>-<uuid>.jsonl`.
+
+    {"timestamp": ..., "type": "session_meta", "payload": {"id": ..., "cwd": ...}}
+    {"timestamp": ..., "type": "response_item", "payload": {"type": "message", "role": "user",
+     "content": [{"type": "input_text", "text": ...}]}}
+    {"timestamp": ..., "type": "event_msg", "payload": {"type": "agent_message", "message": ...}}
+    {"timestamp": ..., "type": "compacted", "payload": {...}}
+
+Two logs of one conversation are interleaved: response items and event messages. Whichever the first message line
+of the file belongs to is read, the other one is not. Rollouts of before September 2025 hold bare response items
+below a first line {"id", "timestamp", "instructions", "git"}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memory.transcripts.codex_wrappers import user_text
+from memory.transcripts.content_reading import texts_of, time_of
+from memory.transcripts.transcript_format import (
+    ASSISTANT,
+    COMPACTED,
+    KNOWN,
+    USER,
+    Compacted,
+    Entry,
+    Facts,
+    Known,
+    Said,
+    TranscriptFormat,
+    kind_of,
+)
+
+_TEXT_BLOCKS = frozenset(("input_text", "output_text", "text"))
+
+_KNOWN_LINES = frozenset(("session_meta", "turn_context", "world_state", "inter_agent_communication_metadata"))
+_LINES = frozenset((*_KNOWN_LINES, "response_item", "event_msg", "compacted"))
+
+_KNOWN_ITEMS = frozenset(
+    (
+        "compaction",
+        "compaction_summary",
+        "context_compaction",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+        "ghost_snapshot",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "other",
+        "reasoning",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    )
+)
+
+#: The fact that a file's first message line settles: which of the two logs is read.
+_LOG = "log"
+_ITEMS = "response_item"
+_EVENTS = "event_msg"
+
+
+class CodexFormat(TranscriptFormat):
+    """Messages of user and assistant, from one of the two logs."""
+
+    name = "codex"
+
+    def recognises(self, entry: Entry) -> bool:
+        if kind_of(entry) in _LINES:
+            return isinstance(entry.get("payload"), dict)
+        if entry.get("type") == "message":
+            return isinstance(entry.get("role"), str) and isinstance(entry.get("content"), list)
+        return _is_bare_meta(entry) or (entry.get("record_type") == "state" and "type" not in entry)
+
+    def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:
+        kind = kind_of(entry)
+        payload = entry.get("payload")
+        if not isinstance(payload, dict):
+            if kind == "message" or kind in _KNOWN_ITEMS:
+                return _item(entry, entry, facts)
+            return KNOWN if _is_bare_meta(entry) or "record_type" in entry else None
+        if kind == _ITEMS:
+            return _item(payload, entry, facts)
+        if kind == _EVENTS:
+            return _event(payload, entry, facts)
+        if kind == "compacted":
+            return COMPACTED
+        return KNOWN if kind in _KNOWN_LINES else None
+
+    def kind(self, entry: Entry) -> str:
+        payload = entry.get("payload")
+        kind = kind_of(entry)
+        return f"{kind}/{kind_of(payload)}" if kind == _ITEMS and isinstance(payload, dict) else kind
+
+    def settled(self, facts: Facts) -> bool:
+        return _LOG in facts
+
+
+def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Known | None:
+    if item.get("type") != "message":
+        return KNOWN if kind_of(item) in _KNOWN_ITEMS else None
+    # Any message settles it, scaffolding too: files that begin with scaffolding items have all messages as items.
+    if facts.setdefault(_LOG, _ITEMS) != _ITEMS:
+        return KNOWN
+    return _said(item.get("role"), item.get("content"), entry)
+
+
+def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Known:
+    kind = event.get("type")
+    if kind not in ("user_message", "agent_message"):
+        return KNOWN
+    if facts.setdefault(_LOG, _EVENTS) != _EVENTS:
+        return KNOWN
+    return _said("user" if kind == "user_message" else "assistant", event.get("message"), entry)
+
+
+def _said(role: Any, content: Any, entry: Entry) -> Said | Known:
+    texts = texts_of(content, _TEXT_BLOCKS)
+    if role == "user":
+        speaker, text = USER, "\n".join(filter(None, map(user_text, texts)))
+    elif role == "assistant":
+        speaker, text = ASSISTANT, "\n".join(texts)
+    else:
+        return KNOWN
+    return Said(speaker, text, time_of(entry.get("timestamp")))
+
+
+def _is_bare_meta(entry: Entry) -> bool:
+    return (
+        "type" not in entry
+        and "role" not in entry
+        and isinstance(entry.get("id"), str)
+        and isinstance(entry.get("timestamp"), str)
+        and ("instructions" in entry or "git" in entry)
+    )

@@ -1,0 +1,102 @@
+"""From the bytes of a line to what it says."""
+
+from __future__ import annotations
+
+import json
+from codecs import BOM_UTF8
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from memory.transcripts.content_reading import clean
+from memory.transcripts.formats import FORMATS, recognised_format
+from memory.transcripts.transcript_format import KNOWN, Compacted, Entry, Facts, Known, Said, TranscriptFormat, kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """White space only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Not a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A JSON object of a type that its format does not know, or that comes before any format is recognised."""
+
+    kind: str
+
+
+Reading: TypeAlias = Said | Compacted | Known | Unknown | Broken | Blank
+
+_BLANK = Blank()
+_BROKEN = Broken()
+_REPLACEMENT = "\ufffd"
+
+#: Tolerates raw control characters in strings, as some writers leave them.
+_DECODER = json.JSONDecoder(strict=False)
+
+
+class Interpreter:
+    """Reads the lines of one file in order: the first line that a format recognises settles the format."""
+
+    def __init__(self, name: str | None, facts: Facts | None = None) -> None:
+        """`name` is the format's, None when it is to be recognised.
+
+        Raises:
+            KeyError: there is no format of that name.
+        """
+        self.format: TranscriptFormat | None = FORMATS[name] if name is not None else None
+        self.facts: Facts = dict(facts or {})
+
+    def copy(self) -> Interpreter:
+        """One that goes on from here on its own."""
+        copied = Interpreter(None, self.facts)
+        copied.format = self.format
+        return copied
+
+    @property
+    def settled(self) -> bool:
+        """Whether lines nobody asked for need not be read for the sake of those after them."""
+        return self.format is not None and self.format.settled(self.facts)
+
+    def read(self, data: bytes) -> Reading:
+        """What a line says. The text of what was said is clean and not empty."""
+        if not data or data.isspace():
+            return _BLANK
+        entry = parse(data)
+        if entry is None:
+            return _BROKEN
+        if self.format is None:
+            self.format = recognised_format(entry)
+            if self.format is None:
+                return Unknown(kind_of(entry))
+        reading = self.format.read(entry, self.facts)
+        if reading is None:
+            return Unknown(self.format.kind(entry))
+        if isinstance(reading, Said):
+            text = clean(reading.text)
+            return Said(reading.speaker, text, reading.said_at) if text else KNOWN
+        return reading
+
+
+def parse(data: bytes) -> Entry | None:
+    """The JSON object in a line, None when there is none.
+
+    Invalid UTF-8 becomes U+FFFD. A byte order mark and the NULs that a crash leaves around a line are dropped.
+    """
+    if data[:1] != b"{":
+        data = data.removeprefix(BOM_UTF8).strip(b"\0 \t\r")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = data.decode("utf-8", errors="replace")
+    if "\0" in text:
+        text = text.rstrip("\0").replace("\0", _REPLACEMENT)
+    try:
+        entry: Any = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None

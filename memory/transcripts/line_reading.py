@@ -1,0 +1,170 @@
+"""Lines of a transcript from its descriptor, plain or zstandard, in bounded memory.
+
+Permanent
++-- TranscriptDamaged      the compressed stream is broken, or ends too early
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from schemas.errors import Permanent
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdDecompressor, ZstdError
+else:
+    from backports.zstd import ZstdDecompressor, ZstdError
+
+#: Bytes of a line's content at most; a longer line is skipped and only counted.
+MAX_LINE_BYTES = 64 * 1024 * 1024
+
+#: Bytes asked of the file, and of the decompressor, at a time.
+_BLOCK_BYTES = 1024 * 1024
+
+#: Bytes of a line's and of a transcript's digest.
+DIGEST_BYTES = 16
+
+
+class TranscriptDamaged(Permanent):
+    """A compressed transcript cannot be read on. The lines before the damage were given."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """One line as it is in the (decompressed) file.
+
+    `data` is without its end ("\\n" or "\\r\\n"); None when it is longer than MAX_LINE_BYTES. `size` is in bytes,
+    the end included. `digest` is the BLAKE2b digest (16 bytes) of the line with its end. `ended` is False for a
+    last line without a line end.
+    """
+
+    data: bytes | None
+    size: int
+    digest: bytes
+    ended: bool
+
+
+def read_lines(descriptor: int, *, offset: int, end: int | None, compressed: bool) -> Iterator[RawLine]:
+    """Yield the lines from `offset` on, which must be the start of a line.
+
+    Args:
+        descriptor: a regular file's; the position of a plain one is neither used nor changed.
+        offset: bytes to skip, of the decompressed content where it is compressed.
+        end: where to stop in a plain file (its size when it was looked at, so that a growing file is not chased).
+        compressed: whether it is a zstandard stream, which is read from its beginning.
+
+    Raises:
+        TranscriptDamaged: after the lines that could be read.
+        OSError: as the system says.
+    """
+    blocks = _decompressed(descriptor, skip=offset) if compressed else _plain(descriptor, start=offset, end=end)
+    return _lines(blocks)
+
+
+def _plain(descriptor: int, *, start: int, end: int | None) -> Iterator[bytes]:
+    position = start
+    while end is None or position < end:
+        wanted = _BLOCK_BYTES if end is None else min(_BLOCK_BYTES, end - position)
+        block = os.pread(descriptor, wanted, position)
+        if not block:
+            return
+        position += len(block)
+        yield block
+
+
+def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
+    """The content of all frames, which may follow one another, in blocks of bounded size."""
+    position = 0
+    pending = b""
+    decompressor = ZstdDecompressor()
+    in_frame = False
+    while True:
+        if not pending and (not in_frame or decompressor.needs_input):
+            pending = os.pread(descriptor, _BLOCK_BYTES, position)
+            position += len(pending)
+            if not pending:
+                if in_frame:
+                    raise TranscriptDamaged(
+                        "the compressed transcript ends too early; what was read of it is indexed; "
+                        "write or copy the file again to have the rest"
+                    )
+                return
+        in_frame = True
+        try:
+            block = decompressor.decompress(pending, max_length=_BLOCK_BYTES)
+        except (ZstdError, MemoryError) as error:
+            raise TranscriptDamaged(
+                "the compressed transcript is damaged; what was read of it is indexed; "
+                "write or copy the file again to have the rest"
+            ) from error
+        pending = b""
+        if decompressor.eof:
+            pending = decompressor.unused_data
+            decompressor = ZstdDecompressor()
+            in_frame = False
+        if skip >= len(block):
+            skip -= len(block)
+        else:
+            yield block[skip:] if skip else block
+            skip = 0
+
+
+def _lines(blocks: Iterator[bytes]) -> Iterator[RawLine]:
+    beginning = _Beginning()
+    for block in blocks:
+        start = 0
+        while (at := block.find(b"\n", start)) >= 0:
+            piece = block[start : at + 1]
+            start = at + 1
+            if beginning.size:
+                beginning.add(piece)
+                yield beginning.line(ended=True)
+                beginning = _Beginning()
+            else:
+                yield RawLine(_content(piece), len(piece), _digest(piece), ended=True)
+        if start < len(block):
+            beginning.add(block[start:] if start else block)
+    if beginning.size:
+        yield beginning.line(ended=False)
+
+
+class _Beginning:
+    """A line whose end has not been seen: kept while it may be short enough, else only counted and hashed."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[bytes] = []
+        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    def add(self, piece: bytes) -> None:
+        self.size += len(piece)
+        self._hash.update(piece)
+        # Of what is kept, two bytes may turn out to be the line's end.
+        if self.size <= MAX_LINE_BYTES + 2:
+            self._pieces.append(piece)
+        else:
+            self._pieces.clear()
+
+    def line(self, *, ended: bool) -> RawLine:
+        data: bytes | None = None
+        if self.size <= MAX_LINE_BYTES + 2:
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            data = _content(data) if ended else _bounded(data)
+        return RawLine(data, self.size, self._hash.digest(), ended)
+
+
+def _content(line: bytes) -> bytes | None:
+    return _bounded(line[:-2] if line.endswith(b"\r\n") else line[:-1])
+
+
+def _bounded(data: bytes) -> bytes | None:
+    return data if len(data) <= MAX_LINE_BYTES else None
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=DIGEST_BYTES).digest()

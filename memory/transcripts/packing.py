@@ -1,0 +1,172 @@
+"""Messages become chunks: a left fold, so that what was packed does not depend on how the messages came.
+
+* A chunk takes whole messages up to its target size; they are joined with one "\\n".
+* A message that would not fit a chunk of its own is cut. Its first part fills up the chunk under way if that is
+  less than half full, so that a short question stays with the start of its long answer. Each part tells who spoke
+  and when.
+* A chunk begins with the last whole messages of the one before, as far as they are worth no more than the overlap.
+* Closed chunks never change. The open one may grow; what is kept of a message that was cut is its last part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from memory.chunking import SLACK_TOKENS, Chunk, chunk_text, text_hash
+from memory.line_cutting import weigh
+
+#: Weight of the line end between two messages, in eighths of tokens (see `memory.line_cutting.weigh`).
+_JOINT = 2
+
+#: `chunk_text` may exceed its target by this weight.
+_SLACK = SLACK_TOKENS * 8
+
+#: Least weight that a message can be cut to: 16 tokens are the smallest target of `chunk_text`.
+_LEAST = 16 * 8 + _SLACK
+
+#: The smallest `max_bytes` of `chunk_text`.
+_LEAST_BYTES = 160
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedChunk:
+    """One chunk of a transcript. Lines are those of its first and last message in the JSONL file (1-based).
+
+    `said_at`: Unix time of its last message that has one.
+    """
+
+    ordinal: int
+    start_line: int
+    end_line: int
+    text: str
+    text_hash: str
+    said_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A message, or what a chunk holds of a message that was cut, as it stands in the chunk."""
+
+    line: int
+    said_at: float | None
+    text: str
+    weight: int
+
+
+def label(speaker: str, said_at: float | None) -> str:
+    """`[2026-02-03 09:00] User: `, in UTC; without a time `User: `."""
+    if said_at is None:
+        return f"{speaker}: "
+    return f"[{datetime.fromtimestamp(said_at, UTC):%Y-%m-%d %H:%M}] {speaker}: "
+
+
+class Packer:
+    """The chunk under way, and the chunks closed since the last `take`.
+
+    `tokens`, `overlap` and `max_bytes` are those of `chunk_text`; no chunk exceeds them.
+    """
+
+    def __init__(self, *, tokens: int, overlap: int, max_bytes: int) -> None:
+        # A byte weighs at least 2, so that half the weight bounds the bytes.
+        self._budget = min(tokens * 8, max_bytes * 2)
+        self._overlap = min(overlap * 8, self._budget // 2)
+        #: Chunks that never change, the taken ones included.
+        self.closed = 0
+        self._taken: list[FoldedChunk] = []
+        self._parts: list[Part] = []
+        self._weight = 0
+
+    def add(self, line: int, said_at: float | None, label: str, text: str) -> None:
+        """Add the message `text` (not empty) of JSONL line `line`; `label` tells who said it, and when."""
+        part = _part(line, said_at, label + text)
+        if self._weight_before_next + part.weight <= self._budget:
+            self._append(part)
+        elif part.weight <= self._budget:
+            self._begin_next(repeat=min(self._overlap, self._budget - part.weight - _JOINT))
+            self._append(part)
+        else:
+            self._add_cut(line, said_at, label, text)
+
+    def take(self) -> list[FoldedChunk]:
+        """The chunks closed since the last call."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    def open(self) -> list[FoldedChunk]:
+        """The chunk under way, if there is one."""
+        return [self._chunk()] if self._parts else []
+
+    def copy(self) -> Packer:
+        """A packer that goes on from here on its own, with nothing to take yet."""
+        copied = object.__new__(Packer)
+        copied._budget, copied._overlap = self._budget, self._overlap
+        copied.closed, copied._taken = self.closed, []
+        copied._parts, copied._weight = list(self._parts), self._weight
+        return copied
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs, as JSON values: text of at most one chunk."""
+        return {"closed": self.closed, "parts": [[part.line, part.said_at, part.text] for part in self._parts]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where the packer of that state stopped; there is nothing to take yet."""
+        self.closed = state["closed"]
+        for line, said_at, text in state["parts"]:
+            self._append(_part(line, said_at, text))
+
+    @property
+    def _weight_before_next(self) -> int:
+        return self._weight + _JOINT if self._parts else 0
+
+    def _append(self, part: Part) -> None:
+        self._weight = self._weight_before_next + part.weight
+        self._parts.append(part)
+
+    def _begin_next(self, *, repeat: int) -> None:
+        """Close the chunk under way; the next one begins with its last messages, of at most that weight."""
+        if not self._parts:
+            return
+        self._taken.append(self._chunk())
+        self.closed += 1
+        parts, self._parts, self._weight = self._parts, [], 0
+        first = len(parts)
+        weight = 0
+        while first > 1 and (weight := weight + parts[first - 1].weight) <= repeat:
+            first -= 1
+            weight += _JOINT
+        for part in parts[first:]:
+            self._append(part)
+
+    def _add_cut(self, line: int, said_at: float | None, label: str, text: str) -> None:
+        room = self._budget - weigh(label)
+        if room < max(_LEAST, self._budget // 2):
+            # So small a chunk cannot tell again in each part who spoke.
+            label, text, room = "", label + text, self._budget
+        least = max(_LEAST, room // 4)
+        if self._weight * 2 > self._budget or room - self._weight_before_next < least:
+            self._begin_next(repeat=min(self._overlap, room - least - _JOINT))
+        first = room - self._weight_before_next
+        begun = self._cut(text[:first], first)
+        self._append(_part(line, said_at, label + begun[0].text))
+        for piece in self._cut(text[begun[1].start :], room):
+            if not piece.text.isspace():
+                self._begin_next(repeat=0)
+                self._append(_part(line, said_at, label + piece.text))
+
+    def _cut(self, text: str, room: int) -> list[Chunk]:
+        """Pieces that weigh at most `room` each."""
+        tokens = (room - _SLACK) // 8
+        overlap = min(self._overlap // 8, tokens // 2)
+        return chunk_text(text, tokens=tokens, overlap=overlap, max_bytes=max(_LEAST_BYTES, room // 2))
+
+    def _chunk(self) -> FoldedChunk:
+        parts = self._parts
+        text = "\n".join([part.text for part in parts])
+        said_at = next((part.said_at for part in reversed(parts) if part.said_at is not None), None)
+        return FoldedChunk(self.closed, parts[0].line, parts[-1].line, text, text_hash(text), said_at)
+
+
+def _part(line: int, said_at: float | None, text: str) -> Part:
+    return Part(line, said_at, text, weigh(text))
