@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from memory.document_roots import parts_below
+from memory.agent_files import AgentFiles
 from producers.hook_payloads import Hook
 from schemas.errors import RecalldError
 from schemas.ports import Event
@@ -29,20 +29,23 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
         if chosen is None:
             raise NobodysHook(f"no agent is called {agent!r}; name one of {_names(agents)}")
     else:
-        chosen = _chosen(hook, agents)
-    paths = hook.paths or _session_files(chosen, hook.session)
+        chosen = _chosen(hook, settings, agents)
+    named = hook.paths or _session_files(chosen, hook.session)
+    files = AgentFiles.of(settings, chosen)
+    paths = tuple(_known_name(files, path) or path for path in named)
     # A session that cannot be found by its id is found by comparing everything.
     kind = hook.kind if paths or hook.session is None else "reconcile"
     return Event(kind, chosen.id, paths)
 
 
-def _chosen(hook: Hook, agents: list[AgentSettings]) -> AgentSettings:
+def _chosen(hook: Hook, settings: Settings, agents: list[AgentSettings]) -> AgentSettings:
     if not agents:
         raise NobodysHook("no workspace is known yet: start with `recalld discover`, or name the right --home")
     if len(agents) == 1:
         return agents[0]
     for known in agents:
-        if any(_holds(known, path) for path in hook.paths):
+        files = AgentFiles.of(settings, known)
+        if any(_known_name(files, path) for path in hook.paths):
             return known
     for known in agents:
         if _session_files(known, hook.session):
@@ -56,11 +59,14 @@ def _chosen(hook: Hook, agents: list[AgentSettings]) -> AgentSettings:
     )
 
 
-def _holds(agent: AgentSettings, path: str) -> bool:
-    """Whether a path lies, by name, below one of the agent's folders."""
-    places = {os.path.normpath(path), os.path.realpath(path)}
-    folders = {place for folder in agent.sessions for place in (os.path.normpath(folder), os.path.realpath(folder))}
-    return any(parts_below(place, folder) for place in places for folder in folders)
+def _known_name(files: AgentFiles, path: str) -> str | None:
+    """The path as the agent's folders are spelled in the settings; None when it is not below any of them."""
+    if files.key_of(path) is not None:
+        return path
+    folder, name = os.path.split(path)
+    # Only the folder: a transcript that is itself a link is never followed.
+    real = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 - Path.resolve would follow the last part, too
+    return real if files.key_of(real) is not None else None
 
 
 def _session_files(agent: AgentSettings, session: str | None) -> tuple[str, ...]:
