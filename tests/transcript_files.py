@@ -1,0 +1,422 @@
+"""Transcripts of every format, with invented content, for tests.
+
+    openclaw_transcript(turns=8), claude_code_transcript(...), codex_transcript(...), plain_transcript(...)
+        the bytes of a whole file, or `transcript("codex", turns=8)` by the format's name
+    message_line("codex", "user", "text", at=...)   one more line, to append
+    compaction_line("codex")                        the program's mark of a compaction (not in plain)
+    unknown_line()                                  a line of a type that no format knows
+    conversation(turns, seed=1)                     what is said in such a file, in order
+    damaged(data)                                   the same file with broken lines in between
+
+A turn is a question of the user and an answer of the assistant; one in three is in Chinese. What is said is exactly
+`conversation(turns, seed=seed)`, whatever the format. Unless `bare=True`, there is all around it what real files
+have: tool calls and results, thinking, images, scaffolding, reminders, heartbeats, a compaction in the middle (except
+in plain files), and a branch that was abandoned. Everything that nobody said contains the word UNSAID; so a test can
+tell that none of it was indexed. The abandoned branch's turn is a part of `conversation`: every branch was said.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+#: In everything that nobody said.
+UNSAID = "unsaidword"
+
+#: When the first turn begins; each message comes a minute after the one before.
+BEGUN = datetime(2026, 2, 3, 9, 0, tzinfo=UTC)
+
+FORMATS = ("openclaw", "claude-code", "codex", "plain")
+
+_WORDS = (
+    "gateway deploy rollback invoice passport marathon guitar recipe dentist backup index vector schema "
+    "tunnel proxy latency budget contract palette sprint certificate domain flight hotel novel lecture "
+    "sourdough telescope"
+).split()  # noqa: SIM905 - a list of words reads better than a list of strings
+_CHINESE = [
+    "我们决定先在测试环境部署新版本。",
+    "搜索结果不准确，需要调整权重。",
+    "证书下周过期，记得续签！",
+    "周末去爬山，晚饭做红烧肉。",
+    "数据库备份每天凌晨三点执行。",
+    "航班改到下个月，酒店已经预订。",
+]
+
+
+@dataclass(frozen=True)
+class SaidMessage:
+    """`role` is user or assistant; `at` has no fraction of a minute."""
+
+    role: str
+    text: str
+    at: datetime
+
+
+def conversation(turns: int = 8, *, seed: int = 1) -> list[SaidMessage]:
+    """2 * turns messages. Every text is unlike the others, and some have several lines."""
+    source = random.Random(seed)
+    messages: list[SaidMessage] = []
+    for number in range(turns):
+        chinese = number % 3 == 2
+        question = f"Question {number}: {_sentence(source, chinese)}"
+        paragraphs = [_sentence(source, chinese) for _ in range(source.randint(1, 4))]
+        answer = f"Answer {number}: " + "\n\n".join(paragraphs)
+        if number % 4 == 1:
+            answer += "\n\n```sh\nrecall --port 8080\n```"
+        for role, text in (("user", question), ("assistant", answer)):
+            messages.append(SaidMessage(role, text, BEGUN + timedelta(minutes=len(messages))))
+    return messages
+
+
+def transcript(name: str, turns: int = 8, *, seed: int = 1, bare: bool = False) -> bytes:
+    """A file of the named format."""
+    makers = {
+        "openclaw": openclaw_transcript,
+        "claude-code": claude_code_transcript,
+        "codex": codex_transcript,
+        "plain": plain_transcript,
+    }
+    return makers[name](turns, seed=seed, bare=bare)
+
+
+def message_line(name: str, role: str, text: str, *, at: datetime = BEGUN) -> bytes:
+    """One message as the named format writes it, with its line end."""
+    made: dict[str, Any]
+    if name == "openclaw":
+        made = _openclaw_message("m", None, at, {"role": role, "content": [{"type": "text", "text": text}]})
+    elif name == "claude-code":
+        content = text if role == "user" else [{"type": "text", "text": text}]
+        made = _claude_line(role, "m", None, at, message={"role": role, "content": content})
+    elif name == "codex":
+        made = _codex_message(role, text, at)
+    else:
+        made = {"role": role, "content": text, "timestamp": _iso(at)}
+    return _jsonl([made])
+
+
+def compaction_line(name: str, *, at: datetime = BEGUN) -> bytes:
+    """The line with which the named program marks a compaction, with its line end."""
+    made = {
+        "openclaw": _openclaw_entry(
+            "compaction", "c", "m", at, summary=f"{UNSAID} summary", firstKeptEntryId="m", tokensBefore=91000
+        ),
+        "claude-code": _claude_line(
+            "system",
+            "c",
+            None,
+            at,
+            subtype="compact_boundary",
+            content="Conversation compacted",
+            compactMetadata={"trigger": "auto", "preTokens": 150_000},
+        ),
+        "codex": _codex_line("compacted", {"message": f"{UNSAID} summary", "replacement_history": []}, at),
+    }
+    return _jsonl([made[name]])
+
+
+def unknown_line(kind: str = "hologram") -> bytes:
+    """A line that no format knows."""
+    return _jsonl([{"type": kind, "payload": {"type": kind}, "note": UNSAID}])
+
+
+def damaged(data: bytes, *, seed: int = 1) -> bytes:
+    """The same file with broken lines in between: cut off, invalid UTF-8, no JSON, no object, NULs, empty."""
+    source = random.Random(seed)
+    lines = data.splitlines(keepends=True)
+    for broken in (
+        lines[-1][: len(lines[-1]) // 2].rstrip() + b"\n",
+        b"\xff\xfe not text at all\n",
+        b"[1, 2, 3]\n",
+        b'"only a string"\n',
+        b"\0" * 40 + b"\n",
+        b"[" * 50_000 + b"\n",
+    ):
+        lines.insert(source.randint(1, len(lines) - 1), broken)
+    lines.insert(source.randint(1, len(lines) - 1), b"\r\n")
+    return b"".join(lines)
+
+
+def openclaw_transcript(turns: int = 8, *, seed: int = 1, bare: bool = False) -> bytes:
+    """A session file of version 3."""
+    entries: list[dict[str, Any]] = [
+        {"type": "session", "version": 3, "id": _identifier(seed), "timestamp": _iso(BEGUN), "cwd": f"/home/u/{UNSAID}"}
+    ]
+    messages = conversation(turns, seed=seed)
+    parent: str | None = None
+    if not bare:
+        entries.append(_openclaw_entry("model_change", "mc", None, BEGUN, provider="p", modelId=UNSAID))
+        entries.append(_openclaw_entry("thinking_level_change", "tl", "mc", BEGUN, thinkingLevel="low"))
+    for number, said in enumerate(messages):
+        own, at = f"m{number}", said.at
+        text = {"type": "text", "text": said.text}
+        if said.role == "user":
+            if not bare:
+                text = {"type": "text", "text": _openclaw_wrapped(number, said.text)}
+            entries.append(_openclaw_message(own, parent, at, {"role": "user", "content": [text]}))
+            parent = own
+            continue
+        if not bare:
+            for entry in _openclaw_work(number, parent, at):
+                entries.append(entry)
+                parent = entry["id"]
+            text["text"] = "[[reply_to_current]] " + said.text if number % 5 == 3 else said.text
+        # The turn in the middle is of an abandoned branch: the next one goes on from before it.
+        before = parent
+        content = [text] if bare else [{"type": "thinking", "thinking": f"{UNSAID} musing"}, text]
+        entries.append(_openclaw_message(own, parent, at, {"role": "assistant", "content": content, "usage": {}}))
+        parent = before if number // 2 == turns // 2 and not bare else own
+    if not bare:
+        half = len(entries) // 2
+        entries[half:half] = list(_openclaw_noise(BEGUN))
+    return _jsonl(entries)
+
+
+def claude_code_transcript(turns: int = 8, *, seed: int = 1, bare: bool = False, sidechain: bool = False) -> bytes:
+    """A session file; with `sidechain` that of a subagent."""
+    lines: list[dict[str, Any]] = []
+    if not bare:
+        lines.append({"type": "summary", "summary": f"{UNSAID} title", "leafUuid": "l"})
+        lines.append({"type": "file-history-snapshot", "messageId": "f", "snapshot": {"x": UNSAID}})
+        lines.append(
+            _claude_line(
+                "user", "meta", None, BEGUN, isMeta=True, message={"role": "user", "content": f"{UNSAID} meta"}
+            )
+        )
+    parent: str | None = None
+    for number, said in enumerate(conversation(turns, seed=seed)):
+        own = f"u{number}"
+        if said.role == "user":
+            content: Any = said.text
+            if not bare and number % 4 == 0:
+                content = [
+                    {"type": "text", "text": f"<system-reminder>\n{UNSAID}\n</system-reminder>"},
+                    {"type": "image", "source": {"type": "base64", "data": UNSAID}},
+                    {"type": "text", "text": f"{said.text}\n<system-reminder>{UNSAID}</system-reminder>"},
+                ]
+            lines.append(_claude_line("user", own, parent, said.at, message={"role": "user", "content": content}))
+        else:
+            before = parent
+            if not bare:
+                lines.extend(_claude_work(number, parent, said.at))
+            message = {
+                "id": f"msg_{number}",
+                "role": "assistant",
+                "model": "a-model",
+                "content": [{"type": "text", "text": said.text}],
+            }
+            lines.append(_claude_line("assistant", own, parent, said.at, message=message))
+            if number // 2 == turns // 2 and not bare:
+                parent = before
+                continue
+        parent = own
+    if not bare:
+        half = len(lines) // 2
+        lines[half:half] = list(_claude_noise(BEGUN))
+    if sidechain:
+        for line in lines:
+            line["isSidechain"] = True
+    return _jsonl(lines)
+
+
+def codex_transcript(
+    turns: int = 8, *, seed: int = 1, bare: bool = False, events_only: bool = False, old: bool = False
+) -> bytes:
+    """A rollout: with `events_only` without message items, with `old` of bare items as before September 2025."""
+    meta = {"id": _identifier(seed), "timestamp": _iso(BEGUN), "cwd": f"/home/u/{UNSAID}", "instructions": None}
+    lines: list[dict[str, Any]] = [meta if old else _codex_line("session_meta", meta, BEGUN)]
+
+    def item(payload: dict[str, Any], at: datetime) -> None:
+        lines.append(payload if old else _codex_line("response_item", payload, at))
+
+    def event(payload: dict[str, Any], at: datetime) -> None:
+        if not old:
+            lines.append(_codex_line("event_msg", payload, at))
+
+    if not bare and not events_only:
+        for text in (
+            f"# AGENTS.md instructions for /home/u\n\n<INSTRUCTIONS>\n{UNSAID}\n</INSTRUCTIONS>",
+            f"<environment_context>\n  <cwd>{UNSAID}</cwd>\n</environment_context>",
+        ):
+            item(_codex_item("user", text), BEGUN)
+        item(_codex_item("developer", f"<permissions instructions>{UNSAID}</permissions instructions>"), BEGUN)
+    for number, said in enumerate(conversation(turns, seed=seed)):
+        if said.role == "user":
+            if not bare and not old:
+                lines.append(_codex_line("turn_context", {"cwd": UNSAID, "model": "a-model"}, said.at))
+        elif not bare:
+            for payload in _codex_work(number):
+                item(payload, said.at)
+            event({"type": "agent_reasoning", "text": f"{UNSAID} thoughts"}, said.at)
+            event({"type": "token_count", "info": {"total": 1}}, said.at)
+        if not events_only:
+            item(_codex_item(said.role, said.text), said.at)
+        kind = "user_message" if said.role == "user" else "agent_message"
+        event({"type": kind, "message": said.text}, said.at)
+    if not bare and not old:
+        half = len(lines) // 2
+        lines[half:half] = [
+            json.loads(compaction_line("codex")),
+            _codex_line("event_msg", {"type": "context_compacted"}, BEGUN),
+            _codex_line("event_msg", {"type": "turn_aborted", "reason": UNSAID}, BEGUN),
+        ]
+        if not events_only:
+            lines.insert(half, _codex_message("user", f"<turn_aborted>\n{UNSAID}\n</turn_aborted>", BEGUN))
+    return _jsonl(lines)
+
+
+def plain_transcript(turns: int = 8, *, seed: int = 1, bare: bool = False) -> bytes:
+    """Messages of {"role", "content", "timestamp"}; unless `bare` with system and tool messages in between."""
+    lines: list[dict[str, Any]] = []
+    for number, said in enumerate(conversation(turns, seed=seed)):
+        timestamp: Any = _iso(said.at)
+        content: Any = said.text
+        if not bare:
+            if number % 5 == 0:
+                lines.append({"role": "system", "content": f"{UNSAID} instructions"})
+            if number % 3 == 1:
+                lines.append({"role": "tool", "content": f"{UNSAID} result", "tool_call_id": "t"})
+                timestamp = said.at.timestamp()
+                content = [{"type": "text", "text": said.text}, {"type": "image_url", "image_url": {"url": UNSAID}}]
+            elif number % 3 == 2:
+                timestamp = int(said.at.timestamp() * 1000)
+        lines.append({"role": said.role, "content": content, "timestamp": timestamp})
+    return _jsonl(lines)
+
+
+def _openclaw_entry(kind: str, own: str, parent: str | None, at: datetime, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "id": own, "parentId": parent, "timestamp": _iso(at), **fields}
+
+
+def _openclaw_message(own: str, parent: str | None, at: datetime, message: dict[str, Any]) -> dict[str, Any]:
+    stamped = {**message, "timestamp": int(at.timestamp() * 1000)}
+    return _openclaw_entry("message", own, parent, at, message=stamped)
+
+
+def _openclaw_wrapped(number: int, text: str) -> str:
+    if number % 3 == 0:
+        return f"[Telegram Ann {UNSAID} id:42 2026-02-03 09:00 UTC] {text}\n[message_id: {UNSAID}]"
+    if number % 3 == 1:
+        info = json.dumps({"message_id": "7", "sender": UNSAID}, indent=2)
+        return (
+            f"Conversation info (untrusted metadata):\n```json\n{info}\n```\n\n"
+            f"Sender (untrusted metadata):\n```json\n{info}\n```\n\n{text}"
+        )
+    return text
+
+
+def _openclaw_work(number: int, parent: str | None, at: datetime) -> Iterator[dict[str, Any]]:
+    call = {"type": "toolCall", "id": "t", "name": "exec", "arguments": {"command": f"echo {UNSAID}"}}
+    thinking = {"type": "thinking", "thinking": f"{UNSAID} thoughts"}
+    yield _openclaw_message(f"w{number}", parent, at, {"role": "assistant", "content": [thinking, call]})
+    result = {"role": "toolResult", "toolCallId": "t", "content": [{"type": "text", "text": f"{UNSAID}\n" * 20}]}
+    yield _openclaw_message(f"r{number}", f"w{number}", at, result)
+
+
+def _openclaw_noise(at: datetime) -> Iterator[dict[str, Any]]:
+    yield json.loads(compaction_line("openclaw", at=at))
+    yield _openclaw_entry("custom", "x1", None, at, customType="x", data={"y": UNSAID})
+    yield _openclaw_entry("custom_message", "x2", None, at, content=UNSAID)
+    yield _openclaw_entry("branch_summary", "x3", None, at, summary=UNSAID)
+    for number, text in enumerate(
+        (
+            f"Read HEARTBEAT.md if it exists ({UNSAID}). If nothing needs attention, reply HEARTBEAT_OK.",
+            f"System: [2026-02-03 09:00:00 UTC] Exec completed (x, code 0) :: {UNSAID}\n\nmore {UNSAID}",
+            f"[cron:3f nightly] {UNSAID}",
+        )
+    ):
+        yield _openclaw_message(f"h{number}", None, at, {"role": "user", "content": text})
+    for number, text in enumerate(("HEARTBEAT_OK", "**NO_REPLY**")):
+        yield _openclaw_message(f"k{number}", None, at, {"role": "assistant", "content": text})
+    foreign = {"role": "user", "content": UNSAID, "provenance": {"kind": "inter_session"}}
+    yield _openclaw_message("p", None, at, foreign)
+
+
+def _claude_line(kind: str, own: str, parent: str | None, at: datetime, **fields: Any) -> dict[str, Any]:
+    return {
+        "parentUuid": parent,
+        "isSidechain": False,
+        "type": kind,
+        "uuid": own,
+        "sessionId": "00000000-0000-4000-8000-000000000001",
+        "timestamp": _iso(at),
+        "cwd": f"/home/u/{UNSAID}",
+        "version": "2.1.76",
+        **fields,
+    }
+
+
+def _claude_work(number: int, parent: str | None, at: datetime) -> Iterator[dict[str, Any]]:
+    for block in (
+        {"type": "thinking", "thinking": f"{UNSAID} thoughts", "signature": UNSAID},
+        {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": f"echo {UNSAID}"}},
+    ):
+        message = {"id": f"msg_{number}", "role": "assistant", "content": [block]}
+        yield _claude_line("assistant", f"w{number}", parent, at, message=message)
+    blocks = [
+        {"type": "tool_result", "tool_use_id": "t", "content": f"{UNSAID}\n" * 20},
+        {"type": "text", "text": UNSAID},
+    ]
+    yield _claude_line(
+        "user", f"r{number}", f"w{number}", at, message={"role": "user", "content": blocks}, toolUseResult={"s": UNSAID}
+    )
+
+
+def _claude_noise(at: datetime) -> Iterator[dict[str, Any]]:
+    yield json.loads(compaction_line("claude-code", at=at))
+    summary = f"This session is being continued from a previous conversation that ran out of context. {UNSAID}"
+    yield _claude_line("user", "s", None, at, isCompactSummary=True, message={"role": "user", "content": summary})
+    yield _claude_line("user", "s2", None, at, message={"role": "user", "content": summary})
+    for text in (
+        f"<command-name>/clear</command-name>\n<command-message>{UNSAID}</command-message>\n<command-args></command-args>",
+        f"<local-command-stdout>{UNSAID}</local-command-stdout>",
+        f"Caveat: The messages below were generated by the user while running local commands. {UNSAID}",
+        "[Request interrupted by user for tool use]",
+    ):
+        yield _claude_line("user", "n", None, at, message={"role": "user", "content": text})
+    error = {"role": "assistant", "model": "<synthetic>", "content": [{"type": "text", "text": f"API Error: {UNSAID}"}]}
+    yield _claude_line("assistant", "e", None, at, isApiErrorMessage=True, message=error)
+    yield _claude_line("progress", "g", None, at, data={"type": "hook_progress", "command": UNSAID})
+    yield _claude_line("system", "t", None, at, subtype="turn_duration", content=UNSAID)
+    yield {"type": "queue-operation", "operation": "enqueue", "sessionId": "s", "content": UNSAID}
+
+
+def _codex_line(kind: str, payload: dict[str, Any], at: datetime) -> dict[str, Any]:
+    return {"timestamp": _iso(at), "type": kind, "payload": payload}
+
+
+def _codex_item(role: str, text: str) -> dict[str, Any]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def _codex_message(role: str, text: str, at: datetime) -> dict[str, Any]:
+    return _codex_line("response_item", _codex_item(role, text), at)
+
+
+def _codex_work(number: int) -> Iterator[dict[str, Any]]:
+    yield {"type": "reasoning", "summary": [{"type": "summary_text", "text": UNSAID}], "encrypted_content": UNSAID}
+    yield {"type": "function_call", "name": "shell", "arguments": json.dumps({"c": UNSAID}), "call_id": f"c{number}"}
+    yield {"type": "function_call_output", "call_id": f"c{number}", "output": f"{UNSAID}\n" * 20}
+
+
+def _sentence(source: random.Random, chinese: bool) -> str:
+    if chinese:
+        return "".join(source.choices(_CHINESE, k=source.randint(1, 3)))
+    return " ".join(source.choices(_WORDS, k=source.randint(6, 30))) + "."
+
+
+def _identifier(seed: int) -> str:
+    return str(uuid.UUID(int=random.Random(seed).getrandbits(128), version=4))
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def _jsonl(lines: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
