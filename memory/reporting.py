@@ -17,6 +17,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
 from memory.fingerprint import NO_VECTORS, fingerprint
 from memory.generations import Generations
+from memory.hooks_state import read_hooks_state
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.search.readers import SharedReader
 from memory.spending import spending
@@ -167,6 +168,7 @@ def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: P
         agents=agents,
         usage=spending(pending, "*", settings) if pending is not None and everybody else (),
         cache=cache_state(settings),
+        hooks=read_hooks_state(settings.home),
     )
 
 

@@ -33,7 +33,7 @@ def read_watch_state(home: Path, agent_id: str) -> WatchState | None:
     except (OSError, ValueError):
         return None
     state = states.get(agent_id) if isinstance(states, dict) else None
-    if not isinstance(state, dict) or not _alive(state.get("pid")):
+    if not isinstance(state, dict) or not is_alive(state.get("pid")):
         return None
     reason = state.get("reason")
     overflows = state.get("overflows")
@@ -44,7 +44,8 @@ def read_watch_state(home: Path, agent_id: str) -> WatchState | None:
     )
 
 
-def _alive(pid: object) -> bool:
+def is_alive(pid: object) -> bool:
+    """Whether a process of that id runs."""
     if not isinstance(pid, int) or pid <= 0:
         return False
     try:

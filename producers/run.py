@@ -3,6 +3,7 @@
 watch-inotify / watch-polling   events of the files                       -> hand-over
 hand-over                       debounce, then the queue
 inbox                           events from outside                       -> hand-over, schedule
+hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
 the caller's thread             comparisons of files and index, spool, state for status
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from memory.store.reader import StoreReader
 from producers.falling_back import open_watcher
@@ -17,6 +19,9 @@ from producers.inbox_reading import InboxReader
 from producers.producing import Producers
 from schemas.ports import EventInbox, JobQueue, TroubleReporter
 from schemas.settings import AgentSettings, Settings
+
+if TYPE_CHECKING:
+    from producers.hook_server import HookServer
 
 
 def run_producers(
@@ -37,18 +42,36 @@ def run_producers(
     `building` says whether one is under construction; both as for `reconciling.reconcile`. `on_ready` is called
     once, when every agent is watched and was compared for the first time (or that failed and is tried again).
     At the end, what waits for its quiet time is handed over.
+
+    Raises:
+        UserError: the port for hooks cannot be had.
     """
     producers = Producers(settings, queue, troubles, indexed=indexed, building=building)
+    hooks = _hook_server(settings, producers, troubles)
     watcher = open_watcher(producers, poll_interval_seconds=poll_interval_seconds)
     reader = InboxReader(inbox, producers.handle)
     producers.hand_over.start()
     try:
         producers.start(watcher, stop)
         reader.start()
+        if hooks is not None:
+            hooks.start()
         if on_ready is not None and not stop.is_set():
             on_ready()
         producers.loop(stop)
     finally:
+        if hooks is not None:
+            hooks.stop()
         reader.stop()
         watcher.close()
         producers.close()
+
+
+def _hook_server(settings: Settings, producers: Producers, troubles: TroubleReporter) -> HookServer | None:
+    port = settings.hooks.port
+    if port is None:
+        return None
+    # Only here: without a port nobody has to wait for a web server's import.
+    from producers.hook_server import HookServer
+
+    return HookServer(settings, port, producers.handle, troubles)

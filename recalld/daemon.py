@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from memory.hooks_state import read_hooks_state
 from recalld.child import stop_event
 from recalld.client import Client, ClientError
 from recalld.configuration import check_workspace
@@ -47,7 +48,11 @@ def run_daemon(invocation: Invocation) -> int:
     """Run until Ctrl-C; returns the exit code."""
     settings = invocation.settings
     if not settings.agents:
-        raise UserError("no workspace is known yet; give one with --workspace DIR", exit_code=2)
+        raise UserError(
+            "no workspace is known yet; give one with --workspace DIR, or see with `recalld discover` what is on this "
+            "machine",
+            exit_code=2,
+        )
     for agent in settings.agents:
         check_workspace(agent)
     with only_daemon(settings.home):
@@ -151,6 +156,9 @@ def _greet(invocation: Invocation) -> None:
         host = f"[{client.host}]" if ":" in client.host else client.host
         _say(f"  search at http://{host}:{client.port}/ or in another shell:")
         _say(f'  {_this_command(invocation)} search "what you look for"')
+    hooks = read_hooks_state(settings.home)
+    if hooks is not None:
+        _say(f"  hooks at {hooks}PROGRAM")
     _say("  Ctrl-C stops everything")
 
 

@@ -26,6 +26,8 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     cache = answer["cache"]
     kept = f"{_count(cache['entries'], 'embedding')}, {size(cache['diskBytes'])}" if cache["enabled"] else "off"
     yield _line("cache", kept)
+    if answer.get("hooks"):
+        yield _line("hooks", f"{answer['hooks']}PROGRAM")
     yield _line("home", f"{answer['home']} (recalld {answer['version']})")
 
 

@@ -153,7 +153,10 @@ class CacheState(_Wire):
 
 
 class Status(_Wire):
-    """All agents that the caller may see. `usage` is what all agents cost together; only for who may see them all."""
+    """All agents that the caller may see. `usage` is what all agents cost together; only for who may see them all.
+
+    `hooks`: where hooks may be sent by HTTP, followed by the program's name; None when nobody takes them.
+    """
 
     ok: bool
     version: str
@@ -161,3 +164,4 @@ class Status(_Wire):
     agents: tuple[AgentStatus, ...]
     usage: tuple[UsageState, ...] = ()
     cache: CacheState
+    hooks: str | None = None

@@ -18,7 +18,7 @@ from memory.embedding.coordination import Coordinate, alone
 from memory.service import errors, pages
 from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics
-from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback
+from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_tokens
 from memory.version import recalld_version
 from schemas.ports import EventInbox, PendingReader
@@ -53,7 +53,7 @@ def create_app(
     """
     agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
     metrics = ServiceMetrics(recalld_version())
-    tokens = read_tokens(settings.home, agents.ids) if needs_tokens(settings) else None
+    tokens = read_tokens(settings.home, agents.ids) if needs_tokens(settings, host=settings.service.host) else None
     gate = Gatekeeper(agents.ids, tokens)
     threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
 
@@ -133,16 +133,6 @@ def create_app(
         return HTMLResponse(pages.docs_page(), headers=pages.HEADERS)
 
     return app
-
-
-def needs_tokens(settings: Settings) -> bool:
-    """Whether callers must show an agent's token.
-
-    Beyond loopback always; on loopback with several agents, unless `auth.trust_loopback`.
-    """
-    if not is_loopback(settings.service.host):
-        return True
-    return len(settings.agents) > 1 and not settings.auth.trust_loopback
 
 
 def _search(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: SearchRequest) -> SearchAnswer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -18,10 +17,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.service.app import create_app, needs_tokens
-from memory.service.security import is_loopback
-from memory.service.tokens import ensure_tokens, read_tokens
-from schemas.errors import UserError
+from memory.service.app import create_app
+from memory.service.listening import QuietServer, check_tokens, listen
+from memory.service.security import needs_tokens
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
 
@@ -33,7 +31,6 @@ SERVICE_FILE = Path("run") / "service.json"
 #: Seconds that requests get to finish after a stop.
 GRACE_SECONDS = 5
 
-_BACKLOG = 512
 _STOP_POLL_SECONDS = 0.1
 
 
@@ -59,62 +56,17 @@ def serve(
     Raises:
         UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
     """
-    _check_tokens(settings)
-    listener = _listen(settings.service.host, settings.service.port)
+    if needs_tokens(settings, host=settings.service.host):
+        check_tokens(settings, host=settings.service.host, key="service.host")
+    listener = listen(
+        settings.service.host, settings.service.port, key="service.host", advice="choose another with --port"
+    )
     try:
         app = create_app(settings, pending, inbox=inbox, coordinate=coordinate)
         with _stopping(stop) as ending:
             asyncio.run(_run(settings, app, listener, on_ready, ending))
     finally:
         listener.close()
-
-
-def _check_tokens(settings: Settings) -> None:
-    if not needs_tokens(settings):
-        return
-    ids = [agent.id for agent in settings.agents]
-    if is_loopback(settings.service.host):
-        try:
-            ensure_tokens(settings.home, ids)
-        except OSError as error:
-            raise UserError(f"the agents' tokens cannot be written below {settings.home}: {error.strerror}") from error
-        return
-    missing = [agent for agent in ids if agent not in read_tokens(settings.home, ids)]
-    if missing or not ids:
-        raise UserError(
-            f"refusing to listen on {settings.service.host} without tokens: "
-            f"put one for {', '.join(missing) or 'an agent'} into {settings.home / 'run' / 'tokens'}/<agent> "
-            "(mode 0600), or use service.host = 127.0.0.1"
-        )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise UserError(f"service.host {host!r} is not an address of this machine: {error.strerror}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)  # noqa: FBT003 - the socket's own signature
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise UserError(
-                f"port {port} of {host} is in use: stop what listens there, or choose another with --port"
-            ) from error
-        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}") from error
-    return listener
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals alone: uvicorn would raise them once more at the end, before this process has cleaned up."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 @contextlib.contextmanager
@@ -148,7 +100,7 @@ async def _run(
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    server = _Server(config)
+    server = QuietServer(config)
     host, port = settings.service.host, listener.getsockname()[1]
     watcher = asyncio.create_task(_watch(server, stop, lambda: _announce(settings.home, host, port, on_ready)))
     try:

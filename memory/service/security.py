@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory.service.tokens import agent_of
+from schemas.settings import Settings
 
 #: Bytes of a request's body at most.
 MAX_BODY_BYTES = 1024 * 1024
@@ -25,6 +26,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def needs_tokens(settings: Settings, *, host: str) -> bool:
+    """Whether callers of a service that listens on `host` must show an agent's token.
+
+    Beyond loopback always; on loopback with several agents, unless `auth.trust_loopback`.
+    """
+    if not is_loopback(host):
+        return True
+    return len(settings.agents) > 1 and not settings.auth.trust_loopback
 
 
 class AccessDenied(Exception):

@@ -1,0 +1,123 @@
+"""Hooks by HTTP: `POST /v1/hooks/<program>` with the JSON that the program's hook has.
+
+Who may send one is judged as by the query service: with several agents, or beyond loopback, the agent's token is
+needed, and the hook is that agent's. A hook is a hint: it is answered with 202 once the producers know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from typing import Annotated
+
+import structlog
+import uvicorn
+from fastapi import FastAPI, Header, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from memory.hooks_state import remove_hooks_state, write_hooks_state
+from memory.service import errors
+from memory.service.listening import QuietServer, check_tokens, listen
+from memory.service.security import Doorkeeper, Gatekeeper, is_loopback, needs_tokens
+from memory.service.tokens import read_tokens
+from producers.hook_events import NobodysHook, event_of
+from producers.hook_payloads import PROGRAMS, HookUnreadable, read_hook
+from schemas.ports import Event, TroubleReporter
+from schemas.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+#: Seconds that requests get to finish after a stop.
+GRACE_SECONDS = 2
+
+
+def create_hook_app(settings: Settings, handle: Callable[[Event], None]) -> FastAPI:
+    """Build the application; every event goes to `handle`, in a thread of its own."""
+    host = settings.hooks.host
+    agents = tuple(agent.id for agent in settings.agents)
+    tokens = read_tokens(settings.home, agents) if needs_tokens(settings, host=host) else None
+    gate = Gatekeeper(agents, tokens)
+    app = FastAPI(title="recalld hooks", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Doorkeeper, loopback_only=is_loopback(host))
+    errors.install(app, models={})
+
+    @app.post("/v1/hooks/{program}")
+    async def take(
+        program: str, request: Request, authorization: Annotated[str | None, Header()] = None
+    ) -> JSONResponse:
+        agent = gate.owner(authorization) if tokens is not None else None
+        if program not in PROGRAMS:
+            raise HTTPException(404, f"hooks of {', '.join(PROGRAMS)} are taken here")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise HTTPException(415, "send the hook with Content-Type: application/json")
+        try:
+            hook = read_hook(program, await request.body())
+            event = event_of(hook, settings, agent=agent) if hook is not None else None
+        except (HookUnreadable, NobodysHook) as error:
+            raise HTTPException(400, str(error)) from None
+        if event is not None:
+            await asyncio.to_thread(handle, event)
+        return JSONResponse({"accepted": True}, status_code=202)
+
+    return app
+
+
+class HookServer:
+    """Listens from the moment it is made, and answers between `start` and `stop`.
+
+    Raises, when made:
+        UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
+    """
+
+    def __init__(
+        self, settings: Settings, port: int, handle: Callable[[Event], None], troubles: TroubleReporter
+    ) -> None:
+        host = settings.hooks.host
+        if needs_tokens(settings, host=host):
+            check_tokens(settings, host=host, key="hooks.host")
+        self._home = settings.home
+        self._troubles = troubles
+        self._listener: socket.socket = listen(host, port, key="hooks.host", advice="choose another with hooks.port")
+        self._server = QuietServer(
+            uvicorn.Config(
+                create_hook_app(settings, handle),
+                http="httptools",
+                ws="none",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._listener.getsockname()[1]}/v1/hooks/"
+
+    def start(self) -> None:
+        """Start answering; says where in `<home>/run/hooks.json`."""
+        self._thread.start()
+        self._troubles.resolve("hooks")
+        try:
+            write_hooks_state(self._home, self.url)
+        except OSError as error:
+            self._troubles.report("hooks", f"hooks are taken at {self.url}, which could not be written down: {error}")
+        log.info("hooks_listening", url=self.url)
+
+    def stop(self) -> None:
+        """Let running requests finish and close the port."""
+        remove_hooks_state(self._home)
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._server.serve(sockets=[self._listener]))
+        except Exception as error:
+            log.exception("hooks_failed")
+            self._troubles.report("hooks", f"hooks are no longer taken by HTTP: {error}")

@@ -1,0 +1,205 @@
+"""Hooks over HTTP, at a real port."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from memory.hooks_state import read_hooks_state
+from memory.service.tokens import TOKENS_PATH
+from producers.hook_server import HookServer
+from producers.run import run_producers
+from schemas.errors import UserError
+from schemas.ports import Event
+from schemas.settings import AgentSettings, Settings
+from tests.recording import RecordingInbox, RecordingQueue, RecordingTroubles
+
+PATH = "/somewhere/a.jsonl"
+COMPACTED = {"hook_event_name": "PreCompact", "transcript_path": PATH}
+
+
+class Taken(list[Event]):
+    """The events that arrived, and a client that sends hooks."""
+
+    client: httpx.Client
+
+    def send(self, program: str = "claude-code", payload: object = COMPACTED, **headers: str) -> httpx.Response:
+        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        named = {"content-type": "application/json", **{name.replace("_", "-"): text for name, text in headers.items()}}
+        return self.client.post(program, content=body, headers=named)
+
+
+def house(tmp_path: Path, *agents: str, **more: Any) -> Settings:
+    made = tuple(
+        AgentSettings(id=agent, workspace=tmp_path / agent, sessions=(str(tmp_path / agent / "sessions"),))
+        for agent in agents
+    )
+    return Settings(home=tmp_path / "home", agents=made, **{"hooks": {"port": 0}, **more})
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[Taken]:
+    taken = Taken()
+    server = HookServer(settings, 0, taken.append, RecordingTroubles())
+    server.start()
+    try:
+        with httpx.Client(base_url=server.url, trust_env=False, timeout=20) as taken.client:
+            yield taken
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Taken]:
+    with serving(house(tmp_path, "main")) as taken:
+        yield taken
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Taken]:
+    with serving(house(tmp_path, "one", "two")) as taken:
+        yield taken
+
+
+def token(tmp_path: Path, agent: str) -> str:
+    return f"Bearer {(tmp_path / 'home' / TOKENS_PATH / agent).read_text().strip()}"
+
+
+def test_a_hook_becomes_an_event(one: Taken) -> None:
+    answer = one.send()
+    assert (answer.status_code, answer.json()) == (202, {"accepted": True})
+    assert one == [Event("compaction", "main", (PATH,))]
+    assert one.send("codex", {"hook_event_name": "SessionStart", "source": "startup"}).status_code == 202
+    assert one.send("openclaw", {"type": "gateway", "action": "startup"}).status_code == 202
+    assert [event.kind for event in one[1:]] == ["session-start", "reconcile"]
+
+
+def test_a_hook_that_means_nothing_is_accepted_and_forgotten(one: Taken) -> None:
+    assert one.send(payload={"hook_event_name": "Notification"}).status_code == 202
+    assert one == []
+
+
+@pytest.mark.parametrize(
+    ("program", "payload", "headers", "status", "words"),
+    [
+        ("nonsense", COMPACTED, {}, 404, "claude-code, codex, openclaw"),
+        ("claude-code", b"secret", {}, 400, "not JSON"),
+        ("claude-code", [1], {}, 400, "JSON object"),
+        ("claude-code", {"secret": 1}, {}, 400, "hook_event_name"),
+        ("claude-code", COMPACTED, {"content_type": "text/plain"}, 415, "application/json"),
+        ("claude-code", COMPACTED, {"host": "evil.example"}, 403, "loopback"),
+        ("claude-code", COMPACTED, {"origin": "http://evil.example"}, 403, "origins"),
+        ("claude-code", b'"' + b"x" * 2_000_000 + b'"', {}, 413, "larger than"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    one: Taken, program: str, payload: object, headers: dict[str, str], status: int, words: str
+) -> None:
+    answer = one.send(program, payload, **headers)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"error"}
+    assert words in answer.json()["error"]
+    assert "secret" not in answer.text
+    assert one == []
+
+
+def test_only_post_is_taken(one: Taken) -> None:
+    answer = one.client.get("claude-code")
+    assert (answer.status_code, set(answer.json())) == (405, {"error"})
+
+
+def test_with_several_agents_a_token_is_needed_and_says_whose_hook_it_is(two: Taken, tmp_path: Path) -> None:
+    for headers in ({}, {"authorization": "Bearer nonsense"}, {"authorization": "Basic eDp5"}):
+        answer = two.send(**headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert two == []
+    own = str(tmp_path / "one" / "sessions" / "a.jsonl")
+    assert two.send(payload={**COMPACTED, "transcript_path": own}, authorization=token(tmp_path, "two")).is_success
+    assert two == [Event("compaction", "two", (own,))], "not the agent whose path it is: that is refused later"
+
+
+def test_a_trusted_loopback_finds_the_agent_by_the_path(tmp_path: Path) -> None:
+    with serving(house(tmp_path, "one", "two", auth={"trust_loopback": True})) as taken:
+        own = str(tmp_path / "two" / "sessions" / "a.jsonl")
+        assert taken.send(payload={**COMPACTED, "transcript_path": own}).status_code == 202
+        assert taken == [Event("compaction", "two", (own,))]
+        refused = taken.send()
+        assert refused.status_code == 400
+        assert "no agent's folders" in refused.json()["error"]
+
+
+def test_beyond_loopback_nothing_listens_without_tokens(tmp_path: Path) -> None:
+    settings = house(tmp_path, "main", hooks={"host": "0.0.0.0", "port": 0})
+    with pytest.raises(UserError, match=r"hooks\.host = 127\.0\.0\.1"):
+        HookServer(settings, 0, lambda _: None, RecordingTroubles())
+    folder = tmp_path / "home" / TOKENS_PATH
+    folder.mkdir(parents=True)
+    (folder / "main").write_text("t0ken")
+    taken: list[Event] = []
+    server = HookServer(settings, 0, taken.append, RecordingTroubles())
+    server.start()
+    try:
+        url = server.url.replace("0.0.0.0", "127.0.0.1") + "claude-code"
+        with httpx.Client(trust_env=False, timeout=20) as client:
+            assert client.post(url, json=COMPACTED).status_code == 401
+            assert client.post(url, json=COMPACTED, headers={"authorization": "Bearer t0ken"}).status_code == 202
+    finally:
+        server.stop()
+    assert [event.agent for event in taken] == ["main"]
+
+
+def test_a_taken_port_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=rf"port {port} of 127\.0\.0\.1 is in use.*hooks\.port"):
+            HookServer(house(tmp_path, "main"), port, lambda _: None, RecordingTroubles())
+
+
+def test_a_handler_that_fails_is_an_answer_too(tmp_path: Path) -> None:
+    def fail(_: Event) -> None:
+        raise RuntimeError("secret")
+
+    server = HookServer(house(tmp_path, "main"), 0, fail, RecordingTroubles())
+    server.start()
+    try:
+        with httpx.Client(trust_env=False, timeout=20) as client:
+            answer = client.post(server.url + "claude-code", json=COMPACTED)
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+    finally:
+        server.stop()
+
+
+def test_the_producers_serve_hooks_as_long_as_they_run_and_only_if_a_port_is_set(tmp_path: Path) -> None:
+    def produce(settings: Settings) -> str | None:
+        (tmp_path / "main" / "memory").mkdir(parents=True, exist_ok=True)
+        stop, ready = threading.Event(), threading.Event()
+        thread = threading.Thread(
+            target=run_producers,
+            args=(settings, RecordingQueue(), RecordingInbox(), RecordingTroubles(), stop),
+            kwargs={"indexed": lambda _: None, "building": lambda _: False, "on_ready": ready.set},
+        )
+        thread.start()
+        try:
+            assert ready.wait(20)
+            return read_hooks_state(settings.home)
+        finally:
+            stop.set()
+            thread.join(20)
+            assert not thread.is_alive()
+
+    settings = house(tmp_path, "main")
+    url = produce(settings)
+    assert url is not None
+    assert url.endswith("/v1/hooks/")
+    assert read_hooks_state(settings.home) is None
+    assert produce(settings.model_copy(update={"hooks": settings.hooks.model_copy(update={"port": None})})) is None
