@@ -49,6 +49,7 @@ _SAMPLES: dict[str, Any] = {
     "cache.max_entries": 500_000,
     "broker.url": "redis://127.0.0.1:6379/0",
     "broker.namespace": "memory",
+    "hooks.port": 7374,
     "id": "main",
     "workspace": "~/notes",
 }
