@@ -7,13 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memory.store.reader import Vector
-from memory.store.writer import DocumentWrite, NewChunk, Store
+from memory.store.letters import FORGOTTEN
+from memory.store.reader import TranscriptMark, Vector
+from memory.store.writer import DocumentWrite, NewChunk, Store, TranscriptWrite
 from schemas.documents import DocumentKey, FileStat
 
 DIMENSIONS = 16
 
 STAT = FileStat(size=10, mtime_ns=1_700_000_000_000_000_000, inode=7)
+
+TALK = DocumentKey("sessions", "sessions/a.jsonl")
 
 
 def key(path: str, source: str = "memory") -> DocumentKey:
@@ -57,6 +60,38 @@ def document(
         content_hash=text_hash("".join(texts)),
         added=tuple(chunk(text, ordinal, vector=filled[ordinal]) for ordinal, text in enumerate(texts)),
     )
+
+
+def mark(lines: int, version: str = "") -> TranscriptMark:
+    """A mark after so many lines; versions differ in what the lines say."""
+    return TranscriptMark(offset=lines * 10, lines=lines, digest=f"{version}{lines:032x}", state=f'{{"at": {lines}}}')
+
+
+def piece(
+    *added: NewChunk,
+    continues: TranscriptMark | None,
+    to: TranscriptMark,
+    keep: int | None = None,
+    final: bool = True,
+    of: DocumentKey = TALK,
+) -> TranscriptWrite:
+    """One slice of a transcript. One that is not the last leaves its stat unknown, as it should."""
+    return TranscriptWrite(
+        key=of,
+        continues=continues,
+        mark=to,
+        stat=STAT if final else FORGOTTEN,
+        keep=keep,
+        added=added,
+        final=final,
+    )
+
+
+def said(*texts: str, first: int = 0, vectors: bool = True) -> list[NewChunk]:
+    """Chunks one after the other; a vector is always the same for a text."""
+    return [
+        chunk(text, first + place, vector=vector(len(text)) if vectors else None) for place, text in enumerate(texts)
+    ]
 
 
 def filled(store: Store, documents: int = 30, chunks: int = 20) -> None:

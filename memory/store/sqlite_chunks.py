@@ -98,6 +98,9 @@ class ChunkRows:
         self._connection.executemany(INSERT_VECTOR, ((chunk_id, as_blob(vector)) for chunk_id, vector in rows))
 
     def _remove_chunks(self) -> None:
+        # Ascending: FTS5 writes out what it has gathered whenever a rowid is below the one before it, which made
+        # deleting 20,000 stale chunks take 7.5 s instead of 0.1 s.
+        self._removed.sort()
         ids = [(chunk_id,) for chunk_id, _ in self._removed]
         self._connection.executemany(DELETE_CHUNK, ids)
         self._connection.executemany(DELETE_FTS, ids)
