@@ -22,7 +22,7 @@ from memory.open_transcripts import OpenTranscript
 from memory.safe_open import DocumentGone, DocumentRefused, DocumentUnreadable, opened_below, settled_stat, stat_below
 from memory.scanning import MEMORY_SOURCE, Scan, file_stat, scan_roots
 from memory.session_files import SessionFiles
-from memory.session_roots import SESSIONS_SOURCE
+from memory.session_roots import SESSIONS_SOURCE, is_transcript_name
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings, Settings
@@ -38,6 +38,7 @@ __all__ = [
     "Scan",
     "SourceText",
     "WatchRoot",
+    "may_be_document",
     "priority",
 ]
 
@@ -285,6 +286,11 @@ class AgentFiles:
         except OSError:
             return False
         return os.path.samestat(first, second)
+
+
+def may_be_document(name: str) -> bool:
+    """Whether a file of that name can be a note or a transcript, wherever it lies."""
+    return name[-3:].lower() == ".md" or is_transcript_name(name)
 
 
 def priority(key: DocumentKey, *, today: date, stat: FileStat | None = None) -> tuple[int, int, str]:

@@ -54,16 +54,26 @@ class SessionFiles:
             below = self._imported()
         except UserError as error:
             return replace(scan, problems=(*scan.problems, str(error)))
-        if not imported:
-            return scan
-        # Those that are gone keep their memory, so that folders which are not there are nobody's problem.
-        more = scan_sessions([root for root in below if os.path.isdir(root.folder)])  # noqa: PTH112 - Path may raise
-        documents = {key: stat for key, stat in more.documents.items() if self.holds(key)}
+        for root in below if imported else ():
+            # One that is not there is nobody's problem: what was read of it is kept.
+            if os.path.isdir(root.folder):  # noqa: PTH112 - Path may raise
+                scan = self._with_import(scan, root)
+        return scan
+
+    def _with_import(self, scan: Scan, root: SessionRoot) -> Scan:
+        below = scan_sessions([root])
+        configured = self._configured()
+        documents = {
+            key: stat
+            for key, stat in below.documents.items()
+            if _places(key.path, [root])
+            and not any((parts := other.rest(key.path)) and other.holds(parts) for other in configured)
+        }
         return Scan(
             documents=documents | scan.documents,
-            complete=scan.complete and more.complete,
-            problems=scan.problems + more.problems,
-            unlisted=scan.unlisted + more.unlisted,
+            complete=scan.complete and below.complete,
+            problems=tuple(dict.fromkeys(scan.problems + below.problems)),
+            unlisted=tuple(dict.fromkeys(scan.unlisted + below.unlisted)),
         )
 
     def key_of(self, path: str) -> DocumentKey | None:
