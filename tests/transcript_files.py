@@ -33,11 +33,12 @@ BEGUN = datetime(2026, 2, 3, 9, 0, tzinfo=UTC)
 
 FORMATS = ("openclaw", "claude-code", "codex", "plain")
 
-_WORDS = (
+_SUBJECTS = (
     "gateway deploy rollback invoice passport marathon guitar recipe dentist backup index vector schema "
     "tunnel proxy latency budget contract palette sprint certificate domain flight hotel novel lecture "
     "sourdough telescope"
-).split()  # noqa: SIM905 - a list of words reads better than a list of strings
+)
+_WORDS = _SUBJECTS.split()
 _CHINESE = [
     "我们决定先在测试环境部署新版本。",
     "搜索结果不准确，需要调整权重。",

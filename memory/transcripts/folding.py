@@ -14,17 +14,15 @@ from typing import Any
 from memory.transcripts.interpreting import Broken, Interpreter, Unknown
 from memory.transcripts.line_reading import DIGEST_BYTES, RawLine
 from memory.transcripts.packing import FoldedChunk, Packer, label
+from memory.transcripts.redacting import redacted
 from memory.transcripts.skipped_lines import SkippedLines
-from memory.transcripts.transcript_format import AGENT, ASSISTANT, SUBAGENT, USER, Compacted, Said
+from memory.transcripts.transcript_format import Compacted, Said
 
 #: Raised when the same lines would give other chunks; part of the index fingerprint.
 TRANSCRIPT_VERSION = 1
 
 #: The running digest of no lines.
 NO_LINES_DIGEST = bytes(DIGEST_BYTES).hex()
-
-#: Speakers that no transcript gives, so that they need no redaction.
-_OWN_SPEAKERS = frozenset((USER, ASSISTANT, AGENT, SUBAGENT))
 
 
 def digest_with(digest: str, line: RawLine) -> str:
@@ -160,11 +158,10 @@ class TranscriptFold:
     def _read(self, data: bytes) -> None:
         reading = self._interpreter.read(data)
         if isinstance(reading, Said):
-            text = self._redact(reading.text)
-            if text and not text.isspace():
-                speaker = reading.speaker if reading.speaker in _OWN_SPEAKERS else self._redact(reading.speaker)
+            said = redacted(reading, self._redact)
+            if said.text and not said.text.isspace():
                 self.messages += 1
-                self._packer.add(self.lines, reading.said_at, label(speaker, reading.said_at), text)
+                self._packer.add(self.lines, said.said_at, label(said.speaker, said.said_at), said.text)
         elif isinstance(reading, Compacted):
             self.compactions += 1
         elif isinstance(reading, Unknown):

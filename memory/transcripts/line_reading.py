@@ -62,7 +62,7 @@ def read_lines(descriptor: int, *, offset: int, end: int | None, compressed: boo
         OSError: as the system says.
     """
     blocks = _decompressed(descriptor, skip=offset) if compressed else _plain(descriptor, start=offset, end=end)
-    return _lines(blocks)
+    return lines_in(blocks)
 
 
 def _plain(descriptor: int, *, start: int, end: int | None) -> Iterator[bytes]:
@@ -113,7 +113,8 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
             skip = 0
 
 
-def _lines(blocks: Iterator[bytes]) -> Iterator[RawLine]:
+def lines_in(blocks: Iterator[bytes]) -> Iterator[RawLine]:
+    """The lines of a file whose content comes in blocks, none of them empty."""
     beginning = _Beginning()
     for block in blocks:
         start = 0

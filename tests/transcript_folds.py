@@ -1,0 +1,48 @@
+"""What the tests of transcripts ask of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from memory.transcripts.folding import TranscriptFold
+from memory.transcripts.interpreting import Interpreter, Reading
+from memory.transcripts.line_reading import RawLine, lines_in
+from memory.transcripts.packing import FoldedChunk
+
+
+def raw_lines(data: bytes) -> list[RawLine]:
+    """The lines of a file with that content."""
+    return list(lines_in(iter([data]))) if data else []
+
+
+def readings(*entries: dict[str, Any], name: str | None = None) -> list[Reading]:
+    """What the entries of one file say."""
+    interpreter = Interpreter(name)
+    return [interpreter.read(json.dumps(entry).encode()) for entry in entries]
+
+
+def new_fold(
+    *,
+    tokens: int = 400,
+    overlap: int = 80,
+    max_bytes: int = 8191,
+    redact: Callable[[str], str] = str,
+    name: str | None = None,
+    state: str | None = None,
+) -> TranscriptFold:
+    """A fold with the settings' defaults that redacts nothing."""
+    return TranscriptFold(tokens=tokens, overlap=overlap, max_bytes=max_bytes, redact=redact, format=name, state=state)
+
+
+def folded(data: bytes, **options: Any) -> tuple[TranscriptFold, list[FoldedChunk]]:
+    """The fold of a whole file, and all its chunks."""
+    fold = new_fold(**options)
+    tail = fold.feed_all(raw_lines(data))
+    return fold, [*fold.take(), *fold.open(tail)]
+
+
+def text_of(chunks: list[FoldedChunk]) -> str:
+    """All text in the chunks."""
+    return "\n".join(chunk.text for chunk in chunks)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.transcripts import line_reading
+from memory.transcripts.line_reading import RawLine, TranscriptDamaged, read_lines
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdCompressor, compress
+else:
+    from backports.zstd import ZstdCompressor, compress
+
+_LINES = [b"first", "第二行".encode(), b"", b"with\rinside", b"x" * 5000]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def lines_of(path: Path, *, offset: int = 0, end: int | None = None, compressed: bool = False) -> list[RawLine]:
+    with opened(path) as descriptor:
+        return list(read_lines(descriptor, offset=offset, end=end, compressed=compressed))
+
+
+def digest_of(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+@pytest.fixture(params=["plain", "compressed"])
+def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[bytes], tuple[Path, bool]]:
+    """Writes a file and tells whether it is compressed."""
+    compressed = request.param == "compressed"
+
+    def written(data: bytes) -> tuple[Path, bool]:
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(compress(data) if compressed else data)
+        return path, compressed
+
+    return written
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_every_line_comes_without_its_end_and_with_the_digest_of_all_its_bytes(
+    write: Callable[[bytes], tuple[Path, bool]], line_end: bytes
+) -> None:
+    path, compressed = write(b"".join(line + line_end for line in _LINES))
+    read = lines_of(path, compressed=compressed)
+    assert [line.data for line in read] == _LINES
+    assert [line.size for line in read] == [len(line) + len(line_end) for line in _LINES]
+    assert [line.digest for line in read] == [digest_of(line + line_end) for line in _LINES]
+    assert all(line.ended for line in read)
+
+
+def test_a_last_line_without_its_end_says_so(write: Callable[[bytes], tuple[Path, bool]]) -> None:
+    path, compressed = write(b"one\ntwo\r")
+    assert lines_of(path, compressed=compressed) == [
+        RawLine(b"one", 4, digest_of(b"one\n"), ended=True),
+        RawLine(b"two\r", 4, digest_of(b"two\r"), ended=False),
+    ]
+
+
+def test_an_empty_file_has_no_lines(write: Callable[[bytes], tuple[Path, bool]]) -> None:
+    path, compressed = write(b"")
+    assert lines_of(path, compressed=compressed) == []
+
+
+def test_reading_goes_on_at_an_offset_of_the_content(write: Callable[[bytes], tuple[Path, bool]]) -> None:
+    path, compressed = write(b"one\ntwo\nthree\n")
+    assert [line.data for line in lines_of(path, offset=4, compressed=compressed)] == [b"two", b"three"]
+    assert lines_of(path, offset=14, compressed=compressed) == []
+    assert lines_of(path, offset=99, compressed=compressed) == []
+
+
+def test_a_growing_file_is_read_up_to_the_size_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"one\ntwo\nthree\n")
+    assert [(line.data, line.ended) for line in lines_of(path, end=6)] == [(b"one", True), (b"tw", False)]
+
+
+def test_lines_longer_than_a_block_are_whole(
+    write: Callable[[bytes], tuple[Path, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_reading, "_BLOCK_BYTES", 7)
+    path, compressed = write(b"\n".join(_LINES) + b"\n")
+    assert [line.data for line in lines_of(path, compressed=compressed)] == _LINES
+
+
+@pytest.mark.parametrize("block", [3, 64])
+def test_a_line_that_is_too_long_is_skipped_and_still_counted(
+    write: Callable[[bytes], tuple[Path, bool]], monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(line_reading, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(line_reading, "MAX_LINE_BYTES", 10)
+    path, compressed = write(b"x" * 10 + b"\r\n" + b"y" * 11 + b"\n" + b"z\n" + b"t" * 50)
+    read = lines_of(path, compressed=compressed)
+    assert [(line.data, line.size, line.ended) for line in read] == [
+        (b"x" * 10, 12, True),
+        (None, 12, True),
+        (b"z", 2, True),
+        (None, 50, False),
+    ]
+    assert read[1].digest == digest_of(b"y" * 11 + b"\n")
+
+
+def test_frames_that_follow_one_another_are_one_stream(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.zst"
+    path.write_bytes(compress(b"one\ntw") + compress(b"") + compress(b"o\nthree\n"))
+    assert [line.data for line in lines_of(path, compressed=True)] == [b"one", b"two", b"three"]
+
+
+def test_a_truncated_stream_gives_what_can_be_read_and_then_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.zst"
+    compressor = ZstdCompressor()
+    flushed = compressor.compress(b"one\ntwo\nthr", ZstdCompressor.FLUSH_BLOCK)
+    path.write_bytes(flushed + compressor.flush()[:-2])
+    read: list[RawLine] = []
+    with opened(path) as descriptor, pytest.raises(TranscriptDamaged, match="ends too early"):
+        read.extend(read_lines(descriptor, offset=0, end=None, compressed=True))
+    assert read == [] or [line.data for line in read] == [b"one", b"two"]
+    with opened(path) as descriptor:
+        lines = read_lines(descriptor, offset=0, end=None, compressed=True)
+        assert [next(lines).data, next(lines).data] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("garbage", [b"this is no zstandard", b"{}\n"])
+def test_what_is_no_stream_is_damaged(tmp_path: Path, garbage: bytes) -> None:
+    path = tmp_path / "x.jsonl.zst"
+    path.write_bytes(garbage)
+    with pytest.raises(TranscriptDamaged):
+        lines_of(path, compressed=True)
+
+
+def test_lines_before_garbage_in_a_stream_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.zst"
+    path.write_bytes(compress(b"one\n") + b"garbage that is no frame")
+    with opened(path) as descriptor:
+        lines = read_lines(descriptor, offset=0, end=None, compressed=True)
+        assert next(lines).data == b"one"
+        with pytest.raises(TranscriptDamaged, match="damaged"):
+            next(lines)
+
+
+def test_a_stream_that_explodes_is_read_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.jsonl.zst"
+    path.write_bytes(compress(b"a" * 3_000_000 + b"\nlast\n"))
+    assert path.stat().st_size < 1000
+    longest = 0
+    real = line_reading._Beginning.add
+
+    def watched(self: line_reading._Beginning, piece: bytes) -> None:
+        nonlocal longest
+        longest = max(longest, len(piece))
+        real(self, piece)
+
+    monkeypatch.setattr(line_reading._Beginning, "add", watched)
+    assert [line.size for line in lines_of(path, compressed=True)] == [3_000_001, 5]
+    assert 0 < longest <= 1024 * 1024
+
+
+@given(st.binary(max_size=200).map(lambda data: data.replace(b"a", b"\n")), st.integers(1, 20))
+def test_sizes_and_digests_cover_every_byte(tmp_path_factory: pytest.TempPathFactory, data: bytes, block: int) -> None:
+    path = tmp_path_factory.mktemp("lines") / "x.jsonl"
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(line_reading, "_BLOCK_BYTES", block)
+        read = lines_of(path)
+    assert sum(line.size for line in read) == len(data)
+    offset = 0
+    for line in read:
+        assert line.digest == digest_of(data[offset : offset + line.size])
+        offset += line.size

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.chunking import estimate_tokens
+from memory.transcripts.packing import FoldedChunk, Packer, label
+
+_AT = 1770109200.0
+
+_TEXTS = st.one_of(
+    st.text(st.sampled_from("ab 。\n你好🙂.é\r"), min_size=1, max_size=60),
+    st.builds(
+        lambda text, times: text * times,
+        st.sampled_from(["word ", "你好。", "line\n", "x", "🙂", "\n\n\n"]),
+        st.integers(1, 2000),
+    ),
+).filter(str.strip)
+
+
+def packed(
+    messages: list[str], *, tokens: int = 100, overlap: int = 20, max_bytes: int = 8191, speaker: str = "User"
+) -> list[FoldedChunk]:
+    packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes)
+    for number, text in enumerate(messages, start=1):
+        packer.add(number, _AT + 60 * number, f"{speaker}: ", text)
+    return [*packer.take(), *packer.open()]
+
+
+def test_a_label_tells_the_minute_in_utc_and_the_speaker() -> None:
+    assert label("User", _AT + 59) == "[2026-02-03 09:00] User: "
+    assert label("Assistant", None) == "Assistant: "
+
+
+def test_messages_share_a_chunk_until_it_is_full() -> None:
+    (first, second) = packed(["one", "two\nlines", "x " * 190])
+    assert first == FoldedChunk(0, 1, 2, "User: one\nUser: two\nlines", first.text_hash, _AT + 120)
+    assert second.text.startswith("User: x x")
+    assert (second.ordinal, second.start_line, second.end_line, second.said_at) == (1, 3, 3, _AT + 180)
+
+
+def test_a_chunk_repeats_whole_messages_worth_the_overlap() -> None:
+    chunks = packed(["a " * 100, "a question?", "b " * 120], overlap=20)
+    assert [(chunk.start_line, chunk.end_line) for chunk in chunks] == [(1, 2), (2, 3)]
+    assert chunks[1].text.startswith("User: a question?\nUser: b b")
+
+
+def test_nothing_is_repeated_without_an_overlap() -> None:
+    chunks = packed(["a " * 100, "a question?", "b " * 120], overlap=0)
+    assert [(chunk.start_line, chunk.end_line) for chunk in chunks] == [(1, 2), (3, 3)]
+
+
+def test_a_message_too_long_to_be_repeated_is_not() -> None:
+    chunks = packed(["a " * 100, "q " * 60, "b " * 120], overlap=20)
+    assert [(chunk.start_line, chunk.end_line) for chunk in chunks] == [(1, 2), (3, 3)]
+
+
+def test_a_long_answer_begins_in_the_chunk_of_its_short_question() -> None:
+    answer = "\n".join(f"Sentence number {number} of the answer." for number in range(60))
+    chunks = packed(["How?", answer, "Thanks."])
+    assert len(chunks) > 3
+    assert chunks[0].text.startswith("User: How?\nUser: Sentence number 0")
+    assert all("User: " in chunk.text for chunk in chunks), "each part tells who spoke"
+    assert all((chunk.start_line, chunk.end_line) == (2, 2) for chunk in chunks[1:-1])
+    assert chunks[-1].text.endswith("User: Thanks.")
+
+
+def test_a_long_answer_below_a_full_chunk_begins_a_chunk_that_repeats_the_question() -> None:
+    answer = "\n".join(f"Sentence number {number} of the answer." for number in range(60))
+    chunks = packed(["a " * 120, "How?", answer])
+    assert (chunks[0].start_line, chunks[0].end_line) == (1, 2)
+    assert chunks[1].text.startswith("User: How?\nUser: Sentence number 0")
+
+
+def test_the_time_is_that_of_the_last_message_that_has_one() -> None:
+    packer = Packer(tokens=100, overlap=0, max_bytes=8191)
+    packer.add(1, None, "", "one")
+    assert packer.open()[0].said_at is None
+    packer.add(2, _AT, "", "two")
+    packer.add(3, None, "", "three")
+    assert packer.open()[0].said_at == _AT
+
+
+@settings(deadline=None)
+@given(
+    st.lists(_TEXTS, max_size=12),
+    st.integers(32, 400),
+    st.integers(0, 200),
+    st.integers(160, 4000),
+    st.sampled_from(["User", "Assistant", "名" * 40]),
+)
+def test_no_chunk_exceeds_its_bounds_and_lines_go_on_without_a_gap(
+    messages: list[str], tokens: int, overlap: int, max_bytes: int, speaker: str
+) -> None:
+    chunks = packed(messages, tokens=tokens, overlap=overlap, max_bytes=max_bytes, speaker=speaker)
+    assert [chunk.ordinal for chunk in chunks] == list(range(len(chunks)))
+    for chunk in chunks:
+        assert estimate_tokens(chunk.text) <= tokens
+        assert len(chunk.text.encode()) <= max_bytes
+        assert 1 <= chunk.start_line <= chunk.end_line <= len(messages)
+    for earlier, later in pairwise(chunks):
+        assert earlier.start_line <= later.start_line
+        assert earlier.end_line <= later.end_line
+        assert later.start_line <= earlier.end_line + 1
+    if messages:
+        assert (chunks[0].start_line, chunks[-1].end_line) == (1, len(messages))
+
+
+@settings(deadline=None)
+@given(st.lists(_TEXTS.map(str.strip), max_size=8), st.integers(60, 200))
+def test_without_an_overlap_the_chunks_hold_all_of_every_message_once(messages: list[str], tokens: int) -> None:
+    chunks = packed(messages, tokens=tokens, overlap=0)
+    words = "".join("".join(chunk.text.split()) for chunk in chunks).replace("User:", "")
+    assert words == "".join("".join(messages).split())
+
+
+@settings(deadline=None)
+@given(st.lists(_TEXTS, max_size=10), st.integers(0, 10))
+def test_going_on_from_a_kept_state_changes_nothing(messages: list[str], stop: int) -> None:
+    options = {"tokens": 60, "overlap": 20, "max_bytes": 400}
+    packer = Packer(**options)
+    taken: list[FoldedChunk] = []
+    for number, text in enumerate(messages):
+        if number == stop:
+            taken += packer.take()
+            following = Packer(**options)
+            following.restore(packer.state())
+            packer = following
+        before = packer.open()
+        copied = packer.copy()
+        copied.add(99, None, "", text)
+        assert packer.open() == before
+        packer.add(number + 1, None, "User: ", text)
+    whole = Packer(**options)
+    for number, text in enumerate(messages):
+        whole.add(number + 1, None, "User: ", text)
+    assert [*taken, *packer.take(), *packer.open()] == [*whole.take(), *whole.open()]
