@@ -168,6 +168,12 @@ def test_a_last_line_that_is_not_whole_waits_for_its_end() -> None:
     assert fold.notes() == ()
 
 
+def test_a_last_line_is_of_the_format_of_the_lines_before_it() -> None:
+    fold = new_fold(name="plain")
+    (tail,) = raw_lines(message_line("openclaw", "user", "one").rstrip())
+    assert fold.open(tail) == []
+
+
 def test_closed_chunks_are_given_once_and_never_change() -> None:
     fold = new_fold(**_SMALL)
     taken: list[FoldedChunk] = []

@@ -300,6 +300,8 @@ class TestOpenClaw:
     def test_a_message_of_another_session_is_not_read(self, kind: str) -> None:
         assert self.said("do it", provenance={"kind": kind}) is None
         assert self.said("do it", provenance={"kind": "external_user"}) == "do it"
+        message = {"role": "user", "content": "do it"}
+        assert readings({"type": "message", "message": message, "provenance": {"kind": kind}}) == [KNOWN]
 
     def test_string_content_and_blocks_are_read_alike(self) -> None:
         assert readings({"type": "message", "message": {"role": "user", "content": "hi"}}) == [Said("User", "hi")]
@@ -331,6 +333,11 @@ class TestClaudeCode:
     def test_what_the_program_wrote_is_not_read(self, mark: str, kind: str) -> None:
         assert self.said("x", kind, **{mark: True}) is None
         assert self.said("x", kind, **{mark: False}) == "x"
+
+    def test_what_the_program_answers_itself_is_not_read(self) -> None:
+        message = {"role": "assistant", "model": "<synthetic>", "content": [{"type": "text", "text": "No response"}]}
+        assert readings({"type": "assistant", "message": message}) == [KNOWN]
+        assert self.said([{"type": "text", "text": "(no content)"}], "assistant") is None
 
     def test_a_line_that_begins_with_a_tool_result_is_no_turn(self) -> None:
         text = {"type": "text", "text": "x"}

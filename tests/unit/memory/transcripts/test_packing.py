@@ -74,6 +74,24 @@ def test_a_long_answer_below_a_full_chunk_begins_a_chunk_that_repeats_the_questi
     assert chunks[1].text.startswith("User: How?\nUser: Sentence number 0")
 
 
+def test_the_end_of_a_part_is_repeated_in_the_next_one() -> None:
+    answer = " ".join(f"Sentence{number}." for number in range(300))
+    chunks = packed(["How?", answer])
+    for earlier, later in pairwise(chunks):
+        assert later.text.removeprefix("User: ").split()[0] in earlier.text.split()
+
+
+def test_line_ends_between_messages_count() -> None:
+    for chunk in packed(["a"] * 500, speaker="U", tokens=32, overlap=0):
+        assert estimate_tokens(chunk.text) <= 32
+
+
+def test_no_part_is_white_space() -> None:
+    chunks = packed(["start" + "\n" * 5000 + "end"])
+    assert len(chunks) > 1
+    assert all(chunk.text.removeprefix("User:").strip() for chunk in chunks)
+
+
 def test_the_time_is_that_of_the_last_message_that_has_one() -> None:
     packer = Packer(tokens=100, overlap=0, max_bytes=8191)
     packer.add(1, None, "", "one")
