@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 
 import structlog
 
 from memory.agent_files import priority
 from producers.debouncing import Debouncer
-from schemas.documents import DocumentKey, Lane
+from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.ports import JobQueue, TroubleReporter
 
@@ -54,7 +54,7 @@ class HandOver:
         self._clock = clock
         self._changed = threading.Condition()
         self._debouncer = Debouncer(quiet_seconds)
-        self._waiting: dict[str, dict[DocumentKey, None]] = {}
+        self._waiting: dict[str, dict[DocumentKey, FileStat | None]] = {}
         self._failing = False
         self._retry_at: float | None = None
         self._pause = RETRY_SECONDS[0]
@@ -73,8 +73,8 @@ class HandOver:
             if self._debouncer.next_due() != before:
                 self._changed.notify()
 
-    def submit(self, agent: str, keys: Iterable[DocumentKey]) -> None:
-        """Hand these over at once, whatever their events say."""
+    def submit(self, agent: str, keys: Iterable[DocumentKey] | Mapping[DocumentKey, FileStat | None]) -> None:
+        """Hand these over at once, whatever their events say. With their stat, the latest transcripts go first."""
         with self._changed:
             self._keep(agent, keys)
             self._changed.notify()
@@ -100,8 +100,9 @@ class HandOver:
             self._changed.notify()
         self._thread.join()
 
-    def _keep(self, agent: str, keys: Iterable[DocumentKey]) -> None:
-        self._waiting.setdefault(agent, {}).update(dict.fromkeys(keys))
+    def _keep(self, agent: str, keys: Iterable[DocumentKey] | Mapping[DocumentKey, FileStat | None]) -> None:
+        stats = keys if isinstance(keys, Mapping) else dict.fromkeys(keys)
+        self._waiting.setdefault(agent, {}).update(stats)
 
     def _run(self) -> None:
         while True:
@@ -132,15 +133,15 @@ class HandOver:
         # The pause is real time even when the clock is a test's.
         return max(0.001, min(times) - now) if times else None
 
-    def _deliver(self, batches: dict[str, dict[DocumentKey, None]]) -> None:
+    def _deliver(self, batches: dict[str, dict[DocumentKey, FileStat | None]]) -> None:
         failure: Exception | None = None
-        kept: dict[str, dict[DocumentKey, None]] = {}
+        kept: dict[str, dict[DocumentKey, FileStat | None]] = {}
         for agent, keys in batches.items():
             if isinstance(failure, BrokerUnavailable):
                 kept[agent] = keys
                 continue
             try:
-                self._mark(agent, list(keys))
+                self._mark(agent, keys)
             except Exception as error:  # noqa: BLE001 - told through the troubles and tried again, see _failed
                 failure, kept[agent] = error, keys
         if failure is not None:
@@ -148,13 +149,13 @@ class HandOver:
         elif batches:
             self._succeeded()
 
-    def _mark(self, agent: str, keys: list[DocumentKey]) -> None:
+    def _mark(self, agent: str, stats: Mapping[DocumentKey, FileStat | None]) -> None:
         today = date.today()  # the day of the notes' names, which are local
-        keys.sort(key=lambda key: priority(key, today=today))
+        keys = sorted(stats, key=lambda key: priority(key, today=today, stat=stats[key]))
         lane = Lane.BACKFILL if len(keys) > BULK_DOCUMENTS else Lane.LIVE
         mark_in_calls(self._queue, agent, keys, lane=lane)
 
-    def _failed(self, error: Exception, rest: dict[str, dict[DocumentKey, None]]) -> None:
+    def _failed(self, error: Exception, rest: dict[str, dict[DocumentKey, FileStat | None]]) -> None:
         """Keep what was not handed over, below what came meanwhile; whole agents, since marking twice is harmless."""
         with self._changed:
             for agent, keys in rest.items():

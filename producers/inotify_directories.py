@@ -47,7 +47,7 @@ _LIMITS = Path("/proc/sys/fs/inotify")
 
 @dataclass(slots=True)
 class Directory:
-    """One watched directory. `documents` are the names of Markdown files that were seen right inside."""
+    """One watched directory. `documents` are the names of notes and transcripts that were seen right inside."""
 
     path: str
     wd: WatchDescriptor

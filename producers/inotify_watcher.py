@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, InotifyFD, WatchCallback, WatchDescriptor
 
+from memory.agent_files import may_be_document
 from producers.inotify_directories import LIMIT_ERRNOS, Directory, WatchedDirectories, limit_reason
 from producers.watching import (
     NativeListener,
@@ -185,7 +186,7 @@ class InotifyWatcher(Watcher, WatchCallback):
         path = str(Path(directory.path) / name)
         if mask & InotifyConstants.IN_ISDIR:
             self._digest_directory(directory, path, mask, news)
-        elif name.lower().endswith(".md"):
+        elif may_be_document(name):
             if mask & _GONE:
                 directory.documents.discard(name)
             else:
@@ -304,7 +305,7 @@ class InotifyWatcher(Watcher, WatchCallback):
                 if entry.is_dir(follow_symlinks=False):
                     if role is Role.TREE and files.owns_directory(Path(entry.path)):
                         waiting.append(entry.path)
-                elif entry.name.lower().endswith(".md"):
+                elif may_be_document(entry.name):
                     directory.documents.add(entry.name)
             if fresh:
                 for name in directory.documents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,13 +12,18 @@ from typing import Protocol, runtime_checkable
 import structlog
 
 from memory.agent_files import AgentFiles
+from memory.session_roots import SESSIONS_SOURCE, is_transcript_name
 from memory.store.reader import StoreReader
 from producers import spool
 from producers.handing_over import HandOver
 from producers.reconciling import ReconcileReport, reconcile
+from producers.refusing import Refusals
 from producers.scheduling import ReconcileSchedule
+from producers.tailing import Tailer
 from producers.watch_report import WatchReport
 from producers.watching import Watcher, WatchMode, WatchState
+from schemas.documents import DocumentKey
+from schemas.errors import RecalldError
 from schemas.ports import Event, JobQueue, TroubleReporter
 from schemas.settings import AgentSettings, Settings
 
@@ -31,6 +37,8 @@ SECOND_LOOK_SECONDS = 30.0
 
 SPOOL_SECONDS = 2.0
 EPOCH_SECONDS = 5.0
+
+_NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
 
 #: The loop looks at `stop` this often; the caller's event cannot be waited for together with our own.
 _STOP_SECONDS = 0.25
@@ -80,6 +88,18 @@ class Producers:
             quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
             on_recovered=lambda: self._request_all("the queue answers again"),
         )
+        self._tailer = Tailer(
+            self._files,
+            sync=lambda agent: self._agents[agent].sync.sessions,
+            indexed=lambda agent: indexed(self._agents[agent]),
+            hand_over=self.hand_over.submit,
+        )
+        self._refusals = Refusals(troubles)
+
+    def start_threads(self) -> None:
+        """Start what hands over; nothing is lost before, it only waits."""
+        self.hand_over.start()
+        self._tailer.start()
 
     # The watcher's listener
 
@@ -88,7 +108,10 @@ class Producers:
         key = self._files[agent].key_of(path)
         if key is not None:
             self._report.event(agent)
-            self.hand_over.touch(agent, key)
+            if key.source == SESSIONS_SOURCE:
+                self._tailer.touch(agent, key)
+            else:
+                self.hand_over.touch(agent, key)
 
     def on_overflow(self) -> None:
         """Events were lost."""
@@ -111,12 +134,15 @@ class Producers:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown agent")
         elif event.kind == "changed" and event.paths:
             self._changed(agent.id, event.paths)
-        elif event.kind in ("reconcile", "changed"):
+        elif event.kind in ("compaction", "grew") and event.paths:
+            self._grew(agent, event)
+        elif event.kind in ("reconcile", "changed", "compaction", "grew"):
             self._request(agent.id, event.kind, urgent=True)
         elif event.kind == "session-start":
             if agent.sync.on_session_start:
                 self._request(agent.id, event.kind, urgent=True)
         elif event.kind == "flush":
+            self._tailer.flush(agent.id)
             self.hand_over.flush(agent.id)
         else:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown kind")
@@ -128,8 +154,24 @@ class Producers:
         for path, key in keys.items():
             if key is None and files.owns_directory(Path(path)):
                 self._request(agent, "a folder changed", urgent=True)
+            elif key is None and is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
+                self._refusals.refuse(agent, "changed", path, reason=_NOT_A_TRANSCRIPT)
             elif key is None:
                 log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
+
+    def _grew(self, agent: AgentSettings, event: Event) -> None:
+        """What a hook says of transcripts. Its paths are anybody's words: none is opened that is not the agent's."""
+        files = self._files[agent.id]
+        for path in event.paths:
+            key = files.key_of(path)
+            if key is None or key.source != SESSIONS_SOURCE:
+                self._refusals.refuse(agent.id, event.kind, path, reason=_NOT_A_TRANSCRIPT)
+            elif _is_barred(files, key):
+                self._refusals.refuse(agent.id, event.kind, path, reason="behind a symbolic link, or no regular file")
+            elif event.kind == "compaction" and agent.sync.sessions.post_compaction_force:
+                self._tailer.force(agent.id, key)
+            else:
+                self._tailer.touch(agent.id, key)
 
     # The scheduler's thread
 
@@ -161,11 +203,13 @@ class Producers:
                 self._next_epoch = now + EPOCH_SECONDS
                 self._watch_epoch()
             self._report.publish(now=now)
+            self._refusals.publish()
             if not self._compare_next():
                 self._wake.wait(_STOP_SECONDS)
 
     def close(self) -> None:
         """Hand over what waits and say that nobody watches any more."""
+        self._tailer.stop()
         self.hand_over.stop()
         self._report.close()
 
@@ -241,6 +285,7 @@ class Producers:
         if self._broker_was_away or self._epoch not in (None, epoch):
             log.warning("broker_came_back", lost_data=self._epoch not in (None, epoch))
             self._report.tell_again()
+            self._refusals.tell_again()
             self._reconcile_troubles.clear()
             self._request_all("the broker came back")
         self._broker_was_away = False
@@ -258,6 +303,14 @@ class Producers:
         with self._schedule_lock:
             self._schedule.request(self._agents, reason, now=time.monotonic(), delay_seconds=delay_seconds)
         self._wake.set()
+
+
+def _is_barred(files: AgentFiles, key: DocumentKey) -> bool:
+    """Whether there is something that is not to be opened: no link below a folder is followed."""
+    try:
+        return files.stat(key) is None and os.path.lexists(files.path_of(key))
+    except RecalldError:
+        return False  # the system does not say; whoever reads it records why
 
 
 def _log_report(report: ReconcileReport, reason: str) -> None:

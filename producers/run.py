@@ -1,8 +1,9 @@
 """The producers of one machine: a constant number of threads, however many agents.
 
-watch-inotify / watch-polling   events of the files                       -> hand-over
+watch-inotify / watch-polling   events of the files                       -> tail, hand-over
+tail                            looks at growing transcripts              -> hand-over
 hand-over                       debounce, then the queue
-inbox                           events from outside                       -> hand-over, schedule
+inbox                           events from outside                       -> tail, hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
 the caller's thread             comparisons of files and index, spool, state for status
 """
@@ -50,7 +51,7 @@ def run_producers(
     hooks = _hook_server(settings, producers, troubles)
     watcher = open_watcher(producers, poll_interval_seconds=poll_interval_seconds)
     reader = InboxReader(inbox, producers.handle)
-    producers.hand_over.start()
+    producers.start_threads()
     try:
         producers.start(watcher, stop)
         reader.start()

@@ -137,7 +137,12 @@ class PendingReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A hint from outside that something may have changed. `kind`: session-start, reconcile or changed."""
+    """A hint from outside that something may have changed.
+
+    `kind`: session-start or reconcile (compare everything), flush (what waits for its quiet time is due), changed
+    (these paths are due), compaction (these transcripts are due, if the settings say so) or grew (these transcripts
+    are due when their thresholds or their quiet time say so).
+    """
 
     kind: str
     agent: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from memory.store.reader import IndexCounts, IndexedFile, StoreReader
+from memory.store.reader import IndexCounts, IndexedFile, StoreReader, TranscriptMark
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Event
@@ -88,7 +88,7 @@ class RecordingInbox:
 
 
 class RememberedFiles:
-    """As much of a `StoreReader` as a comparison needs."""
+    """As much of a `StoreReader` as those need who compare it with files."""
 
     def __init__(self, stats: dict[DocumentKey, FileStat], *, vectors_pending: int = 0) -> None:
         self._files = [IndexedFile(key, stat, "", 1, 0.0) for key, stat in stats.items()]
@@ -97,6 +97,13 @@ class RememberedFiles:
 
     def files(self) -> list[IndexedFile]:
         return self._files
+
+    def file(self, key: DocumentKey) -> IndexedFile | None:
+        return next((file for file in self._files if file.key == key), None)
+
+    def transcript(self, key: DocumentKey) -> TranscriptMark | None:
+        """A mark at the last line end is nothing that these tests ask about."""
+        return None
 
     def counts(self) -> IndexCounts:
         return IndexCounts(files=len(self._files), vectors_pending=self._vectors_pending)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +14,14 @@ import pytest
 
 from memory.agent_files import AgentFiles
 from memory.store.reader import StoreReader
-from producers import producing
+from producers import falling_back, producing
 from producers.run import run_producers
 from producers.spool import write_event
+from producers.watching import WatchLimitReached
 from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.ports import Event
-from schemas.settings import AgentSettings, Settings, Sync
+from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
 from tests.recording import RecordingInbox, RecordingQueue, RecordingTroubles, RememberedFiles, as_reader
 from tests.waiting import wait_until
 
@@ -41,13 +43,17 @@ class House:
         self.agents: list[AgentSettings] = []
         self.thread: threading.Thread | None = None
 
-    def agent(self, name: str = "main", **sync: Any) -> AgentSettings:
-        """An agent whose index knows everything that is on disk when the producers start."""
+    def agent(self, name: str = "main", *, folders: tuple[str, ...] = (), **sync: Any) -> AgentSettings:
+        """An agent whose index knows everything that is on disk when the producers start.
+
+        `folders` hold its transcripts, relative to the root.
+        """
         workspace = self.root / name
         name = workspace.name
         (workspace / "memory").mkdir(parents=True, exist_ok=True)
         sync = {"watch_debounce_ms": 30, **sync}
-        agent = AgentSettings(id=name, workspace=workspace, sync=Sync(**sync))
+        sessions = tuple(str(self.root / folder) for folder in folders)
+        agent = AgentSettings(id=name, workspace=workspace, sessions=sessions, sync=Sync(**sync))
         self.agents.append(agent)
         return agent
 
@@ -365,6 +371,194 @@ def test_a_comparison_puts_right_what_is_watched(house: House) -> None:
     house.wait_for("main", "memory/a.md")
 
 
+# Transcripts -------------------------------------------------------------------------------------------
+
+LINE = '{"role":"user","content":"hello"}\n'
+PATIENT = SyncSessions(quiet_seconds=600)
+
+
+def append(path: Path, text: str = LINE) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as out:
+        out.write(text)
+    return path
+
+
+def transcripts_marked(house: House) -> list[str]:
+    """Which transcripts were marked by the time that one that is due at once, and comes now, is."""
+    name = f"{time.monotonic_ns()}.jsonl.reset.2026-01-01"
+    append(house.root / "sessions" / name)
+    house.wait_for("main", f"sessions/{name}")
+    return [path for path in house.queue.marked("main") if path.endswith(".jsonl")]
+
+
+def test_a_transcript_is_marked_when_enough_was_appended(house: House) -> None:
+    house.agent(folders=("sessions",), sessions=PATIENT)
+    path = append(house.root / "sessions/deep/a.jsonl", LINE * 100)
+    house.remember()
+    house.start()
+    append(path, LINE * 49)
+    assert transcripts_marked(house) == []
+    append(path)
+    house.wait_for("main", "sessions/deep/a.jsonl")
+    assert house.queue.calls[-1][2] is Lane.LIVE
+
+
+def test_a_transcript_that_grew_a_little_is_marked_when_it_is_quiet(house: House) -> None:
+    house.agent(folders=("sessions",), sessions=SyncSessions(quiet_seconds=0.1))
+    path = append(house.root / "sessions/a.jsonl")
+    house.remember()
+    house.start()
+    append(path)
+    house.wait_for("main", "sessions/a.jsonl")
+    assert house.queue.marked("main") == ["sessions/a.jsonl"]
+
+
+def test_a_flush_does_not_leave_out_transcripts_that_wait_for_quiet(house: House) -> None:
+    house.agent(folders=("sessions",), sessions=PATIENT)
+    path = append(house.root / "sessions/a.jsonl")
+    house.remember()
+    house.start()
+    append(path)
+    assert transcripts_marked(house) == []
+    house.inbox.put(Event("flush", "main"))
+    house.wait_for("main", "sessions/a.jsonl")
+
+
+def test_stopping_hands_over_transcripts_that_wait_for_quiet(house: House) -> None:
+    house.agent(folders=("sessions",), sessions=PATIENT)
+    path = append(house.root / "sessions/a.jsonl")
+    house.remember()
+    house.start()
+    append(path)
+    assert transcripts_marked(house) == []
+    house.end()
+    assert "sessions/a.jsonl" in house.queue.marked("main")
+
+
+def test_what_was_appended_while_nothing_ran_is_found_at_the_start_the_latest_first(house: House) -> None:
+    house.agent(folders=("sessions",), sessions=PATIENT)
+    old, new = append(house.root / "sessions/a.jsonl"), append(house.root / "sessions/b.jsonl")
+    house.remember()
+    for path, then in ((new, 2_000_000_000), (old, 1_900_000_000)):
+        append(path)
+        os.utime(path, (then, then))
+    house.write("main/memory/note.md")
+    house.start()
+    assert house.queue.marked("main") == ["memory/note.md", "sessions/b.jsonl", "sessions/a.jsonl"]
+
+
+def test_a_session_folder_that_comes_later_is_noticed_and_watched(house: House) -> None:
+    house.agent(folders=("later/agent/sessions",), sessions=SyncSessions(quiet_seconds=0.05))
+    house.remember()
+    house.start()
+    assert "later/agent/sessions is not there" in house.troubles.open["reconcile", "main"]
+    path = append(house.root / "later/agent/sessions/a.jsonl")
+    house.wait_for("main", "sessions/a.jsonl")
+    wait_until(lambda: ("reconcile", "main") not in house.troubles.open)
+    house.index["main"] = RememberedFiles(dict(AgentFiles(house.agents[0]).scan().documents))
+    house.queue.clear()
+    append(path)
+    house.wait_for("main", "sessions/a.jsonl")
+
+
+def test_transcripts_of_agents_that_are_polled_are_noticed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> Any:
+        raise WatchLimitReached("no watches left")
+
+    monkeypatch.setattr(falling_back, "_native_watcher", refuse)
+    house.agent(folders=("sessions",), sessions=SyncSessions(quiet_seconds=0.05))
+    path = append(house.root / "sessions/a.jsonl")
+    house.remember()
+    house.start()
+    wait_until(quiet(house))
+    assert house.watch_json()["main"]["mode"] == "polling"
+    append(path)
+    house.wait_for("main", "sessions/a.jsonl")
+
+
+def test_hooks_of_one_compaction_are_one_mark(house: House) -> None:
+    house.agent(folders=("sessions",), sessions=PATIENT, watch=False)
+    path = append(house.root / "sessions/a.jsonl")
+    house.remember()
+    house.start()
+    append(path)
+    for _ in range(5):
+        house.inbox.put(Event("compaction", "main", (str(path),)))
+    house.wait_for("main", "sessions/a.jsonl")
+    marker = append(house.root / "sessions/marker.jsonl")
+    house.inbox.put(Event("compaction", "main", (str(marker),)))
+    house.wait_for("main", "sessions/marker.jsonl")
+    assert house.queue.marked("main").count("sessions/a.jsonl") == 1
+
+
+def test_a_compaction_that_is_not_to_force_and_a_transcript_that_grew_wait_as_others_do(house: House) -> None:
+    house.agent(
+        folders=("sessions",), sessions=PATIENT.model_copy(update={"post_compaction_force": False}), watch=False
+    )
+    path = append(house.root / "sessions/a.jsonl")
+    house.remember()
+    house.start()
+    append(path)
+    house.inbox.put(Event("compaction", "main", (str(path),)))
+    house.inbox.put(Event("grew", "main", (str(path),)))
+    marker = append(house.root / "sessions/marker.jsonl", LINE * 50)
+    house.inbox.put(Event("grew", "main", (str(marker),)))
+    house.wait_for("main", "sessions/marker.jsonl")
+    assert house.queue.marked("main") == ["sessions/marker.jsonl"]
+
+
+def test_a_hook_that_names_no_transcript_leads_to_a_comparison(house: House) -> None:
+    house.agent(folders=("sessions",), sessions=PATIENT, watch=False)
+    house.remember()
+    house.start()
+    append(house.root / "sessions/a.jsonl")
+    house.inbox.put(Event("compaction", "main"))
+    house.wait_for("main", "sessions/a.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["compaction", "grew", "changed"])
+def test_a_path_of_a_hook_that_is_not_below_its_agents_folders_is_never_opened_and_said(
+    house: House, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    house.agent("main", folders=("sessions",), sessions=SyncSessions(quiet_seconds=0), watch=False)
+    house.agent("other", folders=("others",), watch=False)
+    secret = append(house.root / "outside/secret.jsonl")
+    strange = [
+        str(secret),
+        str(append(house.root / "others/theirs.jsonl")),
+        str(house.root / "sessions/../outside/secret.jsonl"),
+        "relative.jsonl",
+        "/etc/passwd/a.jsonl",
+    ]
+    if kind != "changed":
+        (house.root / "sessions").mkdir()
+        (house.root / "sessions/link.jsonl").symlink_to(secret)
+        (house.root / "sessions/folder").symlink_to(secret.parent)
+        strange += [str(house.root / "sessions/link.jsonl"), str(house.root / "sessions/folder/secret.jsonl")]
+        strange += [str(house.root / "sessions/a.jsonl\0"), str(house.root / "main/MEMORY.md"), "/etc/passwd"]
+    house.remember()
+    house.start()
+    opened: list[str] = []
+    opening = os.open
+
+    def recorded(name: Any, *arguments: Any, **options: Any) -> int:
+        descriptor = opening(name, *arguments, **options)
+        if threading.current_thread().name in ("tail", "inbox"):
+            opened.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        return descriptor
+
+    monkeypatch.setattr(os, "open", recorded)
+    house.inbox.put(Event(kind, "main", tuple(strange)))
+    good = append(house.root / "sessions/good.jsonl")
+    house.inbox.put(Event(kind, "main", (str(good),)))
+    house.wait_for("main", "sessions/good.jsonl")
+    assert house.queue.marked("main") == ["sessions/good.jsonl"]
+    assert not [path for path in opened if path.endswith(("secret.jsonl", "theirs.jsonl"))]
+    wait_until(lambda: f"{len(strange)} paths" in house.troubles.open.get(("events", "main"), ""), timeout=5)
+    assert ("events", "other") not in house.troubles.open
+
+
 def test_the_state_is_published_while_running_and_withdrawn_at_the_end(house: House) -> None:
     house.agent("main")
     house.agent("other")
@@ -398,7 +592,7 @@ def test_the_number_of_threads_does_not_grow_with_the_agents(house: House) -> No
     house.remember()
     before = threading.active_count()
     house.start()
-    # The producers' own, the watcher, the hand-over and the inbox.
-    assert threading.active_count() == before + 4
+    # The producers' own, the watcher, the hand-over, the one for transcripts and the inbox.
+    assert threading.active_count() == before + 5
     house.end()
     assert threading.active_count() == before

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from datetime import date
 from pathlib import Path
@@ -7,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from memory.agent_files import AgentFiles
+from memory.imports import ImportedFolder, remember_import
 from memory.store.errors import StoreCorrupt, StoreUnreadable
 from memory.store.reader import StoreReader
 from producers.reconciling import LIVE_DOCUMENTS, ReconcileReport, reconcile
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
-from schemas.settings import AgentSettings
+from schemas.settings import AgentSettings, Sync, SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 
 TODAY = date(2026, 11, 21)
@@ -191,3 +193,95 @@ def test_two_thousand_unchanged_files_cost_next_to_nothing(bench: Bench) -> None
         cpu.append(time.process_time() - began)
     # The aim is 0.1 s on an idle machine; the bound only catches a change of kind (reading, hashing).
     assert min(cpu) < 0.5
+
+
+# Transcripts -------------------------------------------------------------------------------------------
+
+
+def transcripts(bench: Bench, *, forget: bool = False) -> Path:
+    """Give the agent a session folder."""
+    folder = bench.workspace.parent / "sessions"
+    folder.mkdir(exist_ok=True)
+    sync = Sync(sessions=SyncSessions(forget_deleted=forget))
+    bench.agent = bench.agent.model_copy(update={"sessions": (str(folder),), "sync": sync})
+    bench.files = AgentFiles(bench.agent, imports=bench.workspace.parent / "imports.json")
+    return folder
+
+
+def write_at(path: Path, seconds: int) -> Path:
+    path.write_text("{}\n")
+    os.utime(path, (seconds, seconds))
+    return path
+
+
+def test_transcripts_are_marked_after_the_notes_and_the_latest_first(bench: Bench) -> None:
+    folder = transcripts(bench)
+    bench.write("memory/a.md")
+    for name, seconds in (("a", 100), ("b", 300), ("c", 200)):
+        write_at(folder / f"{name}.jsonl", seconds)
+    report = bench.reconcile()
+    assert bench.queue.marked("main") == ["memory/a.md", "sessions/b.jsonl", "sessions/c.jsonl", "sessions/a.jsonl"]
+    assert (report.new, report.lane) == (4, Lane.LIVE)
+
+
+def test_many_transcripts_that_differ_go_to_the_backfill_queue(bench: Bench) -> None:
+    folder = transcripts(bench)
+    for number in range(LIVE_DOCUMENTS + 1):
+        write_at(folder / f"{number}.jsonl", number)
+    assert bench.reconcile().lane is Lane.BACKFILL
+    assert bench.queue.marked("main")[0] == f"sessions/{LIVE_DOCUMENTS}.jsonl"
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_vanished_transcripts_are_marked_only_if_they_are_to_be_forgotten(bench: Bench, forget: bool) -> None:
+    folder = transcripts(bench, forget=forget)
+    write_at(folder / "a.jsonl", 100)
+    bench.write("memory/a.md")
+    bench.remember()
+    (folder / "a.jsonl").unlink()
+    (bench.workspace / "memory/a.md").unlink()
+    report = bench.reconcile()
+    assert bench.queue.marked("main") == ["memory/a.md", *(["sessions/a.jsonl"] if forget else [])]
+    assert (report.vanished, report.spared) == ((2, 0) if forget else (1, 1))
+
+
+def test_a_session_folder_that_is_not_there_loses_nothing(bench: Bench) -> None:
+    folder = transcripts(bench, forget=True)
+    write_at(folder / "a.jsonl", 100)
+    bench.remember()
+    folder.rename(folder.parent / "aside")
+    report = bench.reconcile()
+    assert (report.marked, report.spared) == (0, 1)
+    assert len(report.problems) == 1
+
+
+def test_an_archived_session_is_marked_under_its_new_name_first(bench: Bench) -> None:
+    folder = transcripts(bench)
+    path = write_at(folder / "a.jsonl", 100)
+    bench.remember()
+    path.rename(folder / "a.jsonl.reset.2026-02-03")
+    bench.reconcile()
+    assert bench.queue.marked("main") == ["sessions/a.jsonl.reset.2026-02-03", "sessions/a.jsonl"]
+
+
+def test_imports_are_looked_at_only_while_an_index_comes_into_being(bench: Bench) -> None:
+    transcripts(bench)
+    old = bench.workspace.parent / "old"
+    old.mkdir()
+    path = write_at(old / "a.jsonl", 100)
+    remember_import(bench.workspace.parent / "imports.json", ImportedFolder(str(old)))
+    assert bench.reconcile().marked == 0
+    bench.building = True
+    bench.reconcile()
+    assert bench.queue.marked("main") == [str(path)]
+    bench.queue.clear()
+    bench.building, bench.index = False, None
+    bench.reconcile()
+    assert bench.queue.marked("main") == [str(path)]
+
+
+def test_an_imported_transcript_that_vanished_keeps_its_memory(bench: Bench) -> None:
+    transcripts(bench, forget=True)
+    bench.index = RememberedFiles({DocumentKey("sessions", "/old/a.jsonl"): FileStat(1, 1, 1)})
+    report = bench.reconcile()
+    assert (report.marked, report.spared) == (0, 1)
