@@ -66,6 +66,7 @@ class Tailer:
         self._debouncer = Debouncer(lambda agent: sync(agent).quiet_seconds)
         # What is to be looked at, and whether any change is enough.
         self._waiting: dict[tuple[str, DocumentKey], bool] = {}
+        self._urgent = False
         self._stopping = False
         # Of the thread alone.
         self._known: OrderedDict[tuple[str, DocumentKey], Growth] = OrderedDict()
@@ -86,12 +87,14 @@ class Tailer:
         """Hand a transcript over now, unless it is as it was when it was handed over last."""
         with self._changed:
             self._waiting[agent, key] = True
+            self._urgent = True
             self._changed.notify()
 
     def flush(self, agent: str | None = None) -> None:
         """Hand over now what waits for its quiet time, of one agent or of all."""
         with self._changed:
             self._force_all(self._debouncer.flush(agent))
+            self._urgent = True
             self._changed.notify()
 
     def waiting(self) -> int:
@@ -118,6 +121,7 @@ class Tailer:
                 now = self._clock()
                 self._force_all(self._debouncer.take_due(now=now))
                 looks, self._waiting = self._waiting, {}
+                self._urgent = False
                 stopping = self._stopping
                 if not looks and not stopping:
                     next_due = self._debouncer.next_due()
@@ -130,7 +134,7 @@ class Tailer:
             if stopping:
                 return
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping, LOOK_SECONDS)
+                self._changed.wait_for(lambda: self._stopping or self._urgent, LOOK_SECONDS)
 
     def _look_safely(self, looks: Mapping[tuple[str, DocumentKey], bool]) -> None:
         """Look at these. A mistake here must not end the thread: then all of them are handed over."""

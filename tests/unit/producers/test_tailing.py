@@ -211,6 +211,16 @@ def test_a_flush_hands_over_what_waits_of_that_agent(bench: Bench) -> None:
     assert bench.names("other") == ["b.jsonl"]
 
 
+def test_who_asks_does_not_wait_for_the_next_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tailing, "LOOK_SECONDS", 600)
+    bench.touched("a.jsonl", LINE * 50)
+    wait_until(lambda: bench.handed)
+    bench.touched("b.jsonl")
+    bench.tailer.flush("main")
+    wait_until(lambda: len(bench.handed) == 2)
+    assert bench.names() == ["a.jsonl", "b.jsonl"]
+
+
 def test_stopping_hands_over_what_waits(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.tailer.start()
