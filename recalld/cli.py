@@ -29,6 +29,7 @@ COMMANDS = {
     "dead": "List, show, retry or drop documents that failed.",
     "emit": "Tell the daemon that something happened.",
     "hook": "Take a hook of Claude Code, Codex or OpenClaw; install hooks.",
+    "discover": "List the agents, notes and transcripts on this machine; write settings for them.",
     "config": "Show the settings and where each of them came from.",
 }
 

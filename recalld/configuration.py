@@ -28,6 +28,7 @@ __all__ = [
     "find_config",
     "find_home",
     "load",
+    "place_for_config",
     "program_folders",
     "remember_for_search",
     "remember_workspace",
@@ -85,8 +86,22 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
             if not named.exists():
                 raise UserError(f"{name}: there is no file {named}", exit_code=2)
             return named
-    usual = _absolute(variables.get("XDG_CONFIG_HOME") or "~/.config") / "recalld" / "recalld.toml"
-    return next((file for file in (usual, home / "recalld.toml") if file.exists()), None)
+    return next((file for file in (_usual_config(variables), home / "recalld.toml") if file.exists()), None)
+
+
+def place_for_config(config: str | None, *, home: str | None, environment: Mapping[str, str] | None = None) -> Path:
+    """Where settings written for this call belong: the file that it reads, or would read first."""
+    variables = os.environ if environment is None else environment
+    named = config or variables.get("RECALLD_CONFIG")
+    if named:
+        return _absolute(named)
+    folder = find_home(home, environment=variables)
+    found = find_config(home=folder, environment=variables)
+    if found is not None:
+        return found
+    if home or variables.get("RECALLD_HOME"):
+        return folder / "recalld.toml"
+    return _usual_config(variables)
 
 
 def load(
@@ -164,7 +179,9 @@ def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
     known = ", ".join(found.id for found in settings.agents)
     if not settings.agents:
         raise UserError(
-            "no workspace is known yet: start with `recalld up --workspace DIR`, or name the right --home", exit_code=2
+            "no workspace is known yet: start with `recalld up --workspace DIR`, or name the right --home; "
+            "`recalld discover` lists what is on this machine",
+            exit_code=2,
         )
     if agent is None:
         if len(settings.agents) > 1:
@@ -192,6 +209,10 @@ def check_workspace(agent: AgentSettings) -> None:
     else:
         return
     raise UserError(f"the workspace {folder} of agent {agent.id!r} {problem}", exit_code=2)
+
+
+def _usual_config(variables: Mapping[str, str]) -> Path:
+    return _absolute(variables.get("XDG_CONFIG_HOME") or "~/.config") / "recalld" / "recalld.toml"
 
 
 def _parsed(file: Path) -> dict[str, Any]:

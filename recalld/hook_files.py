@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-import time
 from pathlib import Path
 
 import click
 
+from recalld.file_replacing import replace_file
 from recalld.hook_installing import NotEditable, install, uninstall
 from recalld.json_editing import shown
 from schemas.errors import UserError
@@ -71,35 +70,7 @@ def _ask(file: Path) -> None:
 
 
 def _replace(file: Path, before: str | None, after: str) -> Path | None:
-    """Write atomically; returns the copy of what was there."""
-    copy = _free_name(file)
-    draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Settings may hold keys: nobody may read a copy who may not read the file.
-        mode = file.stat().st_mode & 0o777 if before is not None else 0o600
-        if before is not None:
-            _write(copy, before, mode)
-        try:
-            _write(draft, after, mode)
-            draft.replace(file)
-        finally:
-            draft.unlink(missing_ok=True)
+        return replace_file(file, after.encode(), before=None if before is None else before.encode())
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}); nothing was changed") from None
-    return copy if before is not None else None
-
-
-def _free_name(file: Path) -> Path:
-    name = f"{file.name}.before-recalld-{time.strftime('%Y%m%d-%H%M%S')}"
-    copies = (file.with_name(name + suffix) for suffix in ("", *(f"-{number}" for number in range(2, 1000))))
-    return next(copy for copy in copies if not os.path.lexists(copy))
-
-
-def _write(file: Path, text: str, mode: int) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as out:
-        os.fchmod(descriptor, mode)
-        out.write(text.encode("utf-8"))
-        out.flush()
-        os.fsync(descriptor)

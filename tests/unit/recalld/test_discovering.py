@@ -1,0 +1,293 @@
+"""What is found on a machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recalld.discovering.claude_code import working_folder
+from recalld.discovering.counting import Counted, Deadline, count_transcripts
+from recalld.discovering.everything import discover
+from recalld.discovering.finding import Discovery, Found, with_unique_names
+from recalld.discovering.listing import discovery_json, discovery_lines
+from recalld.discovering.settings_writing import settings_file
+from recalld.program_folders import ProgramFolders
+
+
+class Machine:
+    """A home folder with whatever a test puts there."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.here = home / "here"
+        self.here.mkdir(parents=True)
+
+    def write(self, path: str, text: str = "text", *, at: float | None = None) -> Path:
+        file = self.home / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        if at is not None:
+            os.utime(file, (at, at))
+        return file
+
+    def discover(self, *, seconds: float = 60.0, **variables: str) -> Discovery:
+        return discover(ProgramFolders.named_by(variables), self.here, seconds=seconds)
+
+    def names(self) -> list[str]:
+        return [one.name for one in self.discover().found]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    return Machine(tmp_path / "user")
+
+
+def only(discovery: Discovery) -> Found:
+    assert len(discovery.found) == 1, [one.name for one in discovery.found]
+    return discovery.found[0]
+
+
+def test_an_empty_machine_has_nothing_and_no_problems(machine: Machine) -> None:
+    assert machine.discover() == Discovery()
+
+
+# OpenClaw
+
+
+def test_openclaws_agents_have_their_workspaces_sessions_and_settings(machine: Machine) -> None:
+    machine.write(
+        ".openclaw/openclaw.json",
+        """{ // mine
+          agents: {
+            defaults: { memorySearch: { provider: 'gemini', query: { maxResults: 9 }, extraPaths: ['../wiki'],
+                                        cache: { maxEntries: 7 } } },
+            list: [ { id: 'main', default: true, workspace: '~/notes' },
+                    { id: 'Work', memorySearch: { query: { maxResults: 3 }, extraPaths: ['more'] } }, ],
+          },
+          memory: { citations: 'off' },
+        }""",
+    )
+    machine.write("notes/MEMORY.md", at=2_000_000_000)
+    machine.write("notes/memory/a.md")
+    machine.write("wiki/page.md")
+    machine.write(".openclaw/agents/main/sessions/a.jsonl")
+    machine.write(".openclaw/agents/main/sessions/a.jsonl.reset.2026-01-01T00-00-00.000Z")
+    machine.write(".openclaw/agents/main/sessions/sessions.json")
+    machine.write(".openclaw/workspace-Work/memory/b.md")
+    machine.write(".openclaw/agents/work/sessions/deep/b.jsonl")
+    machine.write(".openclaw/agents/gone/sessions/c.jsonl")
+    main, work, gone = machine.discover().found
+    assert (main.name, main.workspace) == ("main", machine.home / "notes")
+    assert main.sessions == (str(machine.home / ".openclaw/agents/main/sessions"),)
+    assert (main.notes.files, main.transcripts.files, main.newest) == (3, 2, 2_000_000_000)
+    assert main.settings == {
+        "provider": "gemini",
+        "query": {"max_results": 9},
+        "extra_paths": ["../wiki"],
+        "citations": "off",
+    }
+    assert main.shared == {"cache": {"max_entries": 7}}
+    assert (work.name, work.workspace, work.transcripts.files) == ("Work", machine.home / ".openclaw/workspace-Work", 1)
+    assert work.settings["query"] == {"max_results": 3}
+    assert work.settings["extra_paths"] == ["../wiki", "more"]
+    assert (gone.name, gone.workspace) == ("gone", machine.home / ".openclaw/agents/gone")
+    assert any("does not exist" in remark for remark in gone.remarks)
+
+
+def test_without_settings_there_is_the_usual_agent_with_the_usual_workspace(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    found = only(machine.discover())
+    assert (found.name, found.workspace) == ("main", machine.home / ".openclaw/workspace")
+
+
+def test_the_older_folder_and_a_moved_one_are_found(machine: Machine, tmp_path: Path) -> None:
+    machine.write(".clawdbot/agents/main/sessions/a.jsonl")
+    machine.write(".clawdbot/clawdbot.json", '{"agents": {"defaults": {"workspace": "~/clawd"}}}')
+    machine.write("clawd/MEMORY.md")
+    assert only(machine.discover()).workspace == machine.home / "clawd"
+    moved = tmp_path / "moved"
+    (moved / "workspace").mkdir(parents=True)
+    config = machine.write("elsewhere.json5", "{agents: {list: [{id: 'other', workspace: '~/clawd'}]}}")
+    found = machine.discover(OPENCLAW_STATE_DIR=str(moved), OPENCLAW_CONFIG_PATH=str(config))
+    assert [one.name for one in found.found] == ["other"]
+
+
+@pytest.mark.parametrize("text", ['{"env": {"KEY": "sk-secret"}, oops', "[]", '"sk-secret"'])
+def test_settings_that_cannot_be_understood_are_said_and_the_agents_found_all_the_same(
+    machine: Machine, text: str
+) -> None:
+    machine.write(".openclaw/openclaw.json", text)
+    machine.write(".openclaw/agents/main/sessions/a.jsonl")
+    discovery = machine.discover()
+    assert only(discovery).name == "main"
+    (problem,) = discovery.problems
+    assert "openclaw.json" in problem
+    assert "sk-secret" not in str(discovery)
+
+
+def test_no_key_of_openclaws_settings_gets_anywhere(machine: Machine) -> None:
+    machine.write(
+        ".openclaw/openclaw.json",
+        """{ env: { OPENAI_API_KEY: 'sk-secret' },
+             models: { providers: { openai: { apiKey: 'sk-secret' } } },
+             agents: { defaults: { memorySearch: {
+               remote: { apiKey: 'sk-secret', headers: { A: 'sk-secret' } } } } } }""",
+    )
+    machine.write(".openclaw/workspace/MEMORY.md")
+    discovery = machine.discover()
+    everything = json.dumps(discovery_json(discovery)) + settings_file(discovery.found)
+    everything += "\n".join(discovery_lines(discovery))
+    assert "sk-secret" not in everything
+    assert "OPENAI_API_KEY" in everything
+
+
+def test_sessions_in_openclaws_database_are_one_sentence(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(".openclaw/agents/main/agent/openclaw-agent.sqlite")
+    (remark,) = only(machine.discover()).remarks
+    assert "openclaw-agent.sqlite" in remark
+    assert "does not read" in remark
+
+
+def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machine) -> None:
+    machine.write(
+        ".openclaw/openclaw.json", "{agents: {list: [{id: 'ghost', workspace: '/nowhere'}, {id: '../x'}, 3]}}"
+    )
+    discovery = machine.discover()
+    assert discovery.found == ()
+    (problem,) = discovery.problems
+    assert "ghost" in problem
+
+
+# Claude Code and Codex
+
+
+def session(cwd: Path) -> str:
+    return json.dumps({"type": "summary"}) + "\n" + json.dumps({"type": "user", "cwd": str(cwd)}) + "\n"
+
+
+def test_claude_codes_projects_have_the_folder_that_their_sessions_name(machine: Machine) -> None:
+    project = machine.home / "my-project"
+    project.mkdir()
+    machine.write(".claude/projects/-user-my-project/a.jsonl", session(project), at=1000)
+    machine.write(".claude/projects/-user-my-project/a/subagents/agent-1.jsonl", at=3000)
+    machine.write(".claude/projects/-user-my-project/memory/MEMORY.md", at=1000)
+    machine.write(".claude/projects/-user-old/b.jsonl", session(machine.home / "old"), at=2000)
+    machine.write(".claude/projects/-user-none/c.jsonl", "{}\n", at=500)
+    (machine.home / ".claude/projects/-user-empty").mkdir()
+    latest, old, none = machine.discover().found
+    assert (latest.name, latest.workspace, latest.transcripts.files) == ("my-project", project, 2)
+    folder = machine.home / ".claude/projects/-user-my-project"
+    assert latest.sessions == (str(folder),)
+    assert latest.settings == {"extra_paths": [str(folder / "memory")]}
+    assert latest.notes.files == 1
+    assert (old.name, old.workspace) == ("old", machine.home / ".claude/projects/-user-old")
+    assert "is gone" in old.remarks[0]
+    assert (none.name, none.workspace.name) == ("user-none", "-user-none")
+
+
+def test_a_moved_claude_code_is_found(machine: Machine, tmp_path: Path) -> None:
+    machine.write("x/projects/-a/a.jsonl", session(tmp_path))
+    assert only(machine.discover(CLAUDE_CONFIG_DIR=str(machine.home / "x"))).workspace == tmp_path
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\0\0", '{"cwd": 3}\n', '{"cwd": "relative"}\n', '{"cwd": "/a', '"cwd"\n', "[[[\n"]
+)
+def test_damaged_sessions_name_no_folder(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    assert working_folder(tmp_path) is None
+
+
+def test_codex_is_one_memory(machine: Machine) -> None:
+    machine.write(".codex/sessions/2026/02/03/rollout-a.jsonl.zst")
+    machine.write(".codex/archived_sessions/rollout-b.jsonl")
+    found = only(machine.discover())
+    assert (found.name, found.workspace, found.transcripts.files) == ("codex", machine.home / ".codex", 2)
+    assert [Path(folder).name for folder in found.sessions] == ["sessions", "archived_sessions"]
+
+
+# Plain folders
+
+
+def test_folders_of_notes_around_the_current_one_are_found_once(machine: Machine) -> None:
+    machine.write("here/MEMORY.md")
+    machine.write("here/inside/memory/a.md")
+    machine.write("here/empty/memory/a.txt")
+    machine.write("here/.hidden/MEMORY.md")
+    machine.write("here/node_modules/MEMORY.md")
+    machine.write("memory/a.md")
+    assert machine.names() == ["here", "user", "inside"]
+    machine.write(".openclaw/openclaw.json", json.dumps({"agents": {"defaults": {"workspace": str(machine.here)}}}))
+    assert machine.names() == ["main", "user", "inside"]
+
+
+# Names, counts, settings
+
+
+def test_names_are_ids_and_each_is_used_once(tmp_path: Path) -> None:
+    def found(name: str) -> Found:
+        return Found(name=name, program="folder", title=name, workspace=tmp_path)
+
+    wanted = ["main", "Main", "a b/c", "...", "笔记", "main-2", "x" * 100]
+    names = [one.name for one in with_unique_names(map(found, wanted))]
+    assert names == ["main", "Main-2", "a-b-c", "folder", "folder-2", "main-2-2", "x" * 40]
+
+
+def test_counting_ends_in_time_and_says_so(machine: Machine) -> None:
+    machine.write(".claude/projects/-a/a.jsonl", session(machine.here))
+    machine.write(".codex/sessions/a.jsonl")
+    discovery = machine.discover(seconds=0.0)
+    assert [one.transcripts for one in discovery.found] == [Counted(complete=False)] * 2
+    assert "at least 0 transcripts" in "\n".join(discovery_lines(discovery))
+
+
+def test_links_are_not_followed_and_locked_folders_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.jsonl").write_text("x")
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "sessions" / "b.jsonl").symlink_to(tmp_path / "real" / "a.jsonl")
+    found = count_transcripts((str(tmp_path / "sessions"), str(tmp_path / "absent")), deadline=Deadline(60))
+    assert found == Counted()
+
+
+@given(st.text(), st.text(), st.lists(st.text()), st.text())
+def test_whatever_folders_are_called_the_settings_say_it(
+    title: str, workspace: str, sessions: list[str], remark: str
+) -> None:
+    one = Found(
+        name="a",
+        program="folder",
+        title=title,
+        workspace=Path("/" + workspace.replace("\0", "")),
+        sessions=tuple(sessions),
+        settings={"query": {"hybrid": {"mmr": {"lambda": 0.5}}}, "extra_paths": sessions, "model": workspace},
+        shared={"cache": {"enabled": False}},
+        remarks=(remark,),
+    )
+    written = tomllib.loads(settings_file([one]))
+    (agent,) = written["agents"]
+    assert agent["workspace"] == str(one.workspace)
+    assert agent.get("sessions", []) == agent["extra_paths"] == sessions
+    assert agent["model"] == workspace
+    assert agent["query"]["hybrid"]["mmr"]["lambda"] == 0.5
+    assert written["cache"] == {"enabled": False}
+
+
+def test_a_folder_whose_name_is_not_utf8_is_said_and_left_out(machine: Machine) -> None:
+    machine.write(os.fsdecode(b"here/\xff\xfe/memory/a.md"))
+    assert machine.discover() == Discovery(), "folders of such names are never looked into"
+    machine.write(os.fsdecode(b".claude/projects/\xff/a.jsonl"))
+    discovery = machine.discover()
+    assert discovery.found == ()
+    (problem,) = discovery.problems
+    assert "UTF-8" in problem
+    assert all(line.encode() for line in discovery_lines(discovery))
