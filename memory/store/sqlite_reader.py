@@ -152,7 +152,7 @@ class SqliteReader(StoreReader):
             rows = fetch(connection, SELECT_CHUNKS_OF, name_of(key))
         chunks = [stored_chunk(row) for row in rows]
         stale = bisect_left(chunks, 0, key=attrgetter("ordinal"))
-        return chunks[stale:] + chunks[:stale][::-1]
+        return chunks[stale:] + sorted(chunks[:stale], key=lambda chunk: (-chunk.ordinal, chunk.id))
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         with self._readers.borrow() as connection:

@@ -42,7 +42,7 @@ SELECT_FILE_ID = "SELECT id FROM files WHERE source = ? AND path = ?"
 # Stale ones last, in the order that they had.
 SELECT_REFUSED_OF_FILE = """
 SELECT id, start_line, end_line, refusal FROM chunks WHERE file_id = ? AND vector_state = 'refused'
-ORDER BY ordinal < 0, abs(ordinal)
+ORDER BY ordinal < 0, abs(ordinal), id
 """
 
 SELECT_MARK = """

@@ -167,7 +167,7 @@ class InMemoryStore(InMemoryReader, Store):
             return
         letter = refusal_letter(key, self.refused_chunks(key), before, fresh=fresh, now=time.time())
         if letter is None:
-            del self._dead[key]
+            self._dead.pop(key, None)
         else:
             self._dead[key] = letter
 

@@ -33,9 +33,9 @@ class MemoryChunk:
     stale: bool = False
 
     @property
-    def place(self) -> tuple[bool, int]:
+    def place(self) -> tuple[bool, int, int]:
         """What a document's chunks are ordered by."""
-        return self.stale, self.row.ordinal
+        return self.stale, self.row.ordinal, self.row.id
 
     @property
     def state(self) -> VectorState:

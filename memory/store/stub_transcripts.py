@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 
 from memory.store.reader import VectorState
 from memory.store.stub_chunks import MemoryChunk, new_chunk
@@ -16,7 +17,7 @@ def write_chunks(chunks: dict[int, MemoryChunk], change: TranscriptWrite, next_i
     if change.keep is not None:
         for chunk in _chunks_of(chunks, change):
             chunk.stale = chunk.stale or chunk.row.ordinal >= change.keep
-    stale = sorted((chunk for chunk in _chunks_of(chunks, change) if chunk.stale), key=_earliest_first)
+    stale = sorted((chunk for chunk in _chunks_of(chunks, change) if chunk.stale), key=attrgetter("place"))
     for added in change.added:
         taken = next((one for one in stale if one.stale and one.text_hash == added.text_hash), None)
         if taken is None:
@@ -34,10 +35,6 @@ def write_chunks(chunks: dict[int, MemoryChunk], change: TranscriptWrite, next_i
 
 def _chunks_of(chunks: dict[int, MemoryChunk], change: TranscriptWrite) -> list[MemoryChunk]:
     return [chunk for chunk in chunks.values() if chunk.row.key == change.key]
-
-
-def _earliest_first(chunk: MemoryChunk) -> tuple[int, int]:
-    return chunk.row.ordinal, chunk.row.id
 
 
 def _take_over(chunk: MemoryChunk, added: NewChunk) -> bool:

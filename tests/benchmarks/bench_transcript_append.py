@@ -65,21 +65,22 @@ def measure(folder: Path, *, chunks: int, dimensions: int, appends: int) -> None
     other = write_whole(store, itertools.islice(chunks_of(dimensions, text="other"), chunks - 1))
     store.close()
     print(
-        f"{chunks:>8,} chunks: append {append}; whole {filled:.1f} s; "
-        f"read anew, the same {same:.1f} s, all other {other:.1f} s"
+        f"{chunks:>8,} chunks: append {append}; whole {sum(filled):.1f} s; "
+        f"read anew, the same {sum(same):.1f} s (longest transaction {max(same):.1f} s), "
+        f"all other {sum(other):.1f} s (longest {max(other):.1f} s)"
     )
 
 
-def write_whole(store: SqliteStore, chunks: Iterator[NewChunk]) -> float:
-    """Write a transcript slice by slice; returns the seconds that the store took, making the text left out."""
-    seconds = 0.0
+def write_whole(store: SqliteStore, chunks: Iterator[NewChunk]) -> list[float]:
+    """Write a transcript slice by slice; returns the seconds of each slice, making the text left out."""
+    seconds = []
     keep: int | None = 0
     pending = list(itertools.islice(chunks, CHUNKS_PER_SLICE))
     while pending:
         following = list(itertools.islice(chunks, CHUNKS_PER_SLICE))
         begun = time.perf_counter()
         write(store, pending, keep=keep, final=not following)
-        seconds += time.perf_counter() - begun
+        seconds.append(time.perf_counter() - begun)
         pending, keep = following, None
     return seconds
 

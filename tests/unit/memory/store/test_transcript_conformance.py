@@ -308,7 +308,8 @@ def test_what_became_stale_stays_so_whatever_is_kept_later(store: Store) -> None
     less = piece(*said("another", first=1), continues=mark(2, "other"), to=mark(2), keep=1, final=False)
     assert store.write([less]) == [COMMITTED]
     assert ordinals_of(store)[:2] == [0, 1]
-    assert sorted(ordinals_of(store)[2:]) == [-5, -3, -2, -2, -1]
+    assert ordinals_of(store)[2:] == [-1, -2, -2, -3, -5]
+    assert ids_of(store)[3] < ids_of(store)[4], "of two that were in one place the older one comes first"
     assert texts_of(store)[:2] == ["gateway four", "another"]
 
 
@@ -439,6 +440,13 @@ def test_a_refused_chunk_of_any_slice_of_a_call_is_a_letter(store: Store) -> Non
     fourth = piece(*refused("five", first=4), continues=mark(4), to=mark(5))
     assert store.write([third, fourth]) == [COMMITTED, COMMITTED]
     assert letters(store) == [(TALK, "line 1: too long; and 2 more chunks", 2)]
+
+
+def test_a_refused_chunk_that_does_not_outlive_its_call_leaves_no_letter(store: Store) -> None:
+    first = piece(*refused("one"), continues=None, to=mark(1), final=False)
+    second = piece(continues=mark(1), to=mark(2), keep=0)
+    assert store.write([first, second]) == [COMMITTED, COMMITTED]
+    assert store.dead_letters() == []
 
 
 def test_an_append_keeps_the_letter_of_what_was_refused_before_as_it_is(store: Store) -> None:
