@@ -1,0 +1,99 @@
+"""Credentials as HTTP and its tools carry them: `Authorization`, bearer, basic, and `curl -u`.
+
+RFC 6750 (bearer), RFC 7617 (basic).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+
+from memory.redaction.masking import Span
+
+_BEARER = re.compile(rb"[ \t]{1,4}([A-Za-z0-9_~+/-][A-Za-z0-9._~+/=-]{7,})")
+_BASIC = re.compile(rb"[ \t]{1,4}([A-Za-z0-9+/]{6,1024}={0,2})(?![A-Za-z0-9+/=])")
+_AUTHORIZATION = re.compile(
+    rb"\\{0,3}[\"'`]?[ \t]{0,4}(?:[:=]|\xef\xbc\x9a)[ \t]{0,4}\\{0,3}[\"'`]?"
+    rb"(?:(?:bearer|basic|token|apikey|api-key|bot|digest|negotiate|key)[ \t]{1,4})?"
+    rb"([A-Za-z0-9_~+/.=:-]{6,})",
+    re.IGNORECASE,
+)
+_CURL_USER = re.compile(
+    rb"\s(?:-u|--user|--proxy-user|-U)(?:[ \t]{1,4}|=)[\"']?[^\s:\"'<>$]{1,128}:([^\s\"'<>\x80-\xff]{3,256})"
+)
+_SSHPASS = re.compile(rb"[ \t]{1,4}-p[ \t]{0,4}[\"']?([^\s\"'<>\x80-\xff]{3,256})")
+
+#: Bytes of a command after its name in which its flags are looked for.
+_COMMAND_BYTES = 1024
+
+_DIGIT = re.compile(rb"[0-9]")
+_PLACEHOLDER = re.compile(
+    rb"\$|\{|(.)\1*$|.{0,32}(?:\.\.\.|[xX]{4}|\*\*\*)|(?:your|my|some|the)[-_]|(?:token|password|api_?key)$",
+    re.IGNORECASE,
+)
+
+
+def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
+    """Yield the credentials of headers and of commands that send them."""
+    for position in _after(lowered, b"bearer"):
+        found = _BEARER.match(data, position)
+        if found is not None and _is_bearer(found[1]):
+            yield _trimmed(data, found, "bearer-token")
+    for position in _after(lowered, b"basic"):
+        found = _BASIC.match(data, position)
+        if found is not None and _is_user_and_password(found[1]):
+            yield Span(*found.span(1), "basic-auth")
+    for position in _after(lowered, b"authorization"):
+        found = _AUTHORIZATION.match(data, position)
+        if found is not None and _DIGIT.search(found[1]) and not _PLACEHOLDER.match(found[1]):
+            yield _trimmed(data, found, "authorization")
+    for position in _after(lowered, b"curl "):
+        end = _line_end(data, position)
+        for found in _CURL_USER.finditer(data, position - 1, end):
+            if not _PLACEHOLDER.match(found[1]):
+                yield Span(*found.span(1), "password")
+    for position in _after(lowered, b"sshpass"):
+        found = _SSHPASS.match(data, position)
+        if found is not None and not _PLACEHOLDER.match(found[1]):
+            yield Span(*found.span(1), "password")
+
+
+def _after(lowered: bytes, needle: bytes) -> Iterator[int]:
+    """The places right after a word."""
+    position = lowered.find(needle)
+    while position >= 0:
+        position += len(needle)
+        yield position
+        position = lowered.find(needle, position)
+
+
+def _trimmed(data: bytes, found: re.Match[bytes], kind: str) -> Span:
+    start, end = found.span(1)
+    return Span(start, start + len(data[start:end].rstrip(b".:")), kind)
+
+
+def _is_bearer(value: bytes) -> bool:
+    """Whether it is a token: not "bearer authentication", and not a placeholder."""
+    if _PLACEHOLDER.match(value):
+        return False
+    return len(value) >= 24 or _DIGIT.search(value) is not None
+
+
+def _is_user_and_password(value: bytes) -> bool:
+    """Whether it decodes to `user:password`: words of the same letters do not."""
+    try:
+        decoded = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return b":" in decoded and decoded.isascii() and decoded.decode().isprintable()
+
+
+def _line_end(data: bytes, position: int) -> int:
+    """The end of a command: of its line, and of the lines that a backslash joins to it."""
+    limit = min(len(data), position + _COMMAND_BYTES)
+    end = data.find(b"\n", position, limit)
+    while end > 0 and data[end - 1 : end] == b"\\":
+        end = data.find(b"\n", end + 1, limit)
+    return end if end >= 0 else limit

@@ -1,0 +1,194 @@
+"""Whether what stands after a label is a secret, or a word, a placeholder, a piece of code.
+
+"password: hunter2" hides something; "password: required", "password = os.environ[...]" and "password: <yours>" are
+to be found again. What is doubtful is decided by how the label was joined to it (`Form`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Family(Enum):
+    """What a label announces: a word that a person chose, a long key, or something that other things are called too."""
+
+    PASSWORD = auto()
+    SECRET = auto()
+    TOKEN = auto()
+
+
+class Form(Enum):
+    """How a label and its value are joined."""
+
+    ENVIRONMENT = auto()  # NAME=value
+    SETTING = auto()  # ?name=value&, name=value; : nothing but a value can stand there
+    EQUALS = auto()  # name = value
+    COLON = auto()  # name: value
+    VERB = auto()  # the name is value
+    FLAG = auto()  # --name value
+    BESIDE = auto()  # name value
+    LISTED = auto()  # | name | value |, ("name", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A value, without its quotes. `alone`: nothing else is on its line; `in_code`: what follows looks like code."""
+
+    value: bytes
+    family: Family
+    form: Form
+    quoted: bool
+    alone: bool
+    in_code: bool
+
+
+_PLACEHOLDER = re.compile(
+    rb"""
+    [^A-Za-z0-9\x80-\xff]* $                           # *** ... ____
+    | (.)\1* $                                         # 0000
+    | [<{\x00] | \$[({] | \$\w+ $ | %\w+%? $ | @\w+@ $ | \#\{ | __\w+__ $ | \[[A-Za-z<] | \|
+    | .{0,32} (?:\.\.\. | \xe2\x80\xa6 | \*\*\*) | .{0,64} [xX]{4}
+    | (?:[\w.-]{1,16}[_-])? (?: your | my[_-] | some[_-] | insert | replace[_-] | change[_-]? (?:me|this)\b
+        | put[_-] | enter[_-] | dummy | fake[_-] | placeholder | redacted | masked | hidden | todo ) [\w .-]* $
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+#: Words that say something about a secret, or name its type, instead of telling it.
+_WORDS = frozenset(
+    b"""
+    none null nil true false undefined yes no on off n/a str string text byte bytes int integer bool boolean any object
+    number char varchar void never unknown optional default auto empty blank same self this that see ask the not is was
+    must should can will correct incorrect wrong valid invalid weak strong safe secure plain plaintext hash basic bearer
+    jwt oauth oidc saml sso ldap bcrypt argon scrypt vault keychain keyring env environment file stdin prompt manual
+    random secret public private session access refresh new old change reset update login user username email field
+    input label help todo
+    """.split()
+)
+_WORD_ENDING = re.compile(rb"[a-z]+(?:ed|ing|able|ible|less|tion|ment|ly)", re.IGNORECASE)
+
+#: A label is no secret's value: `password=password`, `token: refreshToken`.
+_LABEL_WORD = re.compile(rb"passw|passphrase|secret|token|api_?key|credential|passwort|pwd$|_pass$", re.IGNORECASE)
+
+#: Words, joined as identifiers, paths and compounds are.
+_WORDY = re.compile(rb"[^\W\d_]+(?:[-_./' +&:,]+[^\W\d_]+)*[.?]?", re.IGNORECASE)
+_UNDIVIDED = re.compile(rb"[A-Za-z]+")
+
+#: Names that have digits and are no secrets.
+_TECHNICAL = re.compile(
+    rb"""
+    (?: sha | md | base | argon | oauth | aes | utf | rsa | [hrep]s | ed | x | v | pbkdf | http | ipv | web | u2f | 2fa
+    | mfa | ntlm | tls | k8s | ec | s | u?int | float | varchar | char | latin | gpt | claude | python | bcrypt )
+    [-_]?[0-9]{1,5} (?: [-_./][\w.-]* )? | (?: sha | hmac | aes ) -[\w-]+
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+#: Amounts, dates, times, versions, ranges, percentages: digits with the signs between them, and a unit.
+_AMOUNT = re.compile(rb"[-+~$]?[0-9]+(?:[.,:/x-][0-9]+)*(?:[-_]?[A-Za-z%]{1,3}|-[a-z]+)?\+?")
+
+_PATH = re.compile(rb"(?:~|\.{1,2})?/(?:[\w.@ +-]{1,40}/?){0,24}|[A-Za-z]:\\[^\"]*|[a-z][a-z0-9+.-]{1,15}://.*")
+
+#: `os.environ[...]`, `settings.key`, `self->token`, `getenv(`, `f"..."`.
+_CODE = re.compile(
+    rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)*[(\[{]"
+    rb"|[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+$|!(?:[A-Za-z])|&[A-Za-z_]|\*[A-Za-z_]+$|lambda\b"
+)
+
+#: my-app-v2: a name that somebody gave to something.
+_SLUG = re.compile(rb"[a-z]+(?:[-_.][a-z]+)*[-_.]v?[0-9]{0,3}", re.IGNORECASE)
+
+_DIGIT = re.compile(rb"[0-9]")
+_LETTER = re.compile(rb"[A-Za-z\xc3-\xdf]")
+_MIXED_CASE = re.compile(rb"[a-z].*[A-Z]|[A-Z]{2}.*[a-z]")
+_ODD_SIGN = re.compile(rb"[!@#$%^&*+=?~]")
+
+#: Bytes that a value has at least, by family; a password in a setting may be shorter than one in prose.
+_LEAST = {Family.PASSWORD: 4, Family.SECRET: 8, Family.TOKEN: 8}
+
+_SETTINGS = frozenset({Form.ENVIRONMENT, Form.SETTING})
+_LOOSE = frozenset({Form.COLON, Form.VERB, Form.BESIDE, Form.LISTED})
+
+
+def is_secret(found: Candidate) -> bool:
+    """Whether a labelled value is to be masked."""
+    value = found.value
+    if len(value) < (3 if found.family is Family.PASSWORD and found.form in _SETTINGS else _LEAST[found.family]):
+        return False
+    if _PLACEHOLDER.match(value) or _PATH.fullmatch(value) or (not found.quoted and _CODE.match(value)):
+        return False
+    if _WORDY.fullmatch(value):
+        if value.lower() in _WORDS or _WORD_ENDING.fullmatch(value):
+            return False
+        if found.form is not Form.ENVIRONMENT and _LABEL_WORD.search(value):
+            return False
+        return _words_are_secret(found)
+    if not _LETTER.search(value):
+        return _digits_are_secret(found)
+    if found.form in _LOOSE and not found.quoted and (_TECHNICAL.fullmatch(value) or _AMOUNT.fullmatch(value)):
+        return False
+    if found.family is Family.PASSWORD:
+        return _mixture_is_password(found)
+    if b" " in value:
+        return False
+    if found.form in _LOOSE and (_SLUG.fullmatch(value) or _TECHNICAL.fullmatch(value)):
+        return False
+    if _is_argument(found):
+        return False
+    return bool(_DIGIT.search(value)) and (found.form not in {Form.LISTED, Form.BESIDE} or len(value) >= 16)
+
+
+def _is_argument(found: Candidate) -> bool:
+    """Whether a bare value is the name of something in a program: `f(token=token2)`."""
+    return found.in_code and found.form not in _SETTINGS and _LABEL_WORD.search(found.value) is not None
+
+
+def _words_are_secret(found: Candidate) -> bool:
+    """Nothing but letters and the signs between words: a passphrase, a name, or prose."""
+    value = found.value
+    if found.family is Family.PASSWORD:
+        if found.form in {Form.LISTED, Form.FLAG, Form.BESIDE} or (found.form is Form.VERB and not found.quoted):
+            return False
+        if b" " in value:
+            return found.quoted and (found.form is Form.EQUALS or found.form in _SETTINGS)
+        if found.quoted or found.form in _SETTINGS:
+            return True
+        return found.alone and found.form is Form.COLON and bool(_UNDIVIDED.fullmatch(value))
+    if found.form in _SETTINGS:
+        return b" " not in value
+    if not _UNDIVIDED.fullmatch(value) or found.form in {Form.LISTED, Form.FLAG, Form.VERB, Form.BESIDE}:
+        return False
+    if not found.quoted and found.form is not Form.COLON:
+        return False
+    least = 12 if found.family is Family.SECRET else 16
+    return len(value) >= (least if _MIXED_CASE.search(value) else 2 * least)
+
+
+def _digits_are_secret(found: Candidate) -> bool:
+    """No letters: a PIN, an amount, a date."""
+    value = found.value
+    if found.family is Family.PASSWORD:
+        if found.form in {Form.LISTED, Form.BESIDE}:
+            return False
+        if found.form in _LOOSE and not found.quoted:
+            return bool(re.fullmatch(rb"[0-9]{4,}", value) or _ODD_SIGN.search(value)) and (
+                found.form is not Form.VERB or len(value) >= 6
+            )
+        return True
+    return len(value) >= 16 and found.form not in {Form.LISTED, Form.BESIDE}
+
+
+def _mixture_is_password(found: Candidate) -> bool:
+    value = found.value
+    if found.quoted and found.form is not Form.LISTED:
+        return b" " not in value or found.form is Form.EQUALS or found.form in _SETTINGS or bool(_DIGIT.search(value))
+    if _is_argument(found):
+        return False
+    telling = bool(_DIGIT.search(value) or _ODD_SIGN.search(value[:-1]))
+    if found.form is Form.VERB:
+        return telling and len(value) >= 5
+    if found.form in {Form.LISTED, Form.BESIDE}:
+        return bool(_DIGIT.search(value)) and len(value) >= 6 and b" " not in value and not _SLUG.fullmatch(value)
+    return telling or found.form is Form.EQUALS or found.form in _SETTINGS
