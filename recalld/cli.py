@@ -102,7 +102,8 @@ def run(arguments: Sequence[str]) -> int:
         # Not root.main(): it has its own mind about interrupts and closed pipes.
         with root.make_context("recalld", list(arguments) or ["--help"], obj=invocation) as context:
             outcome = root.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever called us
+            sys.stdout.flush()
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.UsageError as error:
