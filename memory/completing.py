@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import structlog
 
+from memory.carrying_over import carry_over, missing_transcripts
 from memory.indexing import Indexer
+from memory.session_roots import SESSIONS_SOURCE
 from memory.store.letters import EMBEDDING_REFUSED
 from schemas.documents import DocumentKey
 
@@ -13,12 +15,21 @@ log = structlog.get_logger(__name__)
 
 def differences(indexer: Indexer) -> list[DocumentKey]:
     """Documents in which disk and the index that is written differ, those that could not be read aside."""
-    store = indexer.target()
-    scan = indexer.files.scan()
+    store, files = indexer.target(), indexer.files
+    scan = files.scan()
     indexed = {file.key: file.stat for file in store.files()}
     changed = [key for key, stat in scan.documents.items() if indexed.get(key) != stat]
+    absent = [key for key in indexed if key not in scan.documents]
     if scan.complete:
-        changed += [key for key in indexed if key not in scan.documents]
+        changed += [key for key in absent if key.source != SESSIONS_SOURCE]
+    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
+    forgotten = files.forgotten_transcripts(transcripts, scan)
+    changed += forgotten
+    # Those of imported folders are not found by a scan that was not asked for them.
+    others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, forgotten)
+    if others:
+        imported = files.scan(imported=True).documents
+        changed += [key for key in sorted(others) if key in imported and indexed.get(key) != imported[key]]
     # A document with refused chunks was read, and its next version will be.
     failed = {letter.key for letter in store.dead_letters() if letter.error_class != EMBEDDING_REFUSED}
     return [key for key in changed if key not in failed]
@@ -29,6 +40,7 @@ def complete_generation(indexer: Indexer) -> bool:
     store = indexer.target()
     if indexer.generations.next() is None or differences(indexer):
         return False
+    carry_over(indexer, missing_transcripts(indexer))
     if indexer.supply.available and store.pending_chunks(1):
         return False
     done = indexer.generations.complete(indexer.fingerprint().digest)

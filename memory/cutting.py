@@ -7,11 +7,18 @@ from memory.diffing import CutChunk
 from memory.embedding.provider import EmbeddingProvider
 from schemas.settings import Chunking
 
+#: UTF-8 bytes of a chunk where no provider says how many it takes.
+_MAX_BYTES = 8191
+
+
+def byte_limit(provider: EmbeddingProvider | None) -> int:
+    """UTF-8 bytes that a chunk may have at most."""
+    return provider.limits.input_bytes if provider is not None else _MAX_BYTES
+
 
 def cut_document(text: str, chunking: Chunking, provider: EmbeddingProvider | None) -> list[CutChunk]:
     """Return the chunks that hold more than white space, each short enough for the provider."""
-    limits = {"max_bytes": provider.limits.input_bytes} if provider is not None else {}
-    chunks = chunk_text(text, tokens=chunking.tokens, overlap=chunking.overlap, **limits)
+    chunks = chunk_text(text, tokens=chunking.tokens, overlap=chunking.overlap, max_bytes=byte_limit(provider))
     kept = (chunk for chunk in chunks if chunk.text.strip())
     return [
         CutChunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))

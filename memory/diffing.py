@@ -12,13 +12,17 @@ from memory.store.writer import KeptChunk
 
 @dataclass(frozen=True, slots=True)
 class CutChunk:
-    """A chunk of the new version of a document, as cut from its text."""
+    """A chunk of the new version of a document, as cut from its text.
+
+    `said_at`: Unix time of what was said in it; None in a note.
+    """
 
     ordinal: int
     start_line: int
     end_line: int
     text: str
     text_hash: str
+    said_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

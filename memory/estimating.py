@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
+from memory.agent_files import AgentFiles, DocumentGone
 from memory.chunking import estimate_tokens
 from memory.cutting import cut_document
 from memory.diffing import difference
@@ -17,10 +17,13 @@ from memory.embedding.selection import ProviderChoice
 from memory.fingerprint import NO_VECTORS, embedding_of, wanted_fingerprint
 from memory.generations import Generations
 from memory.prices import price_of
+from memory.redaction import redactor_for
+from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreBusy
 from memory.store.reader import StoreReader
+from memory.transcript_slicing import slices_of
 from schemas.documents import DocumentKey
-from schemas.errors import Transient
+from schemas.errors import Permanent, Transient
 from schemas.settings import MemorySettings
 
 Item = TypeVar("Item")
@@ -33,17 +36,19 @@ _GROUP = 1_000
 class Estimate:
     """What a run would do and pay.
 
-    `documents` changed or are new, `vanished` ones would be forgotten, `failed` ones cannot be read. `chunks` would
-    get a vector, or wait for one already; they hold `texts` different texts, `cached` of which somebody paid for,
-    so that `to_embed` would be sent: `tokens` estimated ones (`memory.chunking.estimate_tokens`) in about `requests`
-    requests. `price` is US dollars for a million tokens, None when unknown; `dollars` and `seconds` follow from it
-    and from the provider's rate; with `batch` the texts go through its Batch API, whose price it is, and nobody knows
-    when they come back. Without a provider there are no vectors, and all of these are 0.
+    `documents` changed or are new, with `messages` that nobody indexed yet; `vanished` ones would be forgotten,
+    `failed` ones cannot be read. `chunks` would get a vector, or wait for one already; they hold `texts` different
+    texts, `cached` of which somebody paid for, so that `to_embed` would be sent: `tokens` estimated ones
+    (`memory.chunking.estimate_tokens`) in about `requests` requests. `price` is US dollars for a million tokens, None
+    when unknown; `dollars` and `seconds` follow from it and from the provider's rate; with `batch` the texts go
+    through its Batch API, whose price it is, and nobody knows when they come back. Without a provider there are no
+    vectors, and all of these are 0.
     """
 
     documents: int = 0
     vanished: int = 0
     failed: int = 0
+    messages: int = 0
     chunks: int = 0
     texts: int = 0
     cached: int = 0
@@ -64,6 +69,7 @@ class _Work:
     vanished: int = 0
     failed: int = 0
     chunks: int = 0
+    messages: int = 0
     texts: dict[str, float] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
 
@@ -100,7 +106,7 @@ def estimate(
                 opened.callback(reader.close)
         work = _work(memory, documents, files, target, choice)
         if provider is None:
-            return Estimate(work.documents, work.vanished, work.failed, work.chunks)
+            return Estimate(work.documents, work.vanished, work.failed, work.messages, work.chunks)
         if target is not None:
             _add_pending(target, work)
         known = set() if cache is None else cache.holds(identity, list(work.texts))
@@ -126,6 +132,7 @@ def estimate(
         documents=work.documents,
         vanished=work.vanished,
         failed=work.failed,
+        messages=work.messages,
         chunks=work.chunks,
         texts=len(work.texts),
         cached=len(work.texts) - len(sizes),
@@ -160,7 +167,7 @@ def _work(
     for key in documents:
         try:
             _look_at(memory, key, files, target, choice, work)
-        except (DocumentRefused, DocumentUnreadable):
+        except Permanent:
             work.failed += 1
         except Transient as error:
             if isinstance(error, StoreBusy):
@@ -178,27 +185,51 @@ def _look_at(
     work: _Work,
 ) -> None:
     known = target.file(key) if target is not None else None
-    stored = target.chunks_of(key) if target is not None and known is not None else []
     stat = files.stat(key)
     if stat is not None and known is not None and known.stat == stat:
         return
+    if stat is not None and key.source == SESSIONS_SOURCE:
+        _look_at_transcript(memory, key, files, target, choice, work)
+        return
+    stored = target.chunks_of(key) if target is not None and known is not None else []
     try:
         source = files.read(key) if stat is not None else None
     except DocumentGone:
         source = None
     if source is None:
-        if known is not None and files.root_is_there(key):
+        if known is not None and files.forgets(key):
             work.vanished += 1
             work.removed.update(chunk.id for chunk in stored)
         return
     if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
         return
-    delta = difference(stored, cut_document(source.text, memory.chunking, choice.provider))
+    redact = redactor_for(memory, key.source)
+    delta = difference(stored, cut_document(redact(source.text), memory.chunking, choice.provider))
     work.documents += 1
     work.chunks += len(delta.added)
     work.removed.update(delta.removed)
     for chunk in delta.added:
         work.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
+
+
+def _look_at_transcript(
+    memory: MemorySettings,
+    key: DocumentKey,
+    files: AgentFiles,
+    target: StoreReader | None,
+    choice: ProviderChoice,
+    work: _Work,
+) -> None:
+    """Count what a transcript has to say that the index does not know, slice by slice."""
+    try:
+        for part in slices_of(key, files=files, store=target, memory=memory, provider=choice.provider):
+            work.chunks += len(part.chunks)
+            work.messages += part.messages
+            for chunk in part.chunks:
+                work.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
+    except DocumentGone:
+        return
+    work.documents += 1
 
 
 def _add_pending(target: StoreReader, work: _Work) -> None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from memory.chunking import CHUNKING_VERSION
 from memory.embedding.selection import ProviderChoice
 from memory.generations import Generations
+from memory.redaction import redaction_facts
 from memory.segmenting import SEGMENTER_VERSION
+from memory.transcripts.folding import TRANSCRIPT_VERSION
 from schemas.settings import MemorySettings
 
 #: Raised when the tables change in a way that migrations cannot carry over.
@@ -39,8 +41,10 @@ def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
     facts = {
         "chunking": [CHUNKING_VERSION, memory.chunking.tokens, memory.chunking.overlap],
         "embedding": provider_identity,
+        "redaction": redaction_facts(memory),
         "schema": SCHEMA_VERSION,
         "segmenter": SEGMENTER_VERSION,
+        "transcripts": TRANSCRIPT_VERSION,
     }
     description = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(description.encode(), digest_size=16).hexdigest()

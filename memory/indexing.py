@@ -9,34 +9,23 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass
 
-import structlog
-
-from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
-from memory.cutting import cut_document
-from memory.diffing import CutChunk, difference
+from memory.agent_files import AgentFiles
+from memory.document_planning import Planner, record_failure
 from memory.embedding.supply import EmbeddingSupply
-from memory.embedding.tickets import Ticket
-from memory.fingerprint import NO_VECTORS, Fingerprint, embedding_of, wanted_fingerprint
+from memory.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.generation_writing import GenerationWriter
-from memory.store.errors import StoreBusy, StoreFull
+from memory.planned_groups import MAX_CHUNKS_PER_COMMIT, Group, IndexReport
 from memory.store.reader import Vector
-from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, Store, WriteOutcome
-from schemas.documents import DocumentKey, FileStat, Lane
+from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
+from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
 from schemas.settings import AgentSettings
 
-log = structlog.get_logger(__name__)
-
 #: A document waits this many seconds for its vectors; then its text and keywords are committed without.
 VECTOR_PATIENCE_SECONDS = 2.0
-
-#: New chunks in one transaction.
-MAX_CHUNKS_PER_COMMIT = 500
-
-#: Documents in one transaction.
-MAX_DOCUMENTS_PER_COMMIT = 128
 
 #: Groups of documents whose vectors are under way while the next ones are read.
 GROUPS_IN_FLIGHT = 3
@@ -48,47 +37,16 @@ MANY_FOR_JOBS = 20
 _MAX_CONFLICTS = 5
 
 
-@dataclass(slots=True)
-class IndexReport:
-    """What an indexing run did, in documents and chunks.
-
-    `again` says why some documents were passed over and must be looked at again, None when none were.
-    """
-
-    documents: int = 0
-    unchanged: int = 0
-    deleted: int = 0
-    failed: int = 0
-    added: int = 0
-    removed: int = 0
-    vectors_missing: int = 0
-    again: Transient | None = None
-
-
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """How one document differs from one store."""
+class _Run:
+    """What one call of `Indexer.index` works with."""
 
-    write: DocumentWrite
-    added: tuple[CutChunk, ...]
-
-
-@dataclass(slots=True)
-class _Group:
-    """Documents that are committed together."""
-
-    plans: list[_Plan] = field(default_factory=list)
-    deletes: list[DocumentDelete] = field(default_factory=list)
-    touched: dict[DocumentKey, FileStat] = field(default_factory=dict)
-    hashes: dict[DocumentKey, str] = field(default_factory=dict)
-    done: list[DocumentKey] = field(default_factory=list)
-    chunks: int = 0
-    vectors: dict[str, Vector | Refusal] = field(default_factory=dict)
-    ticket: Ticket | None = None
-    deadline: float = 0.0
-
-    def __len__(self) -> int:
-        return len(self.plans) + len(self.deletes) + len(self.touched) + len(self.done)
+    target: Store
+    others: Sequence[Store]
+    lane: Lane
+    on_done: Callable[[Sequence[DocumentKey]], None]
+    out_of_time: Callable[[], bool]
+    report: IndexReport
 
 
 class Indexer:
@@ -123,28 +81,18 @@ class Indexer:
         *,
         lane: Lane,
         on_done: Callable[[Sequence[DocumentKey]], None],
+        out_of_time: Callable[[], bool] = lambda: False,
     ) -> IndexReport:
         """Bring documents up to date. `on_done` is told of documents once what they hold is committed.
 
-        `keys` is taken one by one as there is time for them.
+        `keys` is taken one by one as there is time for them. A transcript that is `out_of_time` before its end is
+        left where it is, and counted in the report: the next run goes on there.
         """
         identity = self.fingerprint()
         target, *others = self.generations.open_writer(identity.digest, identity.description)
-        report = IndexReport()
-        flight: deque[_Group] = deque()
-        group = _Group()
-        for key in keys:
-            self._add_safely(target, group, key, report)
-            if group.chunks >= MAX_CHUNKS_PER_COMMIT or len(group) >= MAX_DOCUMENTS_PER_COMMIT:
-                flight.append(self._request_vectors(target, group, lane))
-                group = _Group()
-            while len(flight) > GROUPS_IN_FLIGHT or (flight and flight[0].ticket is None):
-                self._commit(target, others, flight.popleft(), lane, report, on_done)
-        if len(group):
-            flight.append(self._request_vectors(target, group, lane))
-        while flight:
-            self._commit(target, others, flight.popleft(), lane, report, on_done)
-        return report
+        run = _Run(target, others, lane, on_done, out_of_time, IndexReport())
+        self._run(run, keys, attempt=0)
+        return run.report
 
     def target(self) -> Store:
         """The generation that this indexer brings up to date."""
@@ -164,78 +112,33 @@ class Indexer:
 
     # The steps of a document -----------------------------------------------------------------------
 
-    def _add_safely(self, store: Store, group: _Group, key: DocumentKey, report: IndexReport) -> None:
-        """`_add`, with every failure of this one document kept to this one document."""
-        try:
-            self._add(store, group, key, report)
-        except Transient as error:
-            if isinstance(error, StoreBusy | StoreFull):
-                raise
-            report.again = error
-        except RecalldError:
-            raise
-        except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
-            self._fail(store, key, error)
-            report.failed += 1
-            group.done.append(key)
+    def _run(self, run: _Run, keys: Iterable[DocumentKey], *, attempt: int) -> None:
+        """Plan, request vectors and commit, each for another group at the same time."""
+        planner = Planner(self.agent, self.files, self.supply)
+        flight: deque[Group] = deque()
 
-    def _fail(self, store: Store, key: DocumentKey, error: Exception) -> None:
-        """Record a failure that nobody foresaw as the document's dead letter."""
-        log.exception("document_failed", agent=self.agent.id, path=key.path)
-        reason = f"unexpected {type(error).__name__}: {error}"
-        store.add_dead_letter(key, reason=reason, error_class=type(error).__name__)
+        def send() -> None:
+            flight.append(self._request_vectors(run.target, planner.group, run.lane))
+            planner.group = Group()
 
-    def _add(self, store: Store, group: _Group, key: DocumentKey, report: IndexReport) -> None:
-        """Read one document and put what is to be done about it into the group."""
-        # The revision is taken before the source is read: whoever commits in between wins, and we read again.
-        revision = store.revision(key)
-        known = store.file(key)
-        try:
-            stat = self.files.stat(key)
-            if stat is None:
-                self._add_delete(group, key, revision, report)
-                return
-            if known is not None and known.stat == stat:
-                group.done.append(key)
-                report.unchanged += 1
-                return
-            source = self.files.read(key)
-        except DocumentGone:
-            self._add_delete(group, key, revision, report)
-            return
-        except (DocumentRefused, DocumentUnreadable) as error:
-            store.add_dead_letter(key, reason=error.reason, error_class=type(error).__name__)
-            log.warning("document_failed", agent=self.agent.id, path=key.path, reason=error.reason)
-            report.failed += 1
-            group.done.append(key)
-            return
-        if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
-            group.touched[key] = source.stat
-            group.hashes[key] = source.content_hash
-            report.unchanged += 1
-            return
-        cut = cut_document(source.text, self.agent.chunking, self.supply.choice.provider)
-        delta = difference(store.chunks_of(key), cut)
-        write = DocumentWrite(
-            key=key,
-            expected_revision=revision,
-            stat=source.stat,
-            content_hash=source.content_hash,
-            moved=delta.moved,
-            removed=delta.removed,
-            notes=source.notes,
-        )
-        group.plans.append(_Plan(write, delta.added))
-        group.chunks += len(delta.added)
+        for key in keys:
+            with closing(planner.plan(run.target, key, run.report)) as parts:
+                for _ in parts:
+                    if planner.group.full:
+                        send()
+                    while len(flight) > GROUPS_IN_FLIGHT or (flight and flight[0].ticket is None):
+                        self._commit(run, flight.popleft(), attempt)
+                    if planner.resumable and run.out_of_time():
+                        run.report.left += 1
+                        break
+            if run.report.left:
+                break
+        if len(planner.group):
+            send()
+        while flight:
+            self._commit(run, flight.popleft(), attempt)
 
-    def _add_delete(self, group: _Group, key: DocumentKey, revision: int, report: IndexReport) -> None:
-        if revision > 0 and self.files.root_is_there(key):
-            group.deletes.append(DocumentDelete(key, revision))
-            report.deleted += 1
-        else:
-            group.done.append(key)
-
-    def _request_vectors(self, store: Store, group: _Group, lane: Lane) -> _Group:
+    def _request_vectors(self, store: Store, group: Group, lane: Lane) -> Group:
         """Find the group's vectors or ask for them, unless that would take too long."""
         group.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
         if not self.supply.available:
@@ -270,50 +173,43 @@ class Indexer:
             and provider.batch_api() is not None
         )
 
-    def _commit(
-        self,
-        target: Store,
-        others: Sequence[Store],
-        group: _Group,
-        lane: Lane,
-        report: IndexReport,
-        on_done: Callable[[Sequence[DocumentKey]], None],
-    ) -> None:
+    def _commit(self, run: _Run, group: Group, attempt: int) -> None:
         if group.ticket is not None:
             group.ticket.wait(max(0.0, group.deadline - self._clock()))
             group.ticket.cancel()
             group.vectors.update(group.ticket.results())
         # A document larger than a transaction should be gets its keywords now and its vectors in slices.
         changes = [
-            _finished(plan, group.vectors if len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, self.supply.identity)
+            plan.finished(group.vectors if len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, self.supply.identity)
             for plan in group.plans
         ]
+        partial = {id(change) for plan, change in zip(group.plans, changes, strict=True) if not plan.completes}
         if group.touched:
-            target.touch(group.touched, content_hashes=group.hashes)
-        conflicts: list[DocumentKey] = []
-        for change, outcome in self._write(target, [*changes, *group.deletes]):
+            run.target.touch(group.touched, content_hashes=group.hashes)
+        conflicts: dict[DocumentKey, None] = {}
+        for change, outcome in self._write(run.target, [*changes, *group.deletes]):
             if outcome is WriteOutcome.CONFLICT:
-                conflicts.append(change.key)
+                conflicts[change.key] = None
                 continue
-            group.done.append(change.key)
+            if id(change) not in partial:
+                group.done.append(change.key)
             if outcome is None:
-                report.failed += 1
-                continue
-            if isinstance(change, DocumentWrite):
-                report.documents += 1
-                report.added += len(change.added)
-                report.removed += len(change.removed)
-                report.vectors_missing += sum(chunk.vector is None and chunk.refused is None for chunk in change.added)
-        group.done.extend(group.touched)
-        for store in others:
-            self._mirror(store, group.done)
-        on_done(group.done)
+                run.report.failed += 1
+            else:
+                _count(run.report, change, complete=id(change) not in partial)
+        done = [key for key in dict.fromkeys([*group.done, *group.touched]) if key not in conflicts]
+        for store in run.others:
+            self._mirror(store, done)
+        run.on_done(done)
         if conflicts:
-            self._index_again(target, others, conflicts, lane, report, on_done)
+            if attempt >= _MAX_CONFLICTS:
+                path = next(iter(conflicts)).path
+                raise Transient(f"{path} is committed by somebody else again and again", retry_after=1.0)
+            self._run(run, conflicts, attempt=attempt + 1)
 
     def _write(
-        self, store: Store, changes: Sequence[DocumentWrite | DocumentDelete]
-    ) -> list[tuple[DocumentWrite | DocumentDelete, WriteOutcome | None]]:
+        self, store: Store, changes: Sequence[DocumentWrite | DocumentDelete | TranscriptWrite]
+    ) -> list[tuple[DocumentWrite | DocumentDelete | TranscriptWrite, WriteOutcome | None]]:
         """Commit changes together; one by one when they do not go in together, None for one that cannot go in."""
         if not changes:
             return []
@@ -323,59 +219,37 @@ class Indexer:
             raise
         except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
             if len(changes) == 1:
-                self._fail(store, changes[0].key, error)
+                record_failure(store, self.agent.id, changes[0].key, error)
                 return [(changes[0], None)]
             return [result for change in changes for result in self._write(store, [change])]
 
-    def _index_again(
-        self,
-        target: Store,
-        others: Sequence[Store],
-        keys: Sequence[DocumentKey],
-        lane: Lane,
-        report: IndexReport,
-        on_done: Callable[[Sequence[DocumentKey]], None],
-        *,
-        attempt: int = 1,
-    ) -> None:
-        if attempt > _MAX_CONFLICTS:
-            raise Transient(f"{keys[0].path} is committed by somebody else again and again", retry_after=1.0)
-        group = _Group()
-        for key in keys:
-            self._add_safely(target, group, key, report)
-        self._commit(target, others, self._request_vectors(target, group, lane), lane, report, on_done)
-
     def _mirror(self, store: Store, keys: Sequence[DocumentKey]) -> None:
         """Bring changed documents into the generation that still answers, as far as it can hold them."""
-        group = _Group()
+        planner = Planner(self.agent, self.files, self.supply)
         for key in keys:
-            self._add(store, group, key, IndexReport())
+            for _ in planner.plan(store, key, IndexReport()):
+                if planner.group.full:
+                    self._write_as_it_is(store, planner)
+        self._write_as_it_is(store, planner)
+
+    def _write_as_it_is(self, store: Store, planner: Planner) -> None:
+        """Write the planner's group with the vectors that are at hand."""
+        group, planner.group = planner.group, Group()
         vectors: dict[str, Vector | Refusal] = {}
         if embedding_of(store.meta("identity")) == self.supply.identity:
-            hashes = [chunk.text_hash for plan in group.plans for chunk in plan.added]
-            vectors |= self.held_vectors(hashes)
+            vectors |= self.held_vectors([chunk.text_hash for plan in group.plans for chunk in plan.added])
         if group.touched:
             store.touch(group.touched, content_hashes=group.hashes)
-        store.write([*(_finished(plan, vectors, self.supply.identity) for plan in group.plans), *group.deletes])
+        store.write([*(plan.finished(vectors, self.supply.identity) for plan in group.plans), *group.deletes])
 
 
-def _finished(plan: _Plan, vectors: dict[str, Vector | Refusal], identity: str) -> DocumentWrite:
-    """The plan's write with its new chunks and what is known of their vectors."""
-    added = []
-    for chunk in plan.added:
-        value = vectors.get(chunk.text_hash) if identity != NO_VECTORS else None
-        added.append(
-            NewChunk(
-                ordinal=chunk.ordinal,
-                start_line=chunk.start_line,
-                end_line=chunk.end_line,
-                text=chunk.text,
-                text_hash=chunk.text_hash,
-                vector=None if isinstance(value, Refusal) else value,
-                refused=value.reason if isinstance(value, Refusal) else None,
-            )
-        )
-    return replace(plan.write, added=tuple(added))
+def _count(report: IndexReport, change: DocumentWrite | DocumentDelete | TranscriptWrite, *, complete: bool) -> None:
+    if isinstance(change, DocumentDelete):
+        return
+    report.documents += complete
+    report.added += len(change.added)
+    report.removed += len(change.removed) if isinstance(change, DocumentWrite) else 0
+    report.vectors_missing += sum(chunk.vector is None and chunk.refused is None for chunk in change.added)
 
 
 def dimensions_of(store: Store) -> int | None:

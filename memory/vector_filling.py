@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from memory.embedding.supply import EmbeddingSupply
-from memory.indexing import MAX_CHUNKS_PER_COMMIT, dimensions_of
+from memory.indexing import dimensions_of
+from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
 from memory.store.reader import Vector
 from memory.store.writer import Refusal, Store
 from schemas.documents import Lane

@@ -31,7 +31,7 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
     for agent in agents:
         check_workspace(agent)
     bodies = []
-    with _cache(settings) as cache:
+    with open_cache(settings) as cache:
         bought: set[tuple[str, str]] | None = set() if settings.cache.enabled else None
         for agent in agents:
             choice = provider_of(settings, agent)
@@ -50,25 +50,29 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
 
 def estimate_sentence(choice: ProviderChoice, found: Estimate) -> str:
     """The estimate in one sentence for people."""
-    changed = [f"{_count(found.documents, 'note')} changed"]
-    changed += [f"{_count(found.vanished, 'note')} to forget"] if found.vanished else []
-    changed += [f"{_count(found.failed, 'note')} cannot be read"] if found.failed else []
+    changed = [f"{_count(found.documents, 'document')} changed"]
+    changed += [f"{_count(found.vanished, 'document')} to forget"] if found.vanished else []
+    changed += [f"{_count(found.failed, 'document')} cannot be read"] if found.failed else []
     changed.append(_count(found.chunks, "chunk"))
+    return f"{', '.join(changed)}; {cost_sentence(choice, found)}"
+
+
+def cost_sentence(choice: ProviderChoice, found: Estimate) -> str:
+    """What there is to embed, and what it costs."""
     if choice.provider is None:
-        return f"{', '.join(changed)}; {choice.error or choice.reason or 'keywords only'}: nothing to pay"
-    if found.texts:
-        changed.append(f"{found.cached:,} cached")
-    head = ", ".join(changed)
+        return f"{choice.error or choice.reason or 'keywords only'}: nothing to pay"
+    cached = [f"{found.cached:,} cached"] if found.texts else []
     if not found.to_embed:
-        return f"{head}; nothing to embed, nothing to pay"
+        return ", ".join([*cached, "nothing to embed, nothing to pay"])
     parts = [
+        *cached,
         f"{_count(found.to_embed, 'text')} to embed",
         f"{_rounded(found.tokens)} tokens",
         f"about {_count(found.requests, 'request')}",
         _money(choice, found),
         "within hours" if found.batch else f"about {duration(max(1.0, found.seconds))}",
     ]
-    return f"{head}; {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def _estimate(
@@ -105,14 +109,15 @@ def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: S
     if reader is None:
         return []
     try:
-        known = [file.key for file in reader.files() if file.key.source == "memory"]
+        known = [file.key for file in reader.files()]
     finally:
         reader.close()
-    return [key for key in known if key not in scan.documents and not is_unlisted(files.path_of(key), scan)]
+    absent = [key for key in known if key not in scan.documents and files.forgets(key)]
+    return [key for key in absent if not is_unlisted(files.path_of(key), scan)]
 
 
 @contextmanager
-def _cache(settings: Settings) -> Iterator[EmbeddingCache | None]:
+def open_cache(settings: Settings) -> Iterator[EmbeddingCache | None]:
     """The cache if there is one; none is made."""
     path = settings.home / "cache" / "embeddings.sqlite"
     if not settings.cache.enabled or not path.is_file():

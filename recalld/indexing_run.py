@@ -45,7 +45,7 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         try:
             _mark(settings, agents, broker, fresh=fresh)
             if wait.anything_to_do():
-                with _workers(settings) as works:
+                with workers_for(settings) as works:
                     outcomes = wait.until_done(stop, works=works)
             else:
                 outcomes = wait.outcomes()
@@ -65,7 +65,7 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
 
 
 @contextmanager
-def _workers(settings: Settings) -> Iterator[Callable[[], bool]]:
+def workers_for(settings: Settings) -> Iterator[Callable[[], bool]]:
     """Workers for as long as the block runs, in this process, unless a daemon of this home has some.
 
     Yields how to ask whether they are there still.
@@ -144,7 +144,7 @@ def _report(
     for one in outcomes:
         counts = one.counts
         click.echo(
-            f"{one.agent}: {counts.files:,} notes, {counts.chunks:,} chunks, "
+            f"{one.agent}: {counts.files:,} documents, {counts.chunks:,} chunks, "
             f"{counts.vectors_ready:,} with vectors ({seconds:.1f} s)"
         )
         for line in spent[one.agent]:

@@ -23,8 +23,11 @@ class Spending:
 
     def of(self, agent: str) -> list[Usage]:
         """What an agent's texts have cost since then, by provider and model; nothing for those that cost nothing."""
-        grown = (self._since(agent, usage) for usage in self._reader.usage(agent))
-        return [usage for usage in grown if usage.requests and usage.provider not in FREE_OF_CHARGE]
+        return [usage for usage in self.all_of(agent) if usage.requests and usage.provider not in FREE_OF_CHARGE]
+
+    def all_of(self, agent: str) -> list[Usage]:
+        """What was embedded for an agent since then, at whatever price."""
+        return [self._since(agent, usage) for usage in self._reader.usage(agent)]
 
     def sentence(self, agent: str, usage: Usage) -> str:
         """One line for a person."""

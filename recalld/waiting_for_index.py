@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import click
-
 from memory.generations import Generations
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import provider_of
+from recalld.progress_bar import ProgressBar
 from recalld.waiting_for_jobs import JobsWait
 from recalld.wiring import BrokerSide, generations_of
 from schemas.errors import UserError
@@ -27,9 +25,6 @@ _PATIENCE_SECONDS = 30.0
 
 #: Seconds that a provider may ask to wait before the command leaves it to the next one.
 _LONGEST_COOL_DOWN_SECONDS = 300.0
-
-#: Seconds between two lines of progress where there is no terminal.
-_LINE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -49,10 +44,13 @@ class Outcome:
 class IndexWait:
     """Looks at queue and index of some agents until nothing is left to do."""
 
-    def __init__(self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide) -> None:
+    def __init__(
+        self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide, *, bar: ProgressBar | None = None
+    ) -> None:
         self._settings = settings
         self._agents = agents
         self._broker = broker
+        self._bar = bar or ProgressBar()
         self._generations = {agent.id: generations_of(settings, agent) for agent in agents}
         self._readers: dict[str, tuple[str, StoreReader]] = {}
         self._most_documents = 0
@@ -68,18 +66,24 @@ class IndexWait:
         """How things stand now."""
         return [self._outcome(agent) for agent in self._agents]
 
-    def until_done(self, stop: threading.Event, *, works: Callable[[], bool]) -> list[Outcome]:
-        """Wait, show progress on standard error, and say how it ended. `works` tells whether there are workers still.
+    def until_done(
+        self, stop: threading.Event, *, works: Callable[[], bool], feed: Callable[[], int] = lambda: 0
+    ) -> list[Outcome]:
+        """Wait, show progress on standard error, and say how it ended.
+
+        `works` tells whether there are workers still; `feed` is called at every look, to queue more, and returns
+        how many documents it holds back.
 
         Raises:
             UserError: the workers are gone.
         """
-        bar = _Progress()
+        bar = self._bar
         while not stop.wait(_LOOK_SECONDS):
             if not works():
                 bar.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
-            documents = sum(self._pending(agent) for agent in self._agents)
+            held_back = feed()
+            documents = held_back + sum(self._pending(agent) for agent in self._agents)
             self._most_documents = max(self._most_documents, documents)
             counts = [self._counts(agent) for agent in self._agents]
             ready = sum(one.vectors_ready for one in counts)
@@ -168,48 +172,3 @@ class IndexWait:
             choice = provider_of(self._settings, agent)
             stopped = self._stopped(agent) or choice.error
         return Outcome(agent.id, counts, failed, stopped, in_jobs=self._left_to_jobs(agent))
-
-
-class _Progress:
-    """A bar on a terminal, now and then a line elsewhere."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._begun = time.monotonic()
-        self._said_at = self._begun
-        self._drawn = False
-        self._warned: set[str] = set()
-
-    def warn(self, troubles: Sequence[Trouble]) -> None:
-        """Say every trouble once; what was said stays in `recalld status`."""
-        for trouble in troubles:
-            if trouble.message not in self._warned:
-                self._warned.add(trouble.message)
-                self.end()
-                click.echo(f"recalld: {trouble.part}: {trouble.message}", err=True)
-
-    def show(
-        self, documents: int, of_documents: int, vectors: int, of_vectors: int, more: Callable[[], str] = lambda: ""
-    ) -> None:
-        if of_documents == 0 and vectors == of_vectors:
-            return
-        now = time.monotonic()
-        if now - self._said_at < (0.2 if self._terminal else _LINE_SECONDS):
-            return
-        self._said_at = now
-        text = "  ".join(
-            filter(None, [f"notes {documents:,}/{of_documents:,}", f"vectors {vectors:,}/{of_vectors:,}", more()])
-        )
-        if self._terminal:
-            share = (documents + vectors) / max(of_documents + of_vectors, 1)
-            filled = int(30 * share)
-            click.echo(
-                f"\r[{'#' * filled}{'.' * (30 - filled)}] {text}  {now - self._begun:.0f} s\x1b[K", err=True, nl=False
-            )
-            self._drawn = True
-        else:
-            click.echo(text, err=True)
-
-    def end(self) -> None:
-        if self._drawn:
-            click.echo("\r\x1b[K", err=True, nl=False)

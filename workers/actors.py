@@ -91,7 +91,9 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
     try:
         with runtime.indexer(agent) as indexer:
             first = indexer.generations.current() is None
-            report = indexer.index(claims(), lane=lane, on_done=done)
+            report = indexer.index(
+                claims(), lane=lane, on_done=done, out_of_time=lambda: time.monotonic() - begun >= TURN_SECONDS
+            )
             building = indexer.generations.next() is not None
             # Also those of a job that died between its commit and its request.
             unfilled = indexer.supply.available and bool(indexer.target().pending_chunks(1))
@@ -108,6 +110,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         unchanged=report.unchanged,
         deleted=report.deleted,
         failed=report.failed,
+        left=report.left,
         chunks_added=report.added,
         chunks_removed=report.removed,
         vectors_missing=report.vectors_missing,

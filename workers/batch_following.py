@@ -15,7 +15,8 @@ from memory.chunking import estimate_tokens
 from memory.embedding.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
 from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage
 from memory.embedding.vectors import round_rows
-from memory.indexing import MAX_CHUNKS_PER_COMMIT, Indexer, dimensions_of
+from memory.indexing import Indexer, dimensions_of
+from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
 from schemas.errors import Permanent, RecalldError, Terminal, Transient

@@ -110,6 +110,10 @@ class WriteTransaction:
         file_id = self._put_file(change.key, change.stat, change.mark.digest, change.notes)
         sqlite_transcripts.set_mark(self._connection, file_id, change.mark)
         refusal = sqlite_transcripts.write_chunks(self._connection, self._rows, file_id, change)
+        if not change.final and not refusal:
+            # What could not be read of it is still a dead letter.
+            self.changed = True
+            return WriteOutcome.COMMITTED
         return self._settle(change.key, refusal=refusal)
 
     def drop(self, change: DocumentDelete) -> WriteOutcome:

@@ -36,7 +36,7 @@ class InMemoryStore(InMemoryReader, Store):
             outcomes = [self._apply(change, settled) for change in changes]
             for key, fresh in settled.items():
                 self._settle(key, fresh=fresh)
-            if settled:
+            if WriteOutcome.COMMITTED in outcomes:
                 self._commit()
         return outcomes
 
@@ -142,6 +142,8 @@ class InMemoryStore(InMemoryReader, Store):
             if not self._continues(change):
                 return WriteOutcome.CONFLICT
             fresh = self._put_slice(change)
+            if not change.final and not fresh:
+                return WriteOutcome.COMMITTED  # what could not be read of it is still a dead letter
         elif self.revision(change.key) != change.expected_revision:
             return WriteOutcome.CONFLICT
         elif isinstance(change, DocumentDelete):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory import indexing
+from memory import document_planning, indexing, planned_groups
 from memory.agent_files import AgentFiles
 from memory.completing import complete_generation, differences
 from memory.embedding.cache import EmbeddingCache
@@ -175,21 +175,21 @@ def test_one_bad_document_is_a_dead_letter_and_the_rest_is_indexed(
 ) -> None:
     indexer = world.indexer(StubProvider(limits=FAST))
     good, bad = world.write("memory/good.md", "Good.\n"), world.write("memory/bad.md", "Bad poison.\n")
-    cut = indexing.cut_document
+    cut = document_planning.cut_document
 
     def poisoned(text: str, *arguments: object) -> object:
         if "poison" in text:
             raise ZeroDivisionError("nobody foresaw this")
         return cut(text, *arguments)  # type: ignore[arg-type]  # handed on as they came
 
-    monkeypatch.setattr(indexing, "cut_document", poisoned)
+    monkeypatch.setattr(document_planning, "cut_document", poisoned)
     report, done = index(indexer, bad, good)
     assert (report.failed, report.documents, sorted(done)) == (1, 1, sorted([bad, good]))
     (letter,) = indexer.target().dead_letters()
     assert (letter.key, letter.error_class) == (bad, "ZeroDivisionError")
     assert "nobody foresaw this" in letter.reason
     assert differences(indexer) == []
-    monkeypatch.setattr(indexing, "cut_document", cut)
+    monkeypatch.setattr(document_planning, "cut_document", cut)
     index(indexer, bad)
     assert indexer.target().dead_letters() == []
 
@@ -237,6 +237,7 @@ def test_a_very_large_document_gets_its_keywords_whole_and_its_vectors_in_slices
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexing, "MAX_CHUNKS_PER_COMMIT", 5)
+    monkeypatch.setattr(planned_groups, "MAX_CHUNKS_PER_COMMIT", 5)
     indexer = world.indexer(StubProvider(limits=FAST), tokens=32)
     text = "".join(f"# Part {n}\n\n" + f"word{n} " * 15 + "\n\n" for n in range(9))
     report, _ = index(indexer, world.write("memory/large.md", text))

@@ -431,6 +431,12 @@ def test_a_transcript_that_could_be_read_has_no_letter_any_more(store: Store) ->
     assert store.dead_letters() == []
 
 
+def test_a_transcript_of_which_only_the_beginning_could_be_read_keeps_its_letter(store: Store) -> None:
+    store.add_dead_letter(TALK, reason="damaged", error_class="TranscriptDamaged")
+    assert store.write([piece(*said("alpha"), continues=None, to=mark(1), final=False)]) == [COMMITTED]
+    assert [letter.reason for letter in store.dead_letters()] == ["damaged"]
+
+
 def test_a_refused_chunk_of_any_slice_of_a_call_is_a_letter(store: Store) -> None:
     first = piece(*refused("one"), *said("two", first=1), continues=None, to=mark(2), final=False)
     second = piece(*said("three", first=2), continues=mark(2), to=mark(3))

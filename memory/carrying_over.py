@@ -1,0 +1,90 @@
+"""Transcripts that are not on the disk any more move from the generation that answers to the one that replaces it.
+
+Their memory outlives them (`sync.sessions.forget_deleted` aside), and nothing else holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from memory.chunking import text_hash
+from memory.indexing import Indexer
+from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
+from memory.redaction import redactor_for
+from memory.session_roots import SESSIONS_SOURCE
+from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
+from memory.store.writer import NewChunk, Store, TranscriptWrite
+from schemas.documents import DocumentKey
+
+#: Nothing of the file is known: should it come back, it is read from its start.
+_NOWHERE = TranscriptMark(0, 0, "", "")
+
+
+def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
+    """Transcripts that the answering generation holds and the one that is written does not."""
+    if indexer.generations.next() is None:
+        return []
+    reader = indexer.generations.open_reader()
+    if reader is None:
+        return []
+    target = indexer.target()
+    try:
+        return [
+            file.key for file in reader.files() if file.key.source == SESSIONS_SOURCE and target.file(file.key) is None
+        ]
+    finally:
+        reader.close()
+
+
+def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
+    """Copy what the answering generation holds of these transcripts; vectors come along where they may."""
+    reader = indexer.generations.open_reader()
+    if reader is None:
+        return
+    target = indexer.target()
+    try:
+        for key in keys:
+            known = reader.file(key)
+            if known is not None:
+                _copy(indexer, reader, target, known)
+    finally:
+        reader.close()
+
+
+def _copy(indexer: Indexer, reader: StoreReader, target: Store, known: IndexedFile) -> None:
+    numbers = [chunk.id for chunk in reader.chunks_of(known.key)]
+    starts = range(0, max(1, len(numbers)), MAX_CHUNKS_PER_COMMIT)
+    continues = None
+    for start in starts:
+        part = numbers[start : start + MAX_CHUNKS_PER_COMMIT]
+        write = TranscriptWrite(
+            key=known.key,
+            continues=continues,
+            mark=_NOWHERE,
+            stat=known.stat,
+            keep=None,
+            added=tuple(_chunks(indexer, reader, part, first=start)),
+            final=start == starts[-1],
+            notes=known.notes,
+        )
+        target.write([write])
+        continues = _NOWHERE
+
+
+def _chunks(indexer: Indexer, reader: StoreReader, numbers: Sequence[int], *, first: int) -> Iterator[NewChunk]:
+    redact = redactor_for(indexer.agent, SESSIONS_SOURCE)
+    rows = reader.chunk_rows(numbers)
+    # Rules that came after the text was indexed hold for it, too.
+    texts = {number: redact(row.text) for number, row in rows.items()}
+    hashes = {number: text_hash(text) for number, text in texts.items()}
+    vectors = indexer.held_vectors(list(hashes.values())) if indexer.supply.available else {}
+    for ordinal, number in enumerate((number for number in numbers if number in rows), start=first):
+        row = rows[number]
+        yield NewChunk(
+            ordinal=ordinal,
+            start_line=row.start_line,
+            end_line=row.end_line,
+            text=texts[number],
+            text_hash=hashes[number],
+            vector=vectors.get(hashes[number]),
+        )

@@ -1,0 +1,138 @@
+"""What is to be done about a document: read it as it is now, cut it, compare it with the index."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import structlog
+
+from memory.agent_files import AgentFiles, DocumentGone
+from memory.cutting import cut_document
+from memory.diffing import difference
+from memory.embedding.supply import EmbeddingSupply
+from memory.planned_groups import Group, IndexReport, Plan
+from memory.redaction import redact, redactor_for
+from memory.session_roots import SESSIONS_SOURCE
+from memory.store.errors import StoreBusy, StoreFull
+from memory.store.reader import IndexedFile
+from memory.store.writer import DocumentDelete, DocumentWrite, Store
+from memory.transcript_slicing import slices_of
+from schemas.documents import DocumentKey, FileStat
+from schemas.errors import Permanent, RecalldError, Transient
+from schemas.settings import AgentSettings
+
+log = structlog.get_logger(__name__)
+
+
+class Planner:
+    """Plans for one agent's documents. `group` is where they go; whoever takes it away puts a new one there.
+
+    `resumable` says that the document under way has further parts, and that the next run may begin with them.
+    """
+
+    def __init__(self, agent: AgentSettings, files: AgentFiles, supply: EmbeddingSupply) -> None:
+        self.group = Group()
+        self.resumable = False
+        self._agent = agent
+        self._files = files
+        self._supply = supply
+        self._redact = redactor_for(agent, "memory")
+
+    def plan(self, store: Store, key: DocumentKey, report: IndexReport) -> Generator[None]:
+        """Put what is to be done about one document into the group; yields after each part of it.
+
+        Every failure of this one document is kept to this one document.
+        """
+        self.resumable = False
+        try:
+            yield from self._steps(store, key, report)
+        except Transient as error:
+            if isinstance(error, StoreBusy | StoreFull):
+                raise
+            report.again = error
+        except Permanent as error:
+            store.add_dead_letter(key, reason=redact(error.reason), error_class=type(error).__name__)
+            log.warning("document_failed", agent=self._agent.id, path=key.path, reason=error.reason)
+            report.failed += 1
+            self.group.done.append(key)
+        except RecalldError:
+            raise
+        except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
+            record_failure(store, self._agent.id, key, error)
+            report.failed += 1
+            self.group.done.append(key)
+
+    def _steps(self, store: Store, key: DocumentKey, report: IndexReport) -> Iterator[None]:
+        # The revision is taken before the source is read: whoever commits in between wins, and we read again.
+        revision = store.revision(key)
+        known = store.file(key)
+        try:
+            stat = self._files.stat(key)
+            if stat is None:
+                self._forget(key, revision, report)
+                return
+            if known is not None and known.stat == stat:
+                self.group.done.append(key)
+                report.unchanged += 1
+            elif key.source == SESSIONS_SOURCE:
+                if known is None and self._renamed(store, key, stat):
+                    yield from self._steps(store, key, report)
+                    return
+                yield from self._transcript(store, key)
+            else:
+                self._note(store, key, known, revision, report)
+        except DocumentGone:
+            self._forget(key, revision, report)
+        yield
+
+    def _note(
+        self, store: Store, key: DocumentKey, known: IndexedFile | None, revision: int, report: IndexReport
+    ) -> None:
+        source = self._files.read(key)
+        if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
+            self.group.touched[key] = source.stat
+            self.group.hashes[key] = source.content_hash
+            report.unchanged += 1
+            return
+        cut = cut_document(self._redact(source.text), self._agent.chunking, self._supply.choice.provider)
+        delta = difference(store.chunks_of(key), cut)
+        write = DocumentWrite(
+            key=key,
+            expected_revision=revision,
+            stat=source.stat,
+            content_hash=source.content_hash,
+            moved=delta.moved,
+            removed=delta.removed,
+            notes=source.notes,
+        )
+        self.group.add(Plan(write, delta.added))
+
+    def _transcript(self, store: Store, key: DocumentKey) -> Iterator[None]:
+        provider = self._supply.choice.provider
+        for part in slices_of(key, files=self._files, store=store, memory=self._agent, provider=provider):
+            self.group.add(Plan(part.write, part.chunks))
+            self.resumable = part.resumable and not part.write.final
+            yield
+
+    def _renamed(self, store: Store, key: DocumentKey, stat: FileStat) -> bool:
+        """Whether the index knew this very file under another name, which is now its name there, too."""
+        for name in self._files.earlier_names(key):
+            known = store.file(name)
+            if known is not None and known.stat.inode == stat.inode and store.rename_document(name, key):
+                log.info("transcript_renamed", agent=self._agent.id, path=key.path, was=name.path)
+                return True
+        return False
+
+    def _forget(self, key: DocumentKey, revision: int, report: IndexReport) -> None:
+        if revision > 0 and self._files.forgets(key):
+            self.group.deletes.append(DocumentDelete(key, revision))
+            report.deleted += 1
+        else:
+            self.group.done.append(key)
+
+
+def record_failure(store: Store, agent: str, key: DocumentKey, error: Exception) -> None:
+    """Record a failure that nobody foresaw as the document's dead letter."""
+    log.exception("document_failed", agent=agent, path=key.path)
+    reason = f"unexpected {type(error).__name__}: {error}"
+    store.add_dead_letter(key, reason=redact(reason), error_class=type(error).__name__)

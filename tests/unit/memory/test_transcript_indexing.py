@@ -1,0 +1,445 @@
+"""Transcripts on their way into the index: appended, rewritten, compressed, renamed, gone, interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memory import planned_groups, transcript_slicing
+from memory.agent_files import AgentFiles
+from memory.completing import complete_generation, differences
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.provider import ProviderLimits
+from memory.embedding.selection import ProviderChoice
+from memory.embedding.stub import StubProvider
+from memory.embedding.supply import EmbeddingSupply
+from memory.estimating import estimate
+from memory.generation_writing import GenerationWriter
+from memory.indexing import Indexer, IndexReport
+from memory.store.options import StoreOptions
+from memory.store.writer import DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
+from schemas.documents import DocumentKey, Lane
+from schemas.settings import AgentSettings
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import compress
+else:
+    from backports.zstd import compress
+
+FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
+WORDS = [f"word{number}" for number in range(300)]
+
+
+class CountingProvider(StubProvider):
+    """A stub that remembers every text that it was paid for."""
+
+    def __init__(self) -> None:
+        super().__init__(limits=FAST)
+        self.paid: list[str] = []
+
+    def embed_documents(self, texts, **kwargs):  # type: ignore[no-untyped-def]
+        self.paid.extend(texts)
+        return super().embed_documents(texts, **kwargs)
+
+
+class World:
+    """One agent with a folder of transcripts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sessions = folder / "sessions"
+        self.sessions.mkdir()
+        (folder / "workspace").mkdir()
+        self.cache = EmbeddingCache(folder / "embeddings.sqlite")
+        self.open: list[Indexer] = []
+
+    def settings(self, **overrides: object) -> AgentSettings:
+        return AgentSettings.model_validate(
+            {
+                "id": "main",
+                "workspace": self.folder / "workspace",
+                "sessions": [str(self.sessions)],
+                "provider": "stub",
+                "chunking": {"tokens": 64, "overlap": 16},
+                **overrides,
+            }
+        )
+
+    def indexer(self, provider: StubProvider | None = None, *, name: str = "main", **overrides: object) -> Indexer:
+        agent = self.settings(**overrides)
+        choice = ProviderChoice(provider or StubProvider(limits=FAST), "stub", "stub", None, None)
+        made = Indexer(
+            agent,
+            files=AgentFiles(agent),
+            generations=GenerationWriter(self.folder / "indexes" / name, StoreOptions()),
+            supply=EmbeddingSupply(choice, self.cache),
+        )
+        self.open.append(made)
+        return made
+
+    def write(self, data: bytes, name: str = "a.jsonl") -> DocumentKey:
+        """A file of its own, in place of what was there."""
+        draft = self.sessions / f".{name}"
+        draft.write_bytes(data)
+        draft.replace(self.sessions / name)
+        return DocumentKey("sessions", f"sessions/{name}")
+
+    def append(self, data: bytes, name: str = "a.jsonl") -> DocumentKey:
+        with (self.sessions / name).open("ab") as file:
+            file.write(data)
+        return DocumentKey("sessions", f"sessions/{name}")
+
+    def close(self) -> None:
+        for indexer in self.open:
+            indexer.supply.close()
+            indexer.generations.close()
+        self.cache.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def line(number: int, text: str | None = None) -> bytes:
+    chance = random.Random(number)
+    said = text if text is not None else " ".join(chance.choices(WORDS, k=chance.randrange(3, 40)))
+    role = "assistant" if number % 2 else "user"
+    stamp = f"2026-02-03T{9 + number // 60 % 12:02}:{number % 60:02}:00Z"
+    return json.dumps({"role": role, "content": said, "timestamp": stamp}).encode() + b"\n"
+
+
+def lines(count: int, *, first: int = 0) -> bytes:
+    return b"".join(line(number) for number in range(first, first + count))
+
+
+def index(indexer: Indexer, *keys: DocumentKey, out_of_time: Callable[[], bool] = lambda: False) -> IndexReport:
+    done: list[DocumentKey] = []
+    report = indexer.index(keys, lane=Lane.LIVE, on_done=done.extend, out_of_time=out_of_time)
+    assert report.left or report.again or set(done) == set(keys)
+    return report
+
+
+def content(indexer: Indexer, key: DocumentKey) -> list[tuple[int, int, int, str]]:
+    """Ordinal, lines and text of a document's chunks."""
+    store = indexer.target()
+    stored = store.chunks_of(key)
+    rows = store.chunk_rows([chunk.id for chunk in stored])
+    assert store.check() == []
+    return [(chunk.ordinal, chunk.start_line, chunk.end_line, rows[chunk.id].text) for chunk in stored]
+
+
+def ids(indexer: Indexer, key: DocumentKey) -> list[int]:
+    return [chunk.id for chunk in indexer.target().chunks_of(key)]
+
+
+def test_a_transcript_is_found_by_what_was_said_and_cites_its_own_lines(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(line(0, "where is the vpn note?") + line(1, "In memory/net.md, under wireguard."))
+    report = index(indexer, key)
+    [(ordinal, first, last, text)] = content(indexer, key)
+    assert (report.documents, ordinal, first, last) == (1, 0, 1, 2)
+    assert "User: where is the vpn note?" in text
+    assert "2026-02-03 09:00" in text
+    assert len(indexer.target().search_text("wireguard", 5)) == 1
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), count=st.integers(1, 60))
+def test_any_way_of_cutting_a_transcript_into_appends_gives_the_index_of_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, count: int
+) -> None:
+    whole = lines(count)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    world = World(tmp_path_factory.mktemp("appends"))
+    try:
+        grown, once = world.indexer(name="grown"), world.indexer(name="once")
+        key = world.write(b"")
+        for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+            world.append(whole[start:end])
+            index(grown, key)
+        index(once, key)
+        assert content(grown, key) == content(once, key)
+        assert grown.target().transcript(key) == once.target().transcript(key)
+    finally:
+        world.close()
+
+
+def test_what_is_appended_leaves_earlier_chunks_their_ids_and_pays_only_for_itself(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(200))
+    index(indexer, key)
+    before, paid = ids(indexer, key), len(provider.paid)
+    assert len(before) > 10
+    world.append(line(200))
+    report = index(indexer, key)
+    assert ids(indexer, key)[: len(before) - 1] == before[:-1]
+    assert len(provider.paid) - paid <= 2
+    assert report.added <= 2
+
+
+def test_an_incomplete_last_line_waits_for_its_end(world: World) -> None:
+    indexer = world.indexer()
+    torn = line(5, "the quick zebra")
+    key = world.write(line(0, "first") + torn[:20])
+    index(indexer, key)
+    assert indexer.target().search_text("zebra", 5) == []
+    world.append(torn[20:])
+    index(indexer, key)
+    assert len(indexer.target().search_text("zebra", 5)) == 1
+
+
+def test_a_last_line_without_its_line_end_is_found_once(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(line(0, "first") + line(1, "the zebra").rstrip(b"\n"))
+    index(indexer, key)
+    assert len(indexer.target().search_text("zebra", 5)) == 1
+    world.append(b"\n" + line(2, "third"))
+    index(indexer, key)
+    assert len(indexer.target().search_text("zebra", 5)) == 1
+    assert content(indexer, key)[-1][2] == 3
+
+
+def test_a_rewritten_transcript_keeps_the_chunks_that_are_still_there(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(120))
+    index(indexer, key)
+    before = {text: number for number, (*_, text) in zip(ids(indexer, key), content(indexer, key), strict=True)}
+    paid = len(provider.paid)
+    world.write(lines(119) + line(500, "a different end"))
+    index(indexer, key)
+    after = {text: number for number, (*_, text) in zip(ids(indexer, key), content(indexer, key), strict=True)}
+    same = before.keys() & after.keys()
+    assert len(same) >= len(before) - 2
+    assert all(before[text] == after[text] for text in same)
+    assert len(provider.paid) - paid <= 2
+
+
+@pytest.mark.parametrize("left", [0, 1, 37])
+def test_a_truncated_transcript_loses_what_it_lost(world: World, left: int) -> None:
+    indexer, fresh = world.indexer(), world.indexer(name="fresh")
+    key = world.write(lines(80))
+    index(indexer, key)
+    with (world.sessions / "a.jsonl").open("r+b") as file:
+        file.truncate(len(lines(left)))
+    index(indexer, key)
+    index(fresh, key)
+    assert content(indexer, key) == content(fresh, key)
+
+
+def test_lines_that_were_changed_in_place_are_noticed(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(line(0, "the old fox") + line(1, "unchanged"))
+    index(indexer, key)
+    with (world.sessions / "a.jsonl").open("r+b") as file:
+        file.write(line(0, "the new fox"))
+    os.utime(world.sessions / "a.jsonl", ns=(1, 1))
+    index(indexer, key)
+    assert indexer.target().search_text("old", 5) == []
+    assert len(indexer.target().search_text("new", 5)) == 1
+
+
+def test_a_transcript_in_whose_place_its_compressed_self_comes_changes_nothing(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(120))
+    index(indexer, key)
+    before, paid = ids(indexer, key), len(provider.paid)
+    (world.sessions / "a.jsonl").unlink()
+    world.write(compress(lines(120)), "a.jsonl.zst")
+    index(indexer, key)
+    assert (ids(indexer, key), len(provider.paid)) == (before, paid)
+    assert differences(indexer) == []
+
+
+def test_a_compressed_transcript_that_was_never_seen_is_indexed(world: World) -> None:
+    indexer, plain = world.indexer(), world.indexer(name="plain")
+    world.write(compress(lines(50)), "a.jsonl.zst")
+    key = DocumentKey("sessions", "sessions/a.jsonl")
+    index(indexer, key)
+    world.write(lines(50))
+    index(plain, key)
+    assert content(indexer, key) == content(plain, key) != []
+
+
+def test_an_archived_transcript_takes_its_chunks_along(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(120))
+    index(indexer, key)
+    before, paid = ids(indexer, key), len(provider.paid)
+    archive = "a.jsonl.reset.2026-02-04T10-00-00.000Z"
+    (world.sessions / "a.jsonl").rename(world.sessions / archive)
+    renamed = DocumentKey("sessions", f"sessions/{archive}")
+    index(indexer, renamed, key)
+    assert (ids(indexer, renamed), len(provider.paid)) == (before, paid)
+    assert indexer.target().file(key) is None
+
+
+def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_otherwise(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(line(0, "remember the zebra"))
+    index(indexer, key)
+    (world.sessions / "a.jsonl").unlink()
+    index(indexer, key)
+    assert len(indexer.target().search_text("zebra", 5)) == 1
+    assert differences(indexer) == []
+    forgetful = world.indexer(sync={"sessions": {"forget_deleted": True}})
+    assert differences(forgetful) == [key]
+    index(forgetful, key)
+    assert forgetful.target().search_text("zebra", 5) == []
+
+
+def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    gone, there = world.write(lines(60), "gone.jsonl"), world.write(lines(60, first=100), "there.jsonl")
+    index(indexer, gone, there)
+    before, paid = content(indexer, gone), len(provider.paid)
+    (world.sessions / "gone.jsonl").unlink()
+    identity = indexer.fingerprint()
+    indexer.generations.start_rebuild(identity.digest, identity.description)
+    index(indexer, there)
+    assert differences(indexer) == []
+    assert complete_generation(indexer)
+    assert [text for *_, text in content(indexer, gone)] == [text for *_, text in before]
+    assert len(provider.paid) == paid
+    assert indexer.target().counts().vectors_pending == 0
+
+
+def test_a_run_that_is_out_of_time_goes_on_where_it_was(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", 5)
+    indexer, once = world.indexer(), world.indexer(name="once")
+    key = world.write(lines(300))
+    turns, offset = 0, 0
+    while (report := index(indexer, key, out_of_time=lambda: True)).left:
+        mark = indexer.target().transcript(key)
+        assert mark is not None
+        assert mark.offset > offset, "a turn brought nothing"
+        offset, turns = mark.offset, turns + 1
+    assert report.documents == 1
+    assert turns > 3
+    index(once, key)
+    assert content(indexer, key) == content(once, key)
+
+
+def test_a_run_that_dies_between_two_slices_loses_and_doubles_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", 4)
+    monkeypatch.setattr(planned_groups, "MAX_CHUNKS_PER_COMMIT", 4)
+    dying, once = world.indexer(), world.indexer(name="once")
+    key = world.write(lines(100))
+    index(dying, key)
+    # Rewritten, so that stale chunks are about when it dies.
+    world.write(lines(150, first=1))
+    store = dying.target()
+    write = store.write
+    left = 0
+
+    def dies(changes: Sequence[DocumentWrite | DocumentDelete | TranscriptWrite]) -> list[WriteOutcome]:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        return write(changes)
+
+    monkeypatch.setattr(store, "write", dies)
+    for left in (1, 2, 3, 1, 5):  # noqa: B007 - read by the one who dies
+        with pytest.raises(KeyboardInterrupt):
+            index(dying, key)
+        assert store.check() == []
+    left = 1_000
+    index(dying, key)
+    index(once, key)
+    assert content(dying, key) == content(once, key)
+
+
+def test_two_that_index_the_same_transcript_do_not_double_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, once = world.indexer(), world.indexer(), world.indexer(name="once")
+    key = world.write(lines(40))
+    index(one, key)
+    world.append(lines(40, first=40))
+    slices = transcript_slicing.slices_of
+
+    def interrupted(*args: object, **named: object) -> Iterator[transcript_slicing.TranscriptSlice]:
+        # While one has read, the other commits.
+        found = list(slices(*args, **named))  # type: ignore[arg-type]
+        monkeypatch.setattr("memory.document_planning.slices_of", slices)
+        index(two, key)
+        yield from found
+
+    monkeypatch.setattr("memory.document_planning.slices_of", interrupted)
+    index(one, key)
+    index(once, key)
+    assert content(one, key) == content(once, key)
+
+
+def test_a_line_that_is_no_json_costs_only_itself_and_is_counted(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(line(0, "before") + b"{broken\n" + line(1, "after the zebra"))
+    index(indexer, key)
+    assert len(indexer.target().search_text("zebra", 5)) == 1
+    known = indexer.target().file(key)
+    assert known is not None
+    assert any("line 2" in note for note in known.notes)
+
+
+def test_a_damaged_compressed_transcript_is_a_dead_letter_and_keeps_what_was_read(world: World) -> None:
+    indexer = world.indexer()
+    data = compress(lines(3000))
+    world.write(data[: len(data) // 2], "a.jsonl.zst")
+    key = DocumentKey("sessions", "sessions/a.jsonl")
+    report = index(indexer, key)
+    assert report.failed == 1
+    [letter] = indexer.target().dead_letters()
+    assert letter.key == key
+    assert "zst" in letter.reason or "compress" in letter.reason
+
+
+def test_an_estimate_counts_what_indexing_then_does(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(100))
+
+    def estimated() -> tuple[int, int, int]:
+        found = estimate(
+            indexer.agent,
+            [key],
+            files=indexer.files,
+            generations=indexer.generations,
+            choice=indexer.supply.choice,
+            cache=world.cache,
+        )
+        return found.messages, found.chunks, found.to_embed
+
+    messages, chunks, to_embed = estimated()
+    report = index(indexer, key)
+    assert (messages, chunks, to_embed) == (100, report.added, len(provider.paid))
+    world.append(lines(3, first=100))
+    paid = len(provider.paid)
+    messages, _, to_embed = estimated()
+    index(indexer, key)
+    assert (messages, to_embed) == (3, len(provider.paid) - paid)
+
+
+def test_secrets_reach_neither_the_index_nor_the_provider(world: World) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    secret = "ghp_" + "".join(random.Random(3).choices("abcdefghijklmnopqrstuvwxyzABCDEF0123456789", k=36))
+    key = world.write(line(0, f"the key is {secret}, keep it") + line(1, "noted"))
+    index(indexer, key)
+    assert secret not in "".join(text for *_, text in content(indexer, key)) + "".join(provider.paid)
+    assert "the key is" in content(indexer, key)[0][3]
