@@ -18,6 +18,7 @@ from schemas.errors import RecalldError, UserError
 COMMANDS = {
     "up": "Run everything on this machine: broker, watching, indexing and search.",
     "index": "Bring the index up to date, wait until it is, and stop.",
+    "backfill": "Index old transcripts: say what it costs, then do it.",
     "search": "Search an agent's memory.",
     "get": "Print lines of a memory file.",
     "status": "Say how files, index and queue compare.",
