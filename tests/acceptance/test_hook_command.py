@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 
 from schemas.ports import Event
 from schemas.settings import Settings
-from tests.daemon import REPOSITORY, clean_environment
+from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
+from tests.waiting import wait_until
 from workers.broker_server import BrokerServer
 from workers.inbox import BrokerInbox
 from workers.names import Keys
@@ -246,3 +249,62 @@ def test_codex_and_openclaw_are_told_what_else_they_need(home: Path, tmp_path: P
     assert str(tmp_path / "claw" / "hooks" / "recalld" / "HOOK.md") in openclaw.stdout
     assert "session:compact:after" in openclaw.stdout
     assert not (tmp_path / "claw").exists()
+
+
+# With everything running
+
+
+def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
+    home: Path, workspace: Path, tmp_path: Path
+) -> None:
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    config = (
+        "[hooks]\nport = 0\n"
+        f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{sessions}"]\n'
+        "sync.sessions.quiet_seconds = 3600\n"
+    )
+    session = sessions / "0b1a.jsonl"
+
+    def said(text: str) -> str:
+        return json.dumps({"type": "user", "sessionId": "0b1a", "message": {"role": "user", "content": text}}) + "\n"
+
+    session.write_text(said("The walrus sleeps at noon."))
+    with Daemon(home, workspace, config=config) as daemon:
+        wait_until(lambda: daemon.found("walrus", "sessions/0b1a.jsonl"), timeout=30)
+        with session.open("a") as file:
+            file.write(said("The pelican came back."))
+        payload = {"hook_event_name": "PreCompact", "transcript_path": str(session)}
+        assert run("claude-code", *daemon.options()[:2], home=home, payload=json.dumps(payload)).stderr == ""
+        wait_until(lambda: daemon.found("pelican", "sessions/0b1a.jsonl"), timeout=20)
+
+        (url,) = [line.split()[-1] for line in daemon.said().splitlines() if "hooks at" in line]
+        assert f"hooks         {url}" in daemon.run("status").stdout
+        with session.open("a") as file:
+            file.write(said("The quokka smiled."))
+        sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=payload, trust_env=False)
+        assert sent.json() == {"accepted": True}
+        wait_until(lambda: daemon.found("quokka", "sessions/0b1a.jsonl"), timeout=20)
+
+        outside = {**payload, "transcript_path": str(tmp_path / "elsewhere.jsonl")}
+        (tmp_path / "elsewhere.jsonl").write_text(said("The numbat must not be read."))
+        assert httpx.post(url.replace("PROGRAM", "claude-code"), json=outside, trust_env=False).status_code == 202
+        wait_until(lambda: "elsewhere.jsonl" in str(daemon.status()["troubles"]), timeout=20)
+        assert not any("numbat" in result["snippet"] for result in daemon.search("numbat"))
+
+
+def test_a_taken_port_for_hooks_is_told_when_up_starts(home: Path, workspace: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused = recalld(
+            "up",
+            "--workspace",
+            str(workspace),
+            "--port",
+            "0",
+            home=home,
+            environment={"RECALLD_HOOKS__PORT": str(port), "RECALLD_PROVIDER": "none"},
+        )
+    assert refused.returncode == 1
+    assert f"port {port} of 127.0.0.1 is in use" in refused.stderr
+    assert "hooks.port" in refused.stderr
