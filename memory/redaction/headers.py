@@ -50,7 +50,8 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
         if found is not None and _DIGIT.search(found[1]) and not _PLACEHOLDER.match(found[1]):
             yield _trimmed(data, found, "authorization")
     for position in _after(lowered, b"curl "):
-        end = _line_end(data, position)
+        following = lowered.find(b"curl ", position, position + _COMMAND_BYTES)
+        end = _command_end(data, position) if following < 0 else following
         for found in _CURL_USER.finditer(data, position - 1, end):
             if not _PLACEHOLDER.match(found[1]):
                 yield Span(*found.span(1), "password")
@@ -90,7 +91,7 @@ def _is_user_and_password(value: bytes) -> bool:
     return b":" in decoded and decoded.isascii() and decoded.decode().isprintable()
 
 
-def _line_end(data: bytes, position: int) -> int:
+def _command_end(data: bytes, position: int) -> int:
     """The end of a command: of its line, and of the lines that a backslash joins to it."""
     limit = min(len(data), position + _COMMAND_BYTES)
     end = data.find(b"\n", position, limit)

@@ -1,0 +1,124 @@
+"""Megabytes of text redacted a second, and what the worst inputs cost.
+
+Run: python -m tests.benchmarks.bench_redaction [--megabytes 8]
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import random
+import time
+from collections.abc import Callable
+
+from memory.redaction import redact
+from tests.benchmarks.bench_chunking import notes
+
+_CODE = '''\
+def open_client(settings: Settings, *, token: str | None = None) -> Client:
+    """Return a client; its key comes from `settings.api_key`, its password from the environment."""
+    password = os.environ["GATEWAY_PASSWORD"]
+    return Client(settings.url, api_key=settings.api_key, token=token, timeout_seconds=30.0)
+
+- see /home/user/projects/gateway/src/connection_pools/test_reconnecting.py:214 and https://example.com/a/b?page=2
+- commit 3f786850e387550fdab836ed7e6dc881de23001b, session 550e8400-e29b-41d4-a716-446655440000
+'''
+
+_CHINESE = (
+    "我们今天讨论了数据库迁移的问题：密码重置流程要改，令牌数量限制在 400 个 token 以内。"
+    "决定先在测试环境部署新版本，再观察一周。\n"
+)
+
+#: One line each, of the size asked for.
+WORST_CASES: dict[str, Callable[[int], str]] = {
+    "base64": lambda size: base64.b64encode(random.Random(1).randbytes(size * 3 // 4)).decode(),
+    **{
+        repr(piece): (lambda size, piece=piece: piece * (size // len(piece)))  # type: ignore[misc]
+        for piece in (
+            "a",
+            "=",
+            ":",
+            "'",
+            '"',
+            "\\",
+            "password=",
+            "password: ",
+            "password is ",
+            "password for a b c d ",
+            "token",
+            "key",
+            "密码",
+            "-----BEGIN ",
+            "-----BEGIN PRIVATE KEY-----",
+            "-----BEGIN PRIVATE KEY-----\n",
+            "-----BEGIN PRIVATE KEY----- -----END ",
+            "://",
+            "://a:",
+            "://a:b@",
+            "eyJ",
+            "eyJhbGciOiJIUzI1NiJ9.",
+            "sk-",
+            "sk-a-",
+            "ghp_",
+            "xoxb-",
+            "1234567890:",
+            "bearer ",
+            "basic ",
+            "curl -u a:",
+            "[redacted:",
+            "[redacted:token]",
+            "password='",
+            '"password": "hunter2", ',
+        )
+    },
+}
+
+
+def transcripts(megabytes: float) -> list[str]:
+    """Messages of a few hundred bytes to some kilobytes: English, Chinese, code; one in a hundred has a secret."""
+    source = random.Random(11)
+    english = "".join(notes(1.0, share_of_chinese=0.0)).split("\n\n")
+    messages: list[str] = []
+    size = 0
+    while size < megabytes * 1e6:
+        parts = [
+            _CODE if draw < 0.2 else _CHINESE * 3 if draw < 0.4 else "\n\n".join(source.choices(english, k=4))
+            for draw in (source.random() for _ in range(source.randint(1, 6)))
+        ]
+        if source.random() < 0.01:
+            parts.append("the new " + "password: " + f"hunter{source.randint(10, 99)}")
+        messages.append("\n".join(parts))
+        size += len(messages[-1].encode())
+    return messages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=float, default=8.0)
+    megabytes = parser.parse_args().megabytes
+    for label, texts in (
+        ("notes, English", notes(megabytes, share_of_chinese=0.0)),
+        ("notes, mixed", notes(megabytes, share_of_chinese=0.2)),
+        ("one file", ["".join(notes(megabytes, share_of_chinese=0.2))]),
+        ("messages", transcripts(megabytes)),
+        ("code", [_CODE * 8] * int(megabytes * 1e6 / len(_CODE * 8))),
+        ("Chinese", [_CHINESE * 30] * int(megabytes * 1e6 / len(_CHINESE.encode() * 30))),
+    ):
+        size = sum(len(text.encode()) for text in texts) / 1e6
+        begun = time.process_time()
+        for text in texts:
+            redact(text)
+        spent = time.process_time() - begun
+        print(f"{label:16} {size:6.1f} MB in {len(texts):6} texts: {spent:5.2f} s CPU = {size / spent:6.1f} MB/s")
+    for label, make in WORST_CASES.items():
+        times = []
+        for size in (5_000_000, 10_000_000):
+            text = make(size)
+            begun = time.process_time()
+            redact(text)
+            times.append(time.process_time() - begun)
+        print(f"10 MB of {label:42} {times[1]:6.2f} s CPU, {times[1] / max(times[0], 1e-3):4.1f} times that of 5 MB")
+
+
+if __name__ == "__main__":
+    main()
