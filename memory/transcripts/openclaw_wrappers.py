@@ -18,7 +18,11 @@ _PROMPTS = (
     "Pre-compaction memory flush",
     "Read HEARTBEAT.md",
 )
-_HEARTBEAT = "reply HEARTBEAT_OK"
+
+#: How a heartbeat's prompt ends, the configured ones too. A person may well ask about it.
+_HEARTBEAT = re.compile(
+    r"\b(?:reply|respond|answer)\b[^\n]{0,20}\bHEARTBEAT_OK\b[.!\"'`*]*\s*(?:\nCurrent time: [^\n]*)?\Z"
+)
 
 _SYSTEM_EVENT = re.compile(r"System(?: \(untrusted\))?: \[")
 
@@ -64,7 +68,7 @@ _CHANNELS = tuple(
     )
 )
 
-_REPLY_TAG = re.compile(r"\s*\[\[ ?(?:reply_to_current|reply_to: ?[^\]\n]{1,100}|audio_as_voice) ?\]\]\s*")
+_REPLY_TAGS = re.compile(r"(?:\s*\[\[ ?(?:reply_to_current|reply_to: ?[^\]\n]{1,100}|audio_as_voice) ?\]\])+")
 _SILENT = re.compile(r"[\W_]*(?:HEARTBEAT_OK|NO_REPLY|REPLY_SKIP|ANNOUNCE_SKIP)[\W_]*", re.IGNORECASE)
 
 #: Characters of the longest answer that may be silent: a token with a little markup around it.
@@ -92,15 +96,20 @@ def user_text(text: str) -> str:
     if envelope and (_DATE.search(envelope[1]) or envelope[1].startswith(_CHANNELS)):
         text = text[envelope.end() :]
     text = text.strip()
-    if text.startswith(_PROMPTS) or _SYSTEM_EVENT.match(text) or text == "HEARTBEAT" or _HEARTBEAT in text:
+    if (
+        text.startswith(_PROMPTS)
+        or _SYSTEM_EVENT.match(text)
+        or text == "HEARTBEAT"
+        or ("HEARTBEAT_OK" in text and _HEARTBEAT.search(text))
+    ):
         return ""
     return text
 
 
 def assistant_text(text: str) -> str:
     """What the assistant said; empty when it chose to say nothing."""
-    while tag := _REPLY_TAG.match(text):
-        text = text[tag.end() :]
+    if tags := _REPLY_TAGS.match(text):
+        text = text[tags.end() :]
     text = text.strip()
     if len(text) <= _SILENT_CHARACTERS and _SILENT.fullmatch(text):
         return ""

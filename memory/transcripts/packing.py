@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,9 @@ _SLACK = SLACK_TOKENS * 8
 
 #: Least weight that a message can be cut to: 16 tokens are the smallest target of `chunk_text`.
 _LEAST = 16 * 8 + _SLACK
+
+#: Characters of a message that are cut at a time, for each eighth of a token that a piece may have: bounds memory.
+_WINDOW = 64
 
 #: The smallest `max_bytes` of `chunk_text`.
 _LEAST_BYTES = 160
@@ -80,14 +84,13 @@ class Packer:
 
     def add(self, line: int, said_at: float | None, label: str, text: str) -> None:
         """Add the message `text` (not empty) of JSONL line `line`; `label` tells who said it, and when."""
-        part = _part(line, said_at, label + text)
-        if self._weight_before_next + part.weight <= self._budget:
-            self._append(part)
-        elif part.weight <= self._budget:
-            self._begin_next(repeat=min(self._overlap, self._budget - part.weight - _JOINT))
-            self._append(part)
-        else:
+        weight = weigh(label) + weigh(text)
+        if weight > self._budget:
             self._add_cut(line, said_at, label, text)
+            return
+        if self._weight_before_next + weight > self._budget:
+            self._begin_next(repeat=min(self._overlap, self._budget - weight - _JOINT))
+        self._append(Part(line, said_at, label + text, weight))
 
     def take(self) -> list[FoldedChunk]:
         """The chunks closed since the last call."""
@@ -150,13 +153,24 @@ class Packer:
         first = room - self._weight_before_next
         begun = self._cut(text[:first], first)
         self._append(_part(line, said_at, label + begun[0].text))
-        for piece in self._cut(text[begun[1].start :], room):
-            if not piece.text.isspace():
+        for piece in self._pieces(text, begun[1].start, room):
+            if not piece.isspace():
                 self._begin_next(repeat=0)
-                self._append(_part(line, said_at, label + piece.text))
+                self._append(_part(line, said_at, label + piece))
+
+    def _pieces(self, text: str, start: int, room: int) -> Iterator[str]:
+        """Pieces of the text from `start` on that weigh at most `room` each; a window of the text at a time."""
+        window = room * _WINDOW
+        while True:
+            pieces = self._cut(text[start : start + window], room)
+            if start + window >= len(text):
+                yield from (piece.text for piece in pieces)
+                return
+            # The last piece might have gone on.
+            yield from (piece.text for piece in pieces[:-1])
+            start += pieces[-1].start
 
     def _cut(self, text: str, room: int) -> list[Chunk]:
-        """Pieces that weigh at most `room` each."""
         tokens = (room - _SLACK) // 8
         overlap = min(self._overlap // 8, tokens // 2)
         return chunk_text(text, tokens=tokens, overlap=overlap, max_bytes=max(_LEAST_BYTES, room // 2))

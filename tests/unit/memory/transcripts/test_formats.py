@@ -266,6 +266,7 @@ class TestOpenClaw:
                 "is it up?",
             ),
             ("Does HEARTBEAT.md say (untrusted) anything?", "Does HEARTBEAT.md say (untrusted) anything?"),
+            ("Why does it reply HEARTBEAT_OK?", "Why does it reply HEARTBEAT_OK?"),
             ("System: how is it built?", "System: how is it built?"),
         ],
     )
@@ -277,6 +278,7 @@ class TestOpenClaw:
         [
             "Read HEARTBEAT.md if it exists (workspace context). Follow it strictly.",
             "Check the inbox. If nothing needs attention, reply HEARTBEAT_OK.",
+            "Check the inbox; else respond with `HEARTBEAT_OK`.\nCurrent time: Friday, April 3rd, 2026",
             "System: [2026-03-01 17:28:35] Exec finished (a, code 0)\nRead HEARTBEAT.md if it exists",
             "System (untrusted): [2026-03-01 17:28:35] Cron: rotate",
             "[cron:1f nightly] summarise the day",

@@ -92,6 +92,12 @@ def test_no_part_is_white_space() -> None:
     assert all(chunk.text.removeprefix("User:").strip() for chunk in chunks)
 
 
+def test_a_huge_message_is_held_as_a_whole_by_its_parts() -> None:
+    text = "\n".join(f"Line {number} 你好" for number in range(30_000))
+    chunks = packed([text], overlap=0)
+    assert "".join("".join(chunk.text.removeprefix("User: ").split()) for chunk in chunks) == "".join(text.split())
+
+
 def test_the_time_is_that_of_the_last_message_that_has_one() -> None:
     packer = Packer(tokens=100, overlap=0, max_bytes=8191)
     packer.add(1, None, "", "one")
