@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory.agent_files import AgentFiles, Scan
+from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
@@ -35,7 +36,6 @@ from schemas.status import (
     Availability,
     CacheState,
     DeadLetter,
-    DiskState,
     EndpointStatus,
     IndexState,
     QueueState,
@@ -95,7 +95,7 @@ def agent_status(
     pending = sources.pending.pending(agent.id) if sources.pending is not None else None
     index = _index(settings, agent, sources, deep=deep)
     scan = sources.files.scan()
-    disk = _disk(scan, index.files)
+    disk = compare(scan, index.files, files=sources.files, sessions=agent.sync.sessions, now=now)
     watch = read_watch_state(settings.home, agent.id)
     endpoint = _endpoint(sources)
     troubles = _troubles(agent, sources, scan, index, endpoint, now)
@@ -291,18 +291,6 @@ def _text_search(reader: StoreReader) -> Availability:
     except RecalldError as error:
         return Availability(available=False, reason=str(error))
     return Availability(available=True)
-
-
-def _disk(scan: Scan, files: dict[DocumentKey, IndexedFile]) -> DiskState:
-    on_disk = scan.documents
-    known = {key: file for key, file in files.items() if key.source == "memory"}
-    return DiskState(
-        files=len(on_disk),
-        missing=sum(key not in known for key in on_disk),
-        stale=sum(key in known and known[key].stat != stat for key, stat in on_disk.items()),
-        # Below a folder that could not be listed nothing is known to be gone.
-        vanished=sum(key not in on_disk for key in known) if scan.complete else 0,
-    )
 
 
 def _queue(pending: Pending | None, *, now: float) -> QueueState:

@@ -104,7 +104,7 @@ def _spent(usage: Mapping[str, Any]) -> str:
 def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
     on_disk = "not looked at" if disk.get("files") is None else f"{disk['files']} on disk"
     parts = [f"{on_disk}, {index['files']} indexed"]
-    parts += [f"{disk[name]} {name}" for name in ("missing", "stale", "vanished") if disk.get(name)]
+    parts += [f"{disk[name]} {name}" for name in ("missing", "stale", "vanished", "growing", "kept") if disk.get(name)]
     return ", ".join(parts)
 
 

@@ -16,13 +16,17 @@ class DiskState(_Wire):
     """Files on disk against files in the index.
 
     `files` is None when the disk was not looked at. `missing` are on disk and not in the index, `stale`
-    differ in size, time or inode, `vanished` are in the index and not on disk.
+    differ in size, time or inode, `vanished` are in the index, not on disk, and to be forgotten. Transcripts that
+    were written to a moment ago are `growing` instead; those whose memory stays although no configured folder holds
+    them (any more) are `kept`.
     """
 
     files: int | None = None
     missing: int = 0
     stale: int = 0
     vanished: int = 0
+    growing: int = 0
+    kept: int = 0
 
 
 class IndexState(_Wire):

@@ -37,7 +37,7 @@ def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> Non
         )
         log.error("index_set_aside", agent=agent, moved=[str(path) for path in moved], at=time.time())
     runtime.forget(agent)
-    _mark_everything(runtime, agent)
+    _mark_everything(runtime, agent, imported=True)
 
 
 def take_over_and_mark(runtime: Runtime, agent: str, *, reason: str) -> bool:
@@ -50,7 +50,8 @@ def take_over_and_mark(runtime: Runtime, agent: str, *, reason: str) -> bool:
     with runtime.indexer(agent) as indexer:
         indexer.target()
     resolve_provider_troubles(runtime, agent)
-    _mark_everything(runtime, agent)
+    # Imported transcripts that the answering generation holds are found missing by the completion.
+    _mark_everything(runtime, agent, imported=False)
     runtime.queue.request_completion(agent)
     return True
 
@@ -62,9 +63,9 @@ def resolve_provider_troubles(runtime: Runtime, agent: str) -> None:
             runtime.board.resolve(trouble.part, agent=agent)
 
 
-def _mark_everything(runtime: Runtime, agent: str) -> None:
+def _mark_everything(runtime: Runtime, agent: str, *, imported: bool) -> None:
     with runtime.indexer(agent) as indexer:
-        scan = indexer.files.scan()
+        scan = indexer.files.scan(imported=imported)
     today = date.today()
-    keys = sorted(scan.documents, key=lambda key: priority(key, today=today))
+    keys = sorted(scan.documents, key=lambda key: priority(key, today=today, stat=scan.documents[key]))
     runtime.queue.mark_changed(agent, keys, lane=Lane.BACKFILL)

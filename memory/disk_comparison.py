@@ -1,0 +1,54 @@
+"""How the files on disk and the index compare, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from memory.agent_files import AgentFiles, Scan
+from memory.session_roots import SESSIONS_SOURCE
+from memory.store.reader import IndexedFile
+from schemas.documents import DocumentKey
+from schemas.settings import SyncSessions
+from schemas.status import DiskState
+
+#: A transcript that never rests is handed over after so many quiet times (`producers.debouncing`), and this longer
+#: nobody wonders.
+_QUIET_TIMES = 10
+_SPARE_SECONDS = 5.0
+
+
+def compare(
+    scan: Scan,
+    indexed: Mapping[DocumentKey, IndexedFile],
+    *,
+    files: AgentFiles,
+    sessions: SyncSessions,
+    now: float,
+) -> DiskState:
+    """Count what differs. `now` is Unix time: a transcript that was written to a moment ago is growing, not stale."""
+    on_disk = scan.documents
+    moving_since = now - _QUIET_TIMES * sessions.quiet_seconds - _SPARE_SECONDS
+    missing = stale = growing = 0
+    for key, stat in on_disk.items():
+        known = indexed.get(key)
+        if known is not None and known.stat == stat:
+            continue
+        if key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
+            growing += 1
+        elif known is None:
+            missing += 1
+        else:
+            stale += 1
+    absent = [key for key in indexed if key not in on_disk]
+    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
+    forgotten = files.forgotten_transcripts(transcripts, scan)
+    # Below a folder that could not be listed nothing is known to be gone.
+    notes_gone = len(absent) - len(transcripts) if scan.complete else 0
+    return DiskState(
+        files=len(on_disk),
+        missing=missing,
+        stale=stale,
+        vanished=notes_gone + len(forgotten),
+        growing=growing,
+        kept=len(transcripts) - len(forgotten),
+    )
