@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import structlog
 
-from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
+from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.embedding.provider import EmbeddingProvider
 from memory.generations import Generations
+from memory.redaction import redactor_for
 from memory.reporting import StatusSources, agent_status
 from memory.search.manager import SearchManager
 from memory.search.presenting import passages
@@ -19,11 +20,13 @@ from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import Embedder, SearchResources
 from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
+from memory.search.transcript_page import transcript_page
+from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import takeover_token
-from schemas.errors import BrokerUnavailable, RecalldError, Transient
+from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings, Settings
@@ -98,13 +101,16 @@ class BuiltinManager(SearchManager):
         """See `SearchManager.read_file`."""
         try:
             key = self._files.resolve(request.path)
+            if key.source == SESSIONS_SOURCE:
+                redact = redactor_for(self._agent, SESSIONS_SOURCE)
+                return transcript_page(self._files, key, first=request.from_, count=request.lines, redact=redact)
             source = self._files.read(key)
         except DocumentRefused:
             _log.warning("read_refused", agent=self._agent.id)
             return GetAnswer(path=request.path, disabled=True, error=_REFUSED)
         except DocumentGone:
             return GetAnswer(path=request.path, error="not found: there is no such document (any more)")
-        except (DocumentUnreadable, Transient) as error:
+        except (Permanent, Transient) as error:
             return GetAnswer(path=request.path, error=str(error))
         return page(key.path, source.text, first=request.from_, count=request.lines)
 

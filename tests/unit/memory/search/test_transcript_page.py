@@ -1,0 +1,71 @@
+"""Pages of a transcript: the lines that a citation names, as a person reads them."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from memory.agent_files import AgentFiles
+from memory.redaction import redact
+from memory.search.transcript_page import transcript_page
+from schemas.documents import DocumentKey
+from schemas.search import GetAnswer
+from schemas.settings import AgentSettings
+
+KEY = DocumentKey("sessions", "sessions/talk.jsonl")
+
+
+def line(role: str, text: str) -> str:
+    return json.dumps({"role": role, "content": text, "timestamp": "2026-02-03T09:00:00Z"})
+
+
+def page(tmp_path: Path, *lines: str, first: int | None = None, count: int | None = None) -> GetAnswer:
+    folder = tmp_path / "talks"
+    folder.mkdir(exist_ok=True)
+    (folder / "talk.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    agent = AgentSettings.model_validate({"id": "main", "workspace": tmp_path, "sessions": [str(folder)]})
+    return transcript_page(AgentFiles(agent), KEY, first=first, count=count, redact=redact)
+
+
+def test_a_line_of_the_page_is_a_line_of_the_file(tmp_path: Path) -> None:
+    answer = page(tmp_path, line("user", "where?"), line("tool", "ignored"), line("assistant", "here\n\nand there"))
+    assert answer.text.split("\n") == [
+        "[2026-02-03 09:00] User: where?",
+        "",
+        "[2026-02-03 09:00] Assistant: here and there",
+    ]
+    assert (answer.path, answer.from_, answer.lines, answer.total_lines) == (KEY.path, 1, 3, 3)
+    assert not answer.truncated
+
+
+def test_pages_follow_one_another_without_a_gap(tmp_path: Path) -> None:
+    lines = [line("user", f"message {number}") for number in range(10)]
+    texts, first = [], 1
+    while True:
+        answer = page(tmp_path, *lines, first=first, count=4)
+        texts += answer.text.split("\n")
+        if answer.next_from is None:
+            break
+        first = answer.next_from
+    assert [text.rpartition(" ")[2] for text in texts] == [str(number) for number in range(10)]
+
+
+def test_what_lies_beyond_the_end_is_empty_and_says_how_long_the_file_is(tmp_path: Path) -> None:
+    answer = page(tmp_path, line("user", "one"), first=7)
+    assert (answer.text, answer.lines, answer.total_lines, answer.next_from) == ("", 0, 1, None)
+
+
+def test_a_message_longer_than_a_page_is_cut_and_says_so(tmp_path: Path) -> None:
+    answer = page(tmp_path, line("user", "word " * 10_000))
+    assert answer.truncated
+    assert answer.warning is not None
+    assert answer.warning.startswith("line 1 has")
+    assert len(answer.text) <= 12_000
+
+
+def test_a_secret_is_not_shown(tmp_path: Path) -> None:
+    secret = "ghp_" + "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=36))
+    answer = page(tmp_path, line("user", f"use {secret} for now"))
+    assert secret not in answer.text
+    assert "for now" in answer.text
