@@ -38,7 +38,8 @@ def find_addresses(data: bytes, lowered: bytes) -> Iterator[Span]:
     while position >= 0:
         position += 3
         user = _USER_INFO.match(data, position)
-        token = _TOKEN_INFO.match(data, position) if user is None else None
+        is_web = user is None and data[max(0, position - 8) : position].endswith((b"http://", b"https://"))
+        token = _TOKEN_INFO.match(data, position) if is_web else None
         if user is not None and not _PLACEHOLDER.match(user[1]):
             yield Span(*user.span(1), "password")
             position = user.end()

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memory.redaction.masking import Span
-from memory.redaction.values import Candidate, Family, Form, is_secret
+from memory.redaction.values import CALL, Candidate, Family, Form, is_secret
 
 #: Between a label and its value. Bounded in each part: a label costs the same wherever it stands.
 _JOINT = rb"""
     (?: [_-]? (?: [0-9]{1,2} | prod(?:uction)? | dev | test | staging | live | value | b(?:ase)?64 ) (?![A-Za-z0-9_]) )?
-    (?: (?P<closing> \\{0,3}["'`] ) \]? | [*_]{1,3} | \] )? [*_]{0,3}
+    (?: (?P<closing> \\{0,3}["'`] ) \]? | [*_]{1,3} (?![A-Za-z0-9]) | \] )? \*{0,3}
     (?: [ ]? \( [^()\r\n]{1,48} \) | \xef\xbc\x88 (?:(?!\xef\xbc\x89)[^\r\n]){1,96} \xef\xbc\x89 )?
     (?P<aside> [ ] (?:for|of|to|on|at|in|f\xc3\xbcr) (?: [ ] [\w.@/'-]{1,32} ){1,4}? )?
     (?: [ \t]{0,8} (?: : [ ]? (?:str|string|secretstr|&(?:'static[ ])?str|text|optional\[str\]|str[ ]\|[ ]none)
-            [ ]{0,4} = | [a-z]{3,8} [ ] = ) [ \t]{0,8} (?P<typed>)
+            [ ]{0,4} = | (?<= [ ] ) [a-z]{3,8} [ ] = ) [ \t]{0,8} (?P<typed>)
       | [ \t]{0,8} (?: [!=]==? ) [ \t]{0,8} (?P<compared>)
       | (?: = | \xef\xbc\x9d ) (?! [ \t] ) (?P<tight>)
       | [ \t]{0,8} (?: :?= | => | \xef\xbc\x9d ) [ \t]{0,8} (?P<equals>)
@@ -55,7 +55,10 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A core word. `needle` is looked for first, in the text in lower case; `before` must precede it, if anything."""
+    """A core word. `needle` is looked for first, in the text in lower case.
+
+    `before` must precede what is no longer than the needle ("pass", "key"), `not_before` must not precede anything.
+    """
 
     needle: bytes
     pattern: re.Pattern[bytes]
@@ -70,7 +73,7 @@ def _core(
 ) -> _Core:
     return _Core(
         needle.encode(),
-        re.compile(b"(?:" + word.encode() + b")" + _JOINT, re.VERBOSE),
+        re.compile(b"(?:" + word.encode() + b")(?P<word>)" + _JOINT, re.VERBOSE),
         family,
         kind,
         re.compile(before.encode()) if before else None,
@@ -88,9 +91,13 @@ _OPENING = (
 
 _CORES = (
     _core(
-        "pass", "pass(?:word|wd|phrase|code|wort|wd)", Family.PASSWORD, "password", not_before="(?:forgot|reset)[_-]?$"
+        "pass",
+        "pass(?:word|wd|phrase|code|wort)?",
+        Family.PASSWORD,
+        "password",
+        before="[_-]$|(?:db|smtp|ftp|user|mysql|pg|root)$",
+        not_before="(?:forgot|reset)[_-]?$",
     ),
-    _core("pass", "pass", Family.PASSWORD, "password", before="[_-]$|(?:db|smtp|ftp|user|mysql|pg|root)$"),
     _core("pwd", "pwd", Family.PASSWORD, "password", not_before="old$"),
     _core("kennwort", "kennwort", Family.PASSWORD, "password"),
     _core("contrase", "contrase(?:\xf1|n)a", Family.PASSWORD, "password"),
@@ -98,7 +105,7 @@ _CORES = (
     _core("secret", "secrets?", Family.SECRET, "secret"),
     _core("credential", "credentials?", Family.SECRET, "secret"),
     _core("key", "key", Family.SECRET, "key", before=_OPENING),
-    _core("_auth", "_auth", Family.SECRET, "secret"),
+    _core("_auth", "_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])$"),
     _core(
         "token",
         "token",
@@ -170,36 +177,43 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
     for core in _CORES if data.isascii() else _CORES + _OTHER_CORES:
         position = lowered.find(core.needle)
         while position >= 0:
-            span = _value_after(core, data, lowered, position)
-            if span is not None:
-                yield span
-            position = lowered.find(core.needle, span.end if span is not None else position + len(core.needle))
+            following = position + len(core.needle)
+            joint = core.pattern.match(lowered, position)
+            if joint is not None:
+                span = _value_after(core, data, lowered, joint)
+                if span is not None:
+                    yield span
+                    following = span.end
+            position = lowered.find(core.needle, following)
 
 
-def _value_after(core: _Core, data: bytes, lowered: bytes, position: int) -> Span | None:
-    """The secret that a core word at `position` announces, if it does."""
-    joint = core.pattern.match(lowered, position)
-    if joint is None:
+def _value_after(core: _Core, data: bytes, lowered: bytes, joint: re.Match[bytes]) -> Span | None:
+    """The secret that a core word announces, if it does; `joint` is the match of the core's pattern."""
+    value = _value_at(data, joint.end())
+    if value is None:
         return None
+    if not value.quoted and CALL.match(data, value.start, value.end):
+        return None
+    position = joint.start()
     how = str(joint.lastgroup)
     before = data[max(0, position - _LABEL_BYTES) : position]
     start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
-    if not _is_label(core, data, lowered, start, position):
+    bare = joint.start("word") == position + len(core.needle)
+    if not _is_label(core, data, lowered, start, position, bare=bare):
         return None
     form = _FORMS[how]
     if how == "space" and _is_flag(data, start):
         form = Form.FLAG
     elif how == "argument" and joint["closing"] is None:
         return None
-    value = _value_at(data, joint.end())
-    if value is None or (how in {"compared", "argument", "call"} and not value.quoted):
+    if how in {"compared", "argument", "call"} and not value.quoted:
         return None
     following = value.end + (1 if value.quoted else 0)
     in_code = not value.quoted and _AFTER_CODE.match(data, value.end) is not None
     if how == "tight":
         if data[start : joint.start("tight") - 1].isupper():
             form = Form.ENVIRONMENT
-        elif not value.quoted and not _is_setting(data, start, value):
+        elif not _is_setting(data, start, following):
             form = Form.EQUALS
     if joint["aside"] is not None and form is Form.COLON:
         form = Form.VERB
@@ -214,11 +228,11 @@ def _value_after(core: _Core, data: bytes, lowered: bytes, position: int) -> Spa
     return Span(value.start, value.end, core.kind) if is_secret(candidate) else None
 
 
-def _is_label(core: _Core, data: bytes, lowered: bytes, start: int, position: int) -> bool:
+def _is_label(core: _Core, data: bytes, lowered: bytes, start: int, position: int, *, bare: bool) -> bool:
     before = lowered[max(0, min(start, position - 12)) : position]
     if core.not_before is not None and core.not_before.search(before):
         return False
-    if core.before is None or core.before.search(before):
+    if not bare or core.before is None or core.before.search(before):
         return True
     # MY_KEY=: an environment's key that is of no table.
     name = data[start:position]
@@ -235,14 +249,14 @@ def _is_flag(data: bytes, start: int) -> bool:
     return data.startswith(b"--", start) or _NETRC_LOGIN.search(data[max(0, start - 80) : start]) is not None
 
 
-def _is_setting(data: bytes, start: int, value: _Value) -> bool:
+def _is_setting(data: bytes, start: int, following: int) -> bool:
     """Whether `name=value` is a setting rather than an argument of a call in a program."""
     name_before = data[max(0, start - 24) : start]
     if name_before[-1:] in {b"?", b"&", b";", b"/"} or data[start : start + 2] == b"--":
         return True
     if _SETTING_START.search(name_before) is None:
         return False
-    return data[value.end : value.end + 1] in {b"", b"\r", b"\n", b" ", b"&", b";", b'"', b"'", b"`"}
+    return data[following : following + 1] in {b"", b"\r", b"\n", b" ", b"&", b";", b'"', b"'", b"`"}
 
 
 def _value_at(data: bytes, position: int) -> _Value | None:

@@ -49,7 +49,7 @@ _PLACEHOLDER = re.compile(
     [^A-Za-z0-9\x80-\xff]* $                           # *** ... ____
     | (.)\1* $                                         # 0000
     | [<{\x00] | \$[({] | \$\w+ $ | %\w+%? $ | @\w+@ $ | \#\{ | __\w+__ $ | \[[A-Za-z<] | \|
-    | .{0,32} (?:\.\.\. | \xe2\x80\xa6 | \*\*\*) | .{0,64} [xX]{4}
+    | .{0,32} (?: \.\.\. | \xe2\x80\xa6 | \*\*\* | \(\? | \[[aA0]- ) | .{0,64} [xX]{4}
     | (?:[\w.-]{1,16}[_-])? (?: your | my[_-] | some[_-] | insert | replace[_-] | change[_-]? (?:me|this)\b
         | put[_-] | enter[_-] | dummy | fake[_-] | placeholder | redacted | masked | hidden | todo ) [\w .-]* $
     """,
@@ -70,7 +70,7 @@ _WORDS = frozenset(
 _WORD_ENDING = re.compile(rb"[a-z]+(?:ed|ing|able|ible|less|tion|ment|ly)", re.IGNORECASE)
 
 #: A label is no secret's value: `password=password`, `token: refreshToken`.
-_LABEL_WORD = re.compile(rb"passw|passphrase|secret|token|api_?key|credential|passwort|pwd$|_pass$", re.IGNORECASE)
+_LABEL_WORD = re.compile(rb"passw|passphrase|secret|token|api[-_]?key|credential|passwort|pwd$|_pass$", re.IGNORECASE)
 
 #: Words, joined as identifiers, paths and compounds are.
 _WORDY = re.compile(rb"[^\W\d_]+(?:[-_./' +&:,]+[^\W\d_]+)*[.?]?", re.IGNORECASE)
@@ -89,16 +89,18 @@ _TECHNICAL = re.compile(
 #: Amounts, dates, times, versions, ranges, percentages: digits with the signs between them, and a unit.
 _AMOUNT = re.compile(rb"[-+~$]?[0-9]+(?:[.,:/x-][0-9]+)*(?:[-_]?[A-Za-z%]{1,3}|-[a-z]+)?\+?")
 
-_PATH = re.compile(rb"(?:~|\.{1,2})?/(?:[\w.@ +-]{1,40}/?){0,24}|[A-Za-z]:\\[^\"]*|[a-z][a-z0-9+.-]{1,15}://.*")
+_PATH = re.compile(rb"(?:~|\.{1,2})?/(?:[\w.@ +-]{1,40}/?){0,24}|[A-Za-z]:\\[^\"]*|[a-z][a-z0-9+.-]{1,15}://.*|urn:.*")
 
-#: `os.environ[...]`, `settings.key`, `self->token`, `getenv(`, `f"..."`.
-_CODE = re.compile(
-    rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)*[(\[{]"
-    rb"|[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+$|!(?:[A-Za-z])|&[A-Za-z_]|\*[A-Za-z_]+$|lambda\b"
+#: What a program has in a secret's place, without quotes: `getenv(...)`, `os.environ[...]`, `!vault`.
+CALL = re.compile(
+    rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)*[(\[{]|!(?:vault|Ref|Sub|ImportValue|secret)\b"
 )
 
-#: my-app-v2: a name that somebody gave to something.
-_SLUG = re.compile(rb"[a-z]+(?:[-_.][a-z]+)*[-_.]v?[0-9]{0,3}", re.IGNORECASE)
+#: ... and `settings.key`, `self->token`.
+_ATTRIBUTE = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+")
+
+#: my-app-v2, text-embedding-3-large: a name that somebody gave to something.
+_SLUG = re.compile(rb"[a-z]+(?:[-_.](?:[a-z]+|v?[0-9]{1,4}))+", re.IGNORECASE)
 
 _DIGIT = re.compile(rb"[0-9]")
 _LETTER = re.compile(rb"[A-Za-z\xc3-\xdf]")
@@ -117,7 +119,9 @@ def is_secret(found: Candidate) -> bool:
     value = found.value
     if len(value) < (3 if found.family is Family.PASSWORD and found.form in _SETTINGS else _LEAST[found.family]):
         return False
-    if _PLACEHOLDER.match(value) or _PATH.fullmatch(value) or (not found.quoted and _CODE.match(value)):
+    if value.endswith((b"...", b"\xe2\x80\xa6")) or _PLACEHOLDER.match(value) or _PATH.fullmatch(value):
+        return False
+    if not found.quoted and found.form is not Form.ENVIRONMENT and _ATTRIBUTE.fullmatch(value):
         return False
     if _WORDY.fullmatch(value):
         if value.lower() in _WORDS or _WORD_ENDING.fullmatch(value):
