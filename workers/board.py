@@ -13,6 +13,7 @@ from typing import Any
 import redis
 import structlog
 
+from memory.redaction import redact
 from schemas.ports import EndpointState, Pending, Trouble, Usage, VectorProgress
 from workers.account_state import endpoint_state
 from workers.marks import PendingMarks
@@ -92,7 +93,8 @@ class Board:
         return sorted(found, key=lambda trouble: -trouble.since)
 
     def report(self, part: str, message: str, *, agent: str = "*") -> None:
-        """Say that a part has a problem; the first time counts as its beginning."""
+        """Say that a part has a problem; the first time counts as its beginning. Secrets are masked."""
+        message = redact(message)
         if self._said.get((agent, part)) != message:
             log.warning("trouble", part=part, agent=agent, message=message)
         self._said[(agent, part)] = message

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from memory.embedding.endpoint import is_secret_header, normalised_url
 from memory.embedding.retry_hints import retry_after
+from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 
 #: What providers say of an input that is too long for their model.
@@ -59,7 +60,7 @@ _MOST_READ = 20_000
 
 
 class ErrorReader:
-    """Turns an SDK's failures into ours. No message holds a key, nor more than a line of the provider's words."""
+    """Turns an SDK's failures into ours. No message holds a secret, nor more than a line of the provider's words."""
 
     def __init__(
         self, *, name: str, model: str, base_url: str, key_name: str, api_key: str | None, headers: Mapping[str, str]
@@ -130,7 +131,8 @@ class ErrorReader:
         words = words[:_MOST_READ]
         for secret in self._secrets:
             words = words.replace(secret, "***")
-        words = " ".join(words.split())
+        # Some quote what they were sent.
+        words = redact(" ".join(words.split()))
         if len(words) > _MOST_WORDS:
             words = words[:_MOST_WORDS] + "..."
         return f": {words}" if words else ""

@@ -21,6 +21,7 @@ import tenacity
 from memory.embedding.answers import read_answer
 from memory.embedding.batch_api import BatchApi, BatchLine, BatchUnavailable, JobFile, JobProgress, JobState
 from memory.embedding.wording import clean
+from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Throttled, Transient
 
 log = structlog.get_logger(__name__)
@@ -213,7 +214,7 @@ def _progress(job: Mapping[str, Any]) -> JobProgress:
         total=count("total"),
         completed=count("completed"),
         failed=count("failed"),
-        message=" ".join("; ".join(messages[:3]).split())[:_MOST_WORDS],
+        message=_quoted("; ".join(messages[:3])),
     )
 
 
@@ -236,5 +237,10 @@ def _line_of(line: bytes | str) -> BatchLine | None:
 def _reason(error: object, response: Mapping[str, Any]) -> str:
     for said in (error, (response.get("body") or {}).get("error"), response):
         if isinstance(said, Mapping) and said.get("message"):
-            return " ".join(str(said["message"]).split())[:_MOST_WORDS]
+            return _quoted(str(said["message"]))
     return f"HTTP {response.get('status_code')}"
+
+
+def _quoted(words: str) -> str:
+    """A line of a provider's own words, which may quote what it was sent."""
+    return redact(" ".join(words.split()))[:_MOST_WORDS]

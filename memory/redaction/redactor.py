@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,11 @@ class Redactor:
     """
 
     patterns: tuple[re.Pattern[str], ...] = ()
+
+    @classmethod
+    def of(cls, patterns: Sequence[str]) -> Redactor:
+        """Return the redactor with these patterns, which settings have checked, on top of the built-in rules."""
+        return cls(tuple(re.compile(pattern) for pattern in patterns)) if patterns else _built_in
 
     def __call__(self, text: str) -> str:
         """Return the text with a mask in place of each secret."""
@@ -69,12 +74,13 @@ def redact(text: str) -> str:
 def redactor_for(memory: MemorySettings, source: str) -> Callable[[str], str]:
     """Return what takes the secrets out of the texts of a source ("memory" or "sessions"): nothing, if switched off."""
     switched_on = {"memory": memory.redaction.memory, "sessions": memory.redaction.sessions}[source]
-    return _redactor(memory.redaction.patterns) if switched_on else _unchanged
+    return Redactor.of(memory.redaction.patterns) if switched_on else _unchanged
 
 
 def query_redactor(memory: MemorySettings) -> Callable[[str], str]:
     """Return what takes the secrets out of a query: with either source redacted, so is what is asked of them."""
-    return _redactor(memory.redaction.patterns) if memory.redaction.memory or memory.redaction.sessions else _unchanged
+    switched_on = memory.redaction.memory or memory.redaction.sessions
+    return Redactor.of(memory.redaction.patterns) if switched_on else _unchanged
 
 
 def redaction_facts(memory: MemorySettings) -> list[Any]:
@@ -82,10 +88,6 @@ def redaction_facts(memory: MemorySettings) -> list[Any]:
     patterns = json.dumps(memory.redaction.patterns, ensure_ascii=True).encode()
     digest = hashlib.blake2b(patterns, digest_size=8).hexdigest() if memory.redaction.patterns else ""
     return [REDACTION_VERSION, memory.redaction.memory, memory.redaction.sessions, digest]
-
-
-def _redactor(patterns: tuple[str, ...]) -> Redactor:
-    return Redactor(tuple(re.compile(pattern) for pattern in patterns)) if patterns else _built_in
 
 
 def _unchanged(text: str) -> str:

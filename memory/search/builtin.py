@@ -12,7 +12,7 @@ import structlog
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.embedding.provider import EmbeddingProvider
 from memory.generations import Generations
-from memory.redaction import redactor_for
+from memory.redaction import query_redactor, redactor_for
 from memory.reporting import StatusSources, agent_status
 from memory.search.manager import SearchManager
 from memory.search.presenting import passages
@@ -101,8 +101,8 @@ class BuiltinManager(SearchManager):
         """See `SearchManager.read_file`."""
         try:
             key = self._files.resolve(request.path)
+            redact = redactor_for(self._agent, key.source)
             if key.source == SESSIONS_SOURCE:
-                redact = redactor_for(self._agent, SESSIONS_SOURCE)
                 return transcript_page(self._files, key, first=request.from_, count=request.lines, redact=redact)
             source = self._files.read(key)
         except DocumentRefused:
@@ -112,7 +112,7 @@ class BuiltinManager(SearchManager):
             return GetAnswer(path=request.path, error="not found: there is no such document (any more)")
         except (Permanent, Transient) as error:
             return GetAnswer(path=request.path, error=str(error))
-        return page(key.path, source.text, first=request.from_, count=request.lines)
+        return page(key.path, redact(source.text), first=request.from_, count=request.lines)
 
     def status(self, *, deep: bool = False) -> AgentStatus:
         """See `SearchManager.status`."""
@@ -187,20 +187,22 @@ class BuiltinManager(SearchManager):
         timeout = self._agent.limits.timeout_ms / 1000
         if not request.query.strip():
             return self._answer(None, request, ())
+        # The index holds masks where secrets were, and a provider gets to see none.
+        asked = query_redactor(self._agent)(request.query)
         vectors = self._embedder.vectors
         side = None
         if vectors is not None:
             side = QuerySide(
                 identity=vectors.provider.identity,
                 model=vectors.provider.model,
-                vector=vectors.get(request.query, agent=self._agent.id),
+                vector=vectors.get(asked, agent=self._agent.id),
                 threads=self._resources.keyword_threads,
             )
         if request.wait_ms:
             self._wait_for_pending(min(request.wait_ms / 1000, timeout))
         query = self._agent.query
         wanted = Wanted(
-            query=request.query,
+            query=asked,
             max_results=request.max_results or query.max_results,
             min_score=request.min_score if request.min_score is not None else query.min_score,
             sources=request.sources if request.sources is not None else self._agent.sources,
