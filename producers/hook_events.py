@@ -16,12 +16,12 @@ class NobodysHook(RecalldError):
 
 
 def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Event:
-    """The event for the named agent, else for the one whose session it is, else for the only one.
+    """The event for the named agent, else for the one whose session it is, else, without a path, for the only one.
 
     Only names are compared here; whether a transcript lies in its agent's folders, whoever opens it finds out.
 
     Raises:
-        NobodysHook: no agent is configured, none of that name, or several and none of them has this session.
+        NobodysHook: no agent is configured, none of that name, or none of them has this session.
     """
     agents = [known for known in settings.agents if known.enabled]
     if agent is not None:
@@ -41,7 +41,8 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
 def _chosen(hook: Hook, settings: Settings, agents: list[AgentSettings]) -> AgentSettings:
     if not agents:
         raise NobodysHook("no workspace is known yet: start with `recalld discover`, or name the right --home")
-    if len(agents) == 1:
+    # Hooks of a whole user come from every project, most of which are nobody's here; that is no trouble.
+    if len(agents) == 1 and not hook.paths:
         return agents[0]
     for known in agents:
         files = AgentFiles.of(settings, known)

@@ -57,8 +57,11 @@ def create_hook_app(settings: Settings, handle: Callable[[Event], None]) -> Fast
         try:
             hook = read_hook(program, await request.body())
             event = event_of(hook, settings, agent=agent) if hook is not None else None
-        except (HookUnreadable, NobodysHook) as error:
+        except HookUnreadable as error:
             raise HTTPException(400, str(error)) from None
+        except NobodysHook as error:
+            # No mistake of the program that sends the hooks of all its sessions here.
+            return JSONResponse({"accepted": False, "reason": str(error)}, status_code=202)
         if event is not None:
             await asyncio.to_thread(handle, event)
         return JSONResponse({"accepted": True}, status_code=202)

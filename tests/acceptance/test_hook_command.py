@@ -288,7 +288,10 @@ def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
 
         outside = {**payload, "transcript_path": str(tmp_path / "elsewhere.jsonl")}
         (tmp_path / "elsewhere.jsonl").write_text(said("The numbat must not be read."))
-        assert httpx.post(url.replace("PROGRAM", "claude-code"), json=outside, trust_env=False).status_code == 202
+        sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=outside, trust_env=False)
+        assert not sent.json()["accepted"]
+        told = ("claude-code", "--agent", "main", *daemon.options()[:2])
+        assert run(*told, home=home, payload=json.dumps(outside)).returncode == 0
         wait_until(lambda: "elsewhere.jsonl" in str(daemon.status()["troubles"]), timeout=20)
         assert not any("numbat" in result["snippet"] for result in daemon.search("numbat"))
 

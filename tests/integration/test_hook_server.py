@@ -73,10 +73,11 @@ def token(tmp_path: Path, agent: str) -> str:
     return f"Bearer {(tmp_path / 'home' / TOKENS_PATH / agent).read_text().strip()}"
 
 
-def test_a_hook_becomes_an_event(one: Taken) -> None:
-    answer = one.send()
+def test_a_hook_becomes_an_event(one: Taken, tmp_path: Path) -> None:
+    path = str(tmp_path / "main" / "sessions" / "a.jsonl")
+    answer = one.send(payload={**COMPACTED, "transcript_path": path})
     assert (answer.status_code, answer.json()) == (202, {"accepted": True})
-    assert one == [Event("compaction", "main", (PATH,))]
+    assert one == [Event("compaction", "main", (path,))]
     assert one.send("codex", {"hook_event_name": "SessionStart", "source": "startup"}).status_code == 202
     assert one.send("openclaw", {"type": "gateway", "action": "startup"}).status_code == 202
     assert [event.kind for event in one[1:]] == ["session-start", "reconcile"]
@@ -133,8 +134,9 @@ def test_a_trusted_loopback_finds_the_agent_by_the_path(tmp_path: Path) -> None:
         assert taken.send(payload={**COMPACTED, "transcript_path": own}).status_code == 202
         assert taken == [Event("compaction", "two", (own,))]
         refused = taken.send()
-        assert refused.status_code == 400
-        assert "no agent's folders" in refused.json()["error"]
+        assert refused.status_code == 202
+        assert not refused.json()["accepted"]
+        assert "no agent's folders" in refused.json()["reason"]
 
 
 def test_beyond_loopback_nothing_listens_without_tokens(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_handler_that_fails_is_an_answer_too(tmp_path: Path) -> None:
     server.start()
     try:
         with httpx.Client(trust_env=False, timeout=20) as client:
-            answer = client.post(server.url + "claude-code", json=COMPACTED)
+            answer = client.post(server.url + "codex", json={"hook_event_name": "SessionStart"})
         assert answer.status_code == 500
         assert "secret" not in answer.text
     finally:

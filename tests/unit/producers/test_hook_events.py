@@ -40,9 +40,10 @@ def test_a_folder_reached_through_a_link_is_the_same_folder(tmp_path: Path) -> N
     assert event_of(Hook("grew", (path,)), both).agent == "two"
 
 
-def test_the_only_agent_is_meant_whatever_the_path(tmp_path: Path) -> None:
-    found = event_of(Hook("changed", ("/elsewhere/a.jsonl",)), settings(tmp_path, "one"))
-    assert found == Event("changed", "one", ("/elsewhere/a.jsonl",))
+def test_the_only_agent_is_meant_where_no_path_says_otherwise(tmp_path: Path) -> None:
+    assert event_of(Hook("session-start"), settings(tmp_path, "one")) == Event("session-start", "one", ())
+    with pytest.raises(NobodysHook, match="in no agent's folders"):
+        event_of(Hook("changed", ("/elsewhere/a.jsonl",)), settings(tmp_path, "one"))
 
 
 def test_a_named_agent_is_meant_whatever_the_path(tmp_path: Path) -> None:
