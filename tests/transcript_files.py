@@ -145,7 +145,7 @@ def damaged(data: bytes, *, seed: int = 1) -> bytes:
 def openclaw_transcript(turns: int = 8, *, seed: int = 1, bare: bool = False) -> bytes:
     """A session file of version 3."""
     entries: list[dict[str, Any]] = [
-        {"type": "session", "version": 3, "id": _identifier(seed), "timestamp": _iso(BEGUN), "cwd": f"/home/u/{UNSAID}"}
+        {"type": "session", "version": 3, "id": _identifier(seed), "timestamp": _iso(BEGUN), "cwd": f"/srv/u/{UNSAID}"}
     ]
     messages = conversation(turns, seed=seed)
     parent: str | None = None
@@ -228,7 +228,7 @@ def codex_transcript(
     turns: int = 8, *, seed: int = 1, bare: bool = False, events_only: bool = False, old: bool = False
 ) -> bytes:
     """A rollout: with `events_only` without message items, with `old` of bare items as before September 2025."""
-    meta = {"id": _identifier(seed), "timestamp": _iso(BEGUN), "cwd": f"/home/u/{UNSAID}", "instructions": None}
+    meta = {"id": _identifier(seed), "timestamp": _iso(BEGUN), "cwd": f"/srv/u/{UNSAID}", "instructions": None}
     lines: list[dict[str, Any]] = [meta if old else _codex_line("session_meta", meta, BEGUN)]
 
     def item(payload: dict[str, Any], at: datetime) -> None:
@@ -240,7 +240,7 @@ def codex_transcript(
 
     if not bare and not events_only:
         for text in (
-            f"# AGENTS.md instructions for /home/u\n\n<INSTRUCTIONS>\n{UNSAID}\n</INSTRUCTIONS>",
+            f"# AGENTS.md instructions for /srv/u\n\n<INSTRUCTIONS>\n{UNSAID}\n</INSTRUCTIONS>",
             f"<environment_context>\n  <cwd>{UNSAID}</cwd>\n</environment_context>",
         ):
             item(_codex_item("user", text), BEGUN)
@@ -345,7 +345,7 @@ def _claude_line(kind: str, own: str, parent: str | None, at: datetime, **fields
         "uuid": own,
         "sessionId": "00000000-0000-4000-8000-000000000001",
         "timestamp": _iso(at),
-        "cwd": f"/home/u/{UNSAID}",
+        "cwd": f"/srv/u/{UNSAID}",
         "version": "2.1.76",
         **fields,
     }

@@ -1,6 +1,6 @@
 """Whether what stands after a label is a secret, or a word, a placeholder, a piece of code.
 
-"password: hunter2" hides something; "password: required", "password = os.environ[...]" and "password: <yours>" are
+"password: hunter2" hides something; "password: required", "password = environ[...]" and "password: <yours>" are
 to be found again. What is doubtful is decided by how the label was joined to it (`Form`).
 """
 
@@ -91,7 +91,7 @@ _AMOUNT = re.compile(rb"[-+~$]?[0-9]+(?:[.,:/x-][0-9]+)*(?:[-_]?[A-Za-z%]{1,3}|-
 
 _PATH = re.compile(rb"(?:~|\.{1,2})?/(?:[\w.@ +-]{1,40}/?){0,24}|[A-Za-z]:\\[^\"]*|[a-z][a-z0-9+.-]{1,15}://.*|urn:.*")
 
-#: What a program has in a secret's place, without quotes: `getenv(...)`, `os.environ[...]`, `!vault`.
+#: What a program has in a secret's place, without quotes: `getenv(...)`, `environ[...]`, `!vault`.
 CALL = re.compile(
     rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)*[(\[{]|!(?:vault|Ref|Sub|ImportValue|secret)\b"
 )

@@ -20,7 +20,7 @@ def open_client(settings: Settings, *, token: str | None = None) -> Client:
     password = os.environ["GATEWAY_PASSWORD"]
     return Client(settings.url, api_key=settings.api_key, token=token, timeout_seconds=30.0)
 
-- see /home/user/projects/gateway/src/connection_pools/test_reconnecting.py:214 and https://example.com/a/b?page=2
+- see /srv/projects/gateway/src/connection_pools/test_reconnecting.py:214 and https://example.com/a/b?page=2
 - commit 3f786850e387550fdab836ed7e6dc881de23001b, session 550e8400-e29b-41d4-a716-446655440000
 '''
 
