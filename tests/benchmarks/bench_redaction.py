@@ -10,7 +10,9 @@ import base64
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import memory
 from memory.redaction import redact
 from tests.benchmarks.bench_chunking import notes
 
@@ -92,6 +94,12 @@ def transcripts(megabytes: float) -> list[str]:
     return messages
 
 
+def code(megabytes: float) -> list[str]:
+    """This project's own modules, over and over."""
+    modules = [path.read_text("utf-8") for path in sorted(Path(memory.__file__).parent.rglob("*.py"))]
+    return modules * max(1, int(megabytes * 1e6 / sum(map(len, modules))))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=8.0)
@@ -101,7 +109,8 @@ def main() -> None:
         ("notes, mixed", notes(megabytes, share_of_chinese=0.2)),
         ("one file", ["".join(notes(megabytes, share_of_chinese=0.2))]),
         ("messages", transcripts(megabytes)),
-        ("code", [_CODE * 8] * int(megabytes * 1e6 / len(_CODE * 8))),
+        ("code", code(megabytes)),
+        ("labels everywhere", [_CODE * 8] * int(megabytes * 1e6 / len(_CODE * 8))),
         ("Chinese", [_CHINESE * 30] * int(megabytes * 1e6 / len(_CHINESE.encode() * 30))),
     ):
         size = sum(len(text.encode()) for text in texts) / 1e6
@@ -109,7 +118,7 @@ def main() -> None:
         for text in texts:
             redact(text)
         spent = time.process_time() - begun
-        print(f"{label:16} {size:6.1f} MB in {len(texts):6} texts: {spent:5.2f} s CPU = {size / spent:6.1f} MB/s")
+        print(f"{label:18} {size:6.1f} MB in {len(texts):6} texts: {spent:5.2f} s CPU = {size / spent:6.1f} MB/s")
     for label, make in WORST_CASES.items():
         times = []
         for size in (5_000_000, 10_000_000):

@@ -1,0 +1,328 @@
+"""Lines with secrets and lines without, written so that no scanner takes this file for a leak.
+
+In a line of `WITH_SECRETS` the secret stands between §; `{A20}` in it is twenty letters and digits, `{h32}` hexadecimal
+digits, `{d10}` digits, `{U16}` capitals and digits, `{u35}` letters, digits, - and _; `{P}` is somebody's password.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+
+_ALPHABETS = {
+    "A": string.ascii_letters + string.digits,
+    "h": "0123456789abcdef",
+    "d": string.digits,
+    "U": string.ascii_uppercase + string.digits,
+    "u": string.ascii_letters + string.digits + "-_",
+}
+
+PASSWORD = "hun" + "ter2"
+
+
+def made(template: str, source: random.Random) -> str:
+    """A secret of a template."""
+    text = template.replace("{P}", PASSWORD).replace("{B}", "dXNlcj" + "pwYXNzd29yZA==")
+    return re.sub(
+        r"\{([AhdUu])(\d+)\}", lambda place: "".join(source.choices(_ALPHABETS[place[1]], k=int(place[2]))), text
+    )
+
+
+def written(line: str, source: random.Random) -> tuple[str, str, str]:
+    """What stands before a secret, the secret, and what stands after it."""
+    before, secret, after = line.split("§")
+    return before, made(secret, source), after
+
+
+#: One line each.
+WITH_SECRETS = tuple(
+    line
+    for line in """
+password: §{P}§
+Password: §{P}§
+- **Password:** §{P}!x§
+**Password**: §{P}§
+my password is §{P}§.
+my password is "§correcthorse§"
+the wifi password is §swordfish42§
+Wifi password: §swordfish§
+password=§{P}§
+password = "§{P}§"
+password='§correct horse battery staple§'
+"password": "§{P}§",
+{"user":"x","password":"§{P}§"}
+{\\"password\\": \\"§{P}§\\"}
+DB_PASSWORD=§supersecret§
+export API_TOKEN=§abcdefghijkl§
+export API_KEY="§{A32}§"
+API_KEY: §{A32}§
+api_key = "§{h32}§"
+apiKey: '§{h32}§',
+client_secret=§{A24}§
+"client_secret": "§{A24}§"
+secret_key: §{A40}§
+aws_secret_access_key = §{A10}/{A8}/{A20}§
+AWS_SECRET_ACCESS_KEY=§{A10}/{A8}/{A20}§
+aws_access_key_id = §AKIA{U16}§
+§AKIA{U16}§
+key §AIza{u35}§ is
+Authorization: Bearer §{A32}§
+authorization: bearer §{A32}§
+-H 'Authorization: Bearer §{A32}§'
+Authorization: Basic §{B}§
+Authorization: token §{h40}§
+X-Api-Key: §{A32}§
+x-auth-token: §{A32}§
+Bearer §{A20}1§
+postgres://user:§{P}§@db.example.com:5432/app
+postgresql+asyncpg://user:§p@ss#w0rd§@db.example.com/app
+mongodb+srv://admin:§{P}§@cluster0.example.net/?retryWrites=true
+redis://:§{P}§@localhost:6379/0
+amqp://guest:§guest§@localhost
+https://user:§{A20}§@github.com/org/repo
+https://§{A24}1§@github.com/org/repo
+Server=tcp:x.database.windows.net;User ID=sa;Password=§Passw0rd!§;Encrypt=true
+DefaultEndpointsProtocol=https;AccountName=x;AccountKey=§{A86}==§;EndpointSuffix=core.windows.net
+Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=§{A43}=§
+https://x.blob.core.windows.net/c?sv=2020-08-04&sig=§{A40}%3D§&se=2024
+https://api.example.com/v1?access_token=§{A20}§&x=1
+https://api.example.com/v1?token=§abc123def§&x=1
+https://api.example.com/v1?api_key=§{h32}§
+https://s3.example.com/x?X-Amz-Signature=§{h64}1§&x=2
+xoxb here §xoxb-{d12}-{d13}-{A24}§ ok
+https://hooks.slack.com/services/§T{U8}/B{U8}/{A24}§
+bot token §{d10}:AA{u33}§
+https://api.telegram.org/§bot{d10}:AA{u33}§/sendMessage
+§M{A23}.{A6}.{A27}§
+https://discord.com/api/webhooks/123456789012345678/§{u68}§
+§sk-{A48}§
+§sk-proj-{u120}§
+§sk-svcacct-{u80}§
+§sk-ant-api03-{u93}AA§
+§sk-or-v1-{h64}§
+§gsk_{A52}§
+§pplx-{A48}§
+§hf_{A34}§
+§pa-{u43}§
+§ghp_{A36}§
+§github_pat_{A22}_{A59}§
+§gho_{A36}§
+§glpat-{u20}§
+§npm_{A36}§
+§pypi-AgEIcHlwaS5vcmc{u80}§
+§sk_live_{A24}§
+§rk_test_{A24}§
+§SG.{u22}.{u43}§
+§SK{h32}§
+§AC{h32}§
+§eyJ{A20}.eyJ{A40}.{u43}§
+密码：§{P}§
+密码:§{P}§，用户名：root
+数据库密码是§{P}§。
+密码为：§abc12345§
+WiFi密码（客厅）：§abc12345§
+口令：§Tr0ub4dor§
+口令: §123456§
+密钥：§{h32}§
+密钥是 §{A32}§
+我的令牌是§ghp_{A36}§请保密
+“§ghp_{A36}§”
+「§sk-{A48}§」
+令牌: §{A32}§
+password for the staging db: §{P}§
+password (staging): §{P}§
+API key for X: §{h32}§
+--password §{P}§
+--password=§{P}§
+--token=§{A20}§
+--api-key §{h32}§
+mysql --password='§{P}§'
+<password>§{P}§</password>
+| password | §{P}2§ |
+| root | api_key | §{h32}§ |
+define('DB_PASSWORD', '§{P}§');
+machine x login me password §{P}§
+curl -u me:§{P}§ https://x.example
+sshpass -p §{P}§ ssh x
+password = §{P}§
+password: `§{P}§`
+`password`: `§{P}§`
+Passwort: §geheim42§
+//registry.npmjs.org/:_authToken=§{h36}§
+_auth=§{B}§
+token: §abc123def456§
+token = "§abc123def456§"
+TOKEN=§{A16}§
+ENCRYPTION_KEY=§{h64}§
+FERNET_KEY=§{A43}=§
+password: str = "§{P}§"
+String password = "§{P}§";
+const apiKey = '§{A32}§'
+os.environ["OPENAI_API_KEY"] = "§{A32}§"
+config["password"] = "§{P}§"
+passphrase: "§open sesame 7§"
+パスワード：§{P}§
+пароль: §{P}§
+비밀번호: §{P}§
+password=§{P}§&user=joe
+login: root / password: §toor1234§
+(password: §{P}§)
+user root, password §{P}§
+PGPASSWORD=§{P}§ psql -h x
+MYSQL_PWD=§{P}§ mysql
+  POSTGRES_PASSWORD: §example1§
+  - POSTGRES_PASSWORD=§example1§
+ENV SECRET_KEY §{A32}§
+secret: "§{A32}§"
+webhook secret §whsec_{A32}§
+key: §{h32}.{A16}§
+""".splitlines()
+    if line
+)
+
+#: Tokens that need no label.
+BY_THEIR_LOOK = tuple(line.strip("§") for line in WITH_SECRETS if re.fullmatch("§[^§]+§", line))
+
+WITHOUT_SECRETS = tuple(
+    line
+    for line in r"""
+the token budget is 400 tokens
+token budget: 400
+password reset flow
+Password reset: see the wiki
+secret: never give up
+Secret Santa: Alice gets Bob
+password = os.environ["X"]
+password=os.environ['DB_PASSWORD']
+token=None
+token = None
+api_key=settings.key
+api_key = settings.openai_api_key
+api_key=<your-key>
+API_KEY=your-api-key-here
+OPENAI_API_KEY=sk-...
+OPENAI_API_KEY="sk-..."
+TOKEN=${TOKEN}
+token: ${{ secrets.GITHUB_TOKEN }}
+password: "{{ vault_password }}"
+password: xxxx
+password: ********
+PASSWORD=xxxxxxxx
+password=<password>
+ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+sk-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+commit 3f786850e387550fdab836ed7e6dc881de23001b fixed it
+sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+550e8400-e29b-41d4-a716-446655440000
+session id 550e8400-e29b-41d4-a716-446655440000
+data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==
+/home/user/projects/recalld/memory/redaction/tokens.py:123
+max_tokens=1000
+"max_tokens": 4096,
+{"token": "hello", "logprob": -0.12}
+tokens: 1,234,567
+eos_token="</s>"
+def f(password: str, token: str | None = None) -> None:
+    password: str
+password: string;
+const token = await getToken();
+token = request.headers.get("x-token")
+auth = Bearer authentication
+Bearer tokens are used for authentication
+Bearer <token>
+Authorization: Bearer $TOKEN
+Authorization: Bearer <token>
+-H "Authorization: Bearer ${API_KEY}"
+Basic authentication is off
+basic dXNlcg is not it
+http://localhost:8080/@user
+https://medium.com/@someone/article-name-abcdef123456
+see https://example.com:443/path?x=a@b.com
+ssh://git@github.com:22/org/repo
+git@github.com:org/repo.git
+PWD=/home/user/work
+OLDPWD=/tmp
+primary key: id
+foreign_key=user_id
+PRIMARY_KEY=abc123def456
+cache_key=5f4dcc3b5aa765d61d8327deb882cf99
+idempotency key: 550e8400-e29b-41d4-a716-446655440000
+public key: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ
+sort_key = "created_at2024"
+the password is stored in the vault
+my password is correct
+the password is SHA256-hashed
+password is required
+Password: required
+- password: optional
+the token is valid for 30 days
+token: 2024-01-05
+the secret is 32 bytes long
+PASS: test_foo_1234
+pass: 12 fail: 3
+bypass=true
+密码是必填项
+密码：请联系管理员
+密码：8位以上
+令牌数量：400
+密码重置流程
+忘记密码？
+API 密钥管理
+token 预算是 400
+sk-estimator-doc-link-fitted-label
+class="sk-toggleable__content sk-estimator-id-1"
+task-3f786850e387550fdab836ed7e6dc881de23001b
+the API key: ask Bob
+api key: see 1Password
+API key is in the vault
+if password == other_password:
+self.password = password
+self._token = token
+token = tokens[3]
+password=password, user=user
+foo(password=password)
+password: hashedPassword,
+"password": "Password",
+"forgot_password": "Forgot your password?",
+label: "Enter your password"
+password: "Enter your password"
+secretName: my-app-tls
+secret: my-app-v2
+secret_key_ref: db-credentials
+--token TOKEN
+pass --token to the command
+use the --password flag
+-----BEGIN PUBLIC KEY-----
+a line such as -----BEGIN PRIVATE KEY----- starts it and it goes on in prose here
+curl -u $USER:$PASS https://x.example
+docker run -u 1000:1000 image
+| Password | varchar(255) |
+| token | int64 |
+| key | value |
+password_hash: abc
+access_token_url = "https://example.com/oauth/token"
+token_type: bearer
+"token_type": "Bearer"
+chmod 600 ~/.ssh/id_ed25519
+uses a JWT (eyJ...) token
+pa-rtially-hyphenated-words-that-go-on-and-on-forever-and-ever
+hf_hub_download(repo_id="x/y", filename="z")
+npm_config_registry=https://example.com
+github_pat_example
+request_id=req_011CSHoEeqs5C35K2UUqR7Fy
+tool_use_id: toolu_01A09q90qw90lq917835lq9
+model: claude-sonnet-4-5-20250929
+session: 01JABCDEF0123456789ABCDEFG
+key = lambda x: x[1]
+token: abc
+Token usage: 12345 input, 678 output
+secrets: inherit
+The password must be at least 12 characters
+password: min. 12 characters
+Password policy: 12+ chars
+密码策略：至少12位
+口令：无
+""".splitlines()
+    if line
+)

@@ -1,0 +1,142 @@
+"""What is a secret, and what is not."""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+
+import pytest
+
+from memory.redaction import redact
+from tests.secret_samples import BY_THEIR_LOOK, PASSWORD, WITH_SECRETS, WITHOUT_SECRETS, made, written
+
+_MASK = r"\[redacted:[a-z]+(-[a-z]+)*\]"
+
+
+@pytest.mark.parametrize("line", WITH_SECRETS)
+def test_a_secret_is_masked_and_nothing_else(line: str) -> None:
+    for seed in range(20):
+        before, secret, after = written(line, random.Random(seed))
+        redacted = redact(before + secret + after)
+        assert redacted.startswith(before)
+        assert redacted.endswith(after)
+        assert re.fullmatch(_MASK, redacted[len(before) : len(redacted) - len(after)]), redacted
+
+
+@pytest.mark.parametrize("line", WITHOUT_SECRETS)
+def test_a_text_without_a_secret_stays_as_it_is(line: str) -> None:
+    assert redact(line) == line
+    assert redact(f"见上文：\n{line}\n以及下文。\n") == f"见上文：\n{line}\n以及下文。\n"
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "“§”",
+        "「§」",
+        "令牌是§，请保密",
+        '"§"',
+        "'§'",
+        "`§`",
+        "(§)",
+        "[§]",
+        "§.",
+        "a:§",
+        "=§",
+        "\t§\r",
+        "x\\n§\\n",
+        "<§>",
+        "|§|",
+        "é§é",
+        "https://example.com/?x=§&y=1",
+    ],
+)
+@pytest.mark.parametrize("template", BY_THEIR_LOOK)
+def test_a_token_is_found_whatever_it_is_glued_to(template: str, around: str) -> None:
+    secret = made(template, random.Random(4))
+    before, after = around.split("§")
+    redacted = redact(before + secret + after)
+    assert secret not in redacted
+    assert len(secret) - len(PASSWORD) < 8 or secret[-8:] not in redacted
+    assert redacted.startswith(before)
+
+
+def test_the_mask_tells_the_kind() -> None:
+    source = random.Random(1)
+    for template, kind in {
+        "ghp_{A36}": "github-token",
+        "sk-ant-api03-{u93}AA": "anthropic-key",
+        "sk-proj-{u80}": "openai-key",
+        "AIza{u35}": "google-key",
+        "AKIA{U16}": "aws-key-id",
+        "xoxb-{d12}-{A24}": "slack-token",
+    }.items():
+        secret = made(template, source)
+        assert redact(f"OPENAI_API_KEY={secret}") == f"OPENAI_API_KEY=[redacted:{kind}]"
+
+
+def test_two_secrets_of_a_line_have_two_masks() -> None:
+    source = random.Random(2)
+    first, second = made("ghp_{A36}", source), made("glpat-{u20}", source)
+    assert redact(f"{first} and {second}") == "[redacted:github-token] and [redacted:gitlab-token]"
+
+
+def test_random_identifiers_and_digests_are_never_masked() -> None:
+    source = random.Random(3)
+    for _ in range(300):
+        for size in (7, 12, 32, 40, 64, 128):
+            digest = source.randbytes(size).hex()[:size]
+            for line in (
+                f"commit {digest}",
+                f"sha256:{digest}",
+                f"see {digest}.",
+                f"build/{digest}/out.txt",
+                f"id={digest}",
+                f"cache key: {digest}",
+                f'"id": "{digest}"',
+                f"版本{digest}已部署",
+            ):
+                assert redact(line) == line
+        image = base64.b64encode(source.randbytes(300)).decode()
+        assert redact(f"![x](data:image/png;base64,{image})") == f"![x](data:image/png;base64,{image})"
+
+
+class TestPrivateKeys:
+    BODY = "\n".join(base64.b64encode(random.Random(5).randbytes(48)).decode() for _ in range(6))
+    FIRST, LAST = "-----BEGIN RSA PRIV" + "ATE KEY-----", "-----END RSA PRIV" + "ATE KEY-----"
+
+    def test_a_key_keeps_its_first_and_last_line_and_every_line_end(self) -> None:
+        text = f"Here:\r\n{self.FIRST}\r\n" + self.BODY.replace("\n", "\r\n") + f"\r\nAbc=\r\n{self.LAST}\r\nand on\r\n"
+        masked = "[redacted:private-key]\r\n"
+        assert redact(text) == f"Here:\r\n{self.FIRST}\r\n{masked * 7}{self.LAST}\r\nand on\r\n"
+
+    def test_an_unfinished_key_is_masked_to_the_end_of_its_base64(self) -> None:
+        text = f"{self.FIRST}\n{self.BODY}\nThat was all I copied.\n"
+        assert redact(text) == f"{self.FIRST}\n" + "[redacted:private-key]\n" * 6 + "That was all I copied.\n"
+        assert redact(f"{self.FIRST}\n{self.BODY}") == f"{self.FIRST}\n" + "\n".join(["[redacted:private-key]"] * 6)
+
+    @pytest.mark.parametrize("end", ["\\n", "\\\\n", " "])
+    def test_a_key_in_one_line_is_masked(self, end: str) -> None:
+        text = f'"key": "{self.FIRST}{end}{self.BODY.replace(chr(10), end)}{end}{self.LAST}{end}",'
+        redacted = redact(text)
+        assert redacted.replace(" [", "[").replace("] ", "]") == (
+            f'"key": "{self.FIRST}[redacted:private-key]{self.LAST}{end}",'
+        )
+
+    def test_quoted_and_encrypted_keys_are_masked(self) -> None:
+        head = "> Proc-Type: 4,ENCRYPTED\n> DEK-Info: AES-128-CBC,0123456789ABCDEF\n>\n"
+        body = "".join(f"> {line}\n" for line in self.BODY.split("\n"))
+        redacted = redact(f"> {self.FIRST}\n{head}{body}> {self.LAST}\nok\n")
+        assert not any(line in redacted for line in self.BODY.split("\n"))
+        assert redacted.startswith(f"> {self.FIRST}\n")
+        assert redacted.endswith(self.LAST + "\nok\n")
+        assert redacted.count("\n") == 1 + 3 + 6 + 1 + 1
+
+    def test_prose_about_keys_and_public_keys_stay(self) -> None:
+        for text in (
+            f"The file starts with {self.FIRST}\nand it ends with {self.LAST}\n",
+            f"between {self.FIRST} and {self.LAST} there is base64\n",
+            f"-----BEGIN CERTIFICATE-----\n{self.BODY}\n-----END CERTIFICATE-----\n",
+        ):
+            assert redact(text) == text
