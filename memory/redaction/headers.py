@@ -50,8 +50,9 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
         if found is not None and _DIGIT.search(found[1]) and not _PLACEHOLDER.match(found[1]):
             yield _trimmed(data, found, "authorization")
     for position in _after(lowered, b"curl "):
-        following = lowered.find(b"curl ", position, position + _COMMAND_BYTES)
-        end = _command_end(data, position) if following < 0 else following
+        end = _command_end(data, position)
+        following = lowered.find(b"curl ", position, end)
+        end = following if following >= 0 else end
         for found in _CURL_USER.finditer(data, position - 1, end):
             if not _PLACEHOLDER.match(found[1]):
                 yield Span(*found.span(1), "password")

@@ -16,68 +16,25 @@ _SECRET_LINES = st.builds(
     lambda line, seed: "".join(written(line, random.Random(seed))), st.sampled_from(WITH_SECRETS), _SEEDS
 )
 _TOKENS = st.builds(lambda template, seed: made(template, random.Random(seed)), st.sampled_from(BY_THEIR_LOOK), _SEEDS)
-_PIECES = st.sampled_from(
-    [
-        "\n",
-        "\r\n",
-        "\r",
-        " ",
-        "\t",
-        "",
-        "，",
-        "。",
-        "：",
-        "“",
-        "”",
-        "=",
-        ":",
-        '"',
-        "'",
-        "`",
-        "\\",
-        "\\n",
-        "/",
-        "@",
-        "&",
-        "?",
-        "|",
-        "://",
-        "-----BEGIN PRIVATE" + " KEY-----",
-        "-----END PRIVATE" + " KEY-----",
-        "[redacted:password]",
-        "]",
-        "[redacted:",
-        "password",
-        "password=",
-        "my password is ",
-        "token: ",
-        "密码：",
-        "密码",
-        "api_key",
-        "Bearer ",
-        "Basic ",
-        "curl -u a:",
-        "sk-",
-        "ghp_",
-        "AKIA",
-        "A" * 20,
-        "a1" * 20,
-        "0" * 40,
-        "�",
-        "\x00",
-        "\x85",
-        "\u2028",
-        "é",
-        "😀",
-    ]
+_PIECES = st.one_of(
+    st.sampled_from(
+        ["\n", "\r\n", "\r", " ", "\t", "，", "。", "：", "“", "”", "=", ":", '"', "'", "`", "\\", "\\n", "/"]
+    ),
+    st.sampled_from(["@", "&", "?", "|", "://", "]", "[redacted:password]", "[redacted:", "\ud800", "\x00", "\u2028"]),
+    st.sampled_from(["-----BEGIN PRIVATE" + " KEY-----", "-----END PRIVATE" + " KEY-----", "curl -u a:", "Bearer "]),
+    st.sampled_from(
+        ["password", "password=", "my password is ", "token: ", "密码：", "密码", "api_key", "sk-", "ghp_"]
+    ),
+    st.sampled_from(["Basic ", "AKIA", "A" * 20, "a1" * 20, "0" * 40, "é", "\x85"]),
 )
 _TEXTS = st.lists(
     st.one_of(_SECRET_LINES, _TOKENS, _PIECES, st.sampled_from(WITHOUT_SECRETS), st.text(max_size=12)), max_size=12
 ).map("".join)
 
-_PATTERNS = (
-    [r"\d+", r"", r"x*", r"redacted", r".+", r"(?s).+", r"\s+", r"a(b)?", r"^", r"$", r"\b", r"(a)|b", "密码", r"(?<=\])\w", r"\[", r"[\r\n]+", r"(?m)^.*$", r"[^\x00]"]
-)  # fmt: skip
+_PATTERNS = st.one_of(
+    st.sampled_from([r"\d+", r"", r"x*", r"redacted", r".+", r"(?s).+", r"\s+", r"a(b)?", r"^", r"$", r"\b", r"(a)|b"]),
+    st.sampled_from(["密码", r"(?<=\])\w", r"\[", r"[\r\n]+", r"(?m)^.*$", r"[^\x00]"]),
+)
 
 
 def _line_ends(text: str) -> list[str]:
@@ -121,7 +78,7 @@ def test_words_are_never_secrets(text: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(
     _TEXTS,
-    st.lists(st.sampled_from(_PATTERNS), max_size=3),
+    st.lists(_PATTERNS, max_size=3),
 )
 def test_the_laws_hold_with_anybodys_patterns(text: str, patterns: list[str]) -> None:
     redactor = Redactor.of(patterns)

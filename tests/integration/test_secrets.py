@@ -1,0 +1,183 @@
+"""A secret in a note, a transcript or a query goes nowhere: not to the provider, the home folder, an answer, a log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import structlog
+from pydantic import SecretStr
+
+from memory.embedding.endpoint_errors import ErrorReader
+from recalld.logs import RedactingFormatter, redact_fields
+from schemas.settings import Settings
+from tests.commanding import CommandLine, command_line
+from tests.embedding_server import EmbeddingServer, Failure
+from tests.secret_samples import PASSWORD, made
+from tests.serving import running, search
+from tests.waiting import wait_until
+from tests.written_index import write_index
+from workers.board import Board
+from workers.names import Keys
+
+TOKEN = made("ghp_{A36}", random.Random(1))
+KEY = made("sk-ant-api03-{u93}AA", random.Random(2))
+COMMIT = "3f786850e387550fdab836ed7e6dc881de23001b"
+
+NOTE = (
+    f"# Gateway\n\nThe bot pushes with {TOKEN} since commit {COMMIT}.\n数据库密码：{PASSWORD}，周五轮换。\nThe end.\n"
+)
+MASKED = NOTE.replace(TOKEN, "[redacted:github-token]").replace(PASSWORD, "[redacted:password]").rstrip("\n")
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as running_server:
+        yield running_server
+
+
+@pytest.fixture
+def commands(
+    home: Path,
+    workspace: Path,
+    server: EmbeddingServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[CommandLine]:
+    (workspace / "memory" / "gateway.md").write_text(NOTE, "utf-8")
+    sessions = workspace.parent / "sessions"
+    sessions.mkdir()
+    said = [{"role": "user", "content": f"Please use {KEY} for the crocodile project", "timestamp": 1767225600}]
+    (sessions / "one.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said), "utf-8")
+    for made_command_line in command_line(home, workspace, server, capsys, monkeypatch):
+        config = home.parent / "recalld.toml"
+        config.write_text(config.read_text("utf-8") + f'sessions = ["{sessions}"]\n', "utf-8")
+        yield made_command_line
+
+
+def held(home: Path, secret: str) -> list[Path]:
+    """The files of a home that hold a secret."""
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert files
+    return [path for path in files if secret.encode() in path.read_bytes()]
+
+
+def test_what_is_indexed_is_sent_and_kept_without_its_secrets(
+    commands: CommandLine, home: Path, server: EmbeddingServer
+) -> None:
+    commands.say("index")
+    sent = "\n".join(server.texts)
+    assert "bot pushes" in sent
+    assert "crocodile" in sent
+    for secret in (TOKEN, PASSWORD, KEY):
+        assert secret not in sent
+        assert held(home, secret) == []
+    for query, source in ((f"commit {COMMIT}", "memory"), ("crocodile project", "sessions")):
+        [hit, *_] = commands.json("search", query)["results"]
+        assert hit["source"] == source
+        assert "[redacted:" in hit["snippet"]
+        assert not any(secret in json.dumps(hit) for secret in (TOKEN, PASSWORD, KEY))
+
+
+def test_reading_a_document_gives_its_lines_without_its_secrets(commands: CommandLine) -> None:
+    answer = commands.json("get", "memory/gateway.md")
+    assert answer["text"] == MASKED
+    assert (answer["from"], answer["totalLines"]) == (1, 5)
+    assert commands.json("get", "memory/gateway.md", "--from", "4", "--lines", "1")["text"] == MASKED.split("\n")[3]
+    assert KEY not in commands.say("get", "sessions/one.jsonl")
+
+
+def test_a_switched_off_source_is_indexed_and_read_as_it_is(
+    commands: CommandLine, home: Path, server: EmbeddingServer
+) -> None:
+    commands.set("RECALLD_REDACTION__MEMORY", "false")
+    commands.say("index")
+    assert TOKEN in "\n".join(server.texts)
+    assert KEY not in "\n".join(server.texts)
+    assert commands.json("get", "memory/gateway.md")["text"] == NOTE.rstrip("\n")
+
+
+def test_a_secret_in_a_query_reaches_no_provider_and_finds_what_held_it(
+    settings: Settings, workspace: Path, server: EmbeddingServer
+) -> None:
+    (workspace / "memory" / "gateway.md").write_text(MASKED + "\n", "utf-8")
+    agent = settings.agents[0]
+    remote = agent.remote.model_copy(update={"base_url": server.url, "api_key": SecretStr("a-key")})
+    redaction = agent.redaction.model_copy(update={"patterns": (r"blue\w+",)})
+    agent = agent.model_copy(update={"provider": "openai", "remote": remote, "redaction": redaction})
+    settings = settings.model_copy(update={"agents": (agent,)})
+    write_index(settings).close()
+    with running(settings) as client:
+        wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")
+        answer = search(client, f"who pushes with {TOKEN}, the password: {PASSWORD} or bluebird?")
+    [hit] = answer["results"]
+    assert hit["path"] == "memory/gateway.md"
+    asked = [request.inputs for request in server.log][-1]
+    assert asked == (
+        "who pushes with [redacted:github-token], the password: [redacted:password] or [redacted:pattern]?",
+    )
+
+
+def test_a_search_without_a_service_asks_for_what_the_index_holds(commands: CommandLine) -> None:
+    commands.say("index")
+    for _ in ("with all settings read", "with the remembered ones"):
+        [hit, *_] = commands.json("search", f"zzz {TOKEN}")["results"]
+        assert hit["path"] == "memory/gateway.md"
+
+
+def test_a_provider_that_quotes_what_it_was_sent_is_passed_on_without_secrets(
+    commands: CommandLine, home: Path, server: EmbeddingServer
+) -> None:
+    commands.set("RECALLD_REDACTION__MEMORY", "false")
+    server.fail_next(Failure(status=400, message=f"cannot embed 'The bot pushes with {TOKEN}'"), times=20)
+    code, out, err = commands.run("index")
+    assert code != 0
+    said = out + err + "".join(commands.run("status", "--json")[1:])
+    assert "cannot embed 'The bot pushes with [redacted:github-token]'" in said
+    assert TOKEN not in said
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 429, 500])
+def test_no_reason_of_a_failed_request_holds_a_secret(status: int) -> None:
+    reader = ErrorReader(name="openai", model="m", base_url="https://x/v1", key_name="KEY", api_key=None, headers={})
+    failure = reader.of_status(status, {}, {"error": {"message": f"what is {TOKEN}?"}})
+    assert "what is [redacted:github-token]?" in str(failure)
+
+
+def test_a_trouble_is_published_without_secrets(client: redis.Redis, keys: Keys) -> None:
+    board = Board(client, keys)
+    board.report("store", f"cannot reach redis://:{PASSWORD}@localhost", agent="main")
+    [trouble] = board.troubles("main")
+    assert trouble.message == "cannot reach redis://:[redacted:password]@localhost"
+
+
+def test_a_log_line_has_no_secret_in_its_fields_nor_in_its_exceptions(capsys: pytest.CaptureFixture[str]) -> None:
+    log = structlog.wrap_logger(
+        structlog.PrintLogger(),
+        processors=[structlog.processors.format_exc_info, redact_fields, structlog.processors.JSONRenderer()],
+    )
+    try:
+        int(f"bad key {KEY}")
+    except ValueError as error:
+        log.exception("failed", said=f"with {TOKEN}", password=PASSWORD, nested={"urls": [f"a://b:{PASSWORD}@c"]},
+                      error=error, path=Path("/a/b.md"), count=3, ready=None, commit=COMMIT)  # fmt: skip
+    printed = capsys.readouterr().out
+    line = json.loads(printed)
+    for secret in (TOKEN, KEY, PASSWORD):
+        assert secret not in printed
+    assert line["said"] == "with [redacted:github-token]"
+    assert line["password"] == "[redacted:password]"
+    assert line["nested"] == {"urls": ["a://b:[redacted:password]@c"]}
+    assert "'bad key [redacted:anthropic-key]'" in line["exception"]
+    assert (line["event"], line["count"], line["ready"], line["commit"]) == ("failed", 3, None, COMMIT)
+    assert "/a/b.md" in line["path"]
+
+
+def test_what_libraries_log_has_no_secret() -> None:
+    record = logging.LogRecord("httpx", logging.WARNING, __file__, 1, "asked %s", (f"https://x/?token={TOKEN}",), None)
+    assert RedactingFormatter("%(message)s").format(record) == "asked https://x/?token=[redacted:github-token]"
