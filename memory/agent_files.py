@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
@@ -17,7 +17,7 @@ from typing import Self
 
 from memory.decoding import decode
 from memory.document_roots import IGNORED_DIRECTORIES, LONG_TERM_NAMES, Root, is_utf8, join, parts_below, roots_of
-from memory.imports import imports_path
+from memory.imports import ImportedFolder, imports_path
 from memory.open_transcripts import OpenTranscript
 from memory.safe_open import DocumentGone, DocumentRefused, DocumentUnreadable, opened_below, settled_stat, stat_below
 from memory.scanning import MEMORY_SOURCE, Scan, file_stat, scan_roots
@@ -85,15 +85,17 @@ class AgentFiles:
     `imports` names the file that lists imported folders of transcripts (`memory.imports`).
     """
 
-    def __init__(self, agent: AgentSettings, *, imports: Path | None = None) -> None:
+    def __init__(
+        self, agent: AgentSettings, *, imports: Path | None = None, drafted: Sequence[ImportedFolder] = ()
+    ) -> None:
         self._workspace = os.path.normpath(agent.workspace)
         self._extra_paths = agent.extra_paths
-        self._sessions = SessionFiles(agent, imports=imports)
+        self._sessions = SessionFiles(agent, imports=imports, drafted=drafted)
 
     @classmethod
-    def of(cls, settings: Settings, agent: AgentSettings) -> Self:
-        """The files of an agent of this home, imported ones included."""
-        return cls(agent, imports=imports_path(settings.home, agent.id))
+    def of(cls, settings: Settings, agent: AgentSettings, *, drafted: Sequence[ImportedFolder] = ()) -> Self:
+        """The files of an agent of this home, imported ones included, and those that are about to be (`drafted`)."""
+        return cls(agent, imports=imports_path(settings.home, agent.id), drafted=drafted)
 
     def scan(self, *, imported: bool = False) -> Scan:
         """All documents and their stat, those of `imported` folders only if asked for. Never raises for what the
@@ -179,6 +181,10 @@ class AgentFiles:
         """Under which keys this very file may be in the index: an archive under its session's, a transcript of a
         configured folder as an import. The likeliest comes first."""
         return self._sessions.earlier_names(key) if key.source == SESSIONS_SOURCE else []
+
+    def named_format(self, key: DocumentKey) -> str | None:
+        """How a person said that a transcript is to be read; None when that is to be found out."""
+        return self._sessions.named_format(key) if key.source == SESSIONS_SOURCE else None
 
     def opened_transcript(self, key: DocumentKey, *, settled: bool = True) -> AbstractContextManager[OpenTranscript]:
         """Open a transcript for reading. May wait some milliseconds for a file that was written just now.

@@ -16,7 +16,7 @@ from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import IndexedFile
 from memory.store.writer import DocumentDelete, DocumentWrite, Store
-from memory.transcript_slicing import slices_of
+from memory.transcript_slicing import is_read_otherwise, slices_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient
 from schemas.settings import AgentSettings
@@ -71,7 +71,7 @@ class Planner:
             if stat is None:
                 self._forget(key, revision, report)
                 return
-            if known is not None and known.stat == stat:
+            if known is not None and known.stat == stat and not is_read_otherwise(key, files=self._files, store=store):
                 self.group.done.append(key)
                 report.unchanged += 1
             elif key.source == SESSIONS_SOURCE:

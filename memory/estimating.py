@@ -21,7 +21,7 @@ from memory.redaction import redactor_for
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreBusy
 from memory.store.reader import StoreReader
-from memory.transcript_slicing import slices_of
+from memory.transcript_slicing import is_read_otherwise, slices_of
 from schemas.documents import DocumentKey
 from schemas.errors import Permanent, Transient
 from schemas.settings import MemorySettings
@@ -186,7 +186,8 @@ def _look_at(
 ) -> None:
     known = target.file(key) if target is not None else None
     stat = files.stat(key)
-    if stat is not None and known is not None and known.stat == stat:
+    unchanged = known is not None and known.stat == stat
+    if target is not None and unchanged and not is_read_otherwise(key, files=files, store=target):
         return
     if stat is not None and key.source == SESSIONS_SOURCE:
         _look_at_transcript(memory, key, files, target, choice, work)
@@ -221,14 +222,24 @@ def _look_at_transcript(
     work: _Work,
 ) -> None:
     """Count what a transcript has to say that the index does not know, slice by slice."""
+    stale: dict[str, list[int]] = {}
     try:
         for part in slices_of(key, files=files, store=target, memory=memory, provider=choice.provider):
-            work.chunks += len(part.chunks)
+            if target is not None and part.write.keep is not None and part.write.continues is not None:
+                for chunk in target.chunks_of(key):
+                    if chunk.ordinal < 0 or chunk.ordinal >= part.write.keep:
+                        stale.setdefault(chunk.text_hash, []).append(chunk.id)
             work.messages += part.messages
-            for chunk in part.chunks:
-                work.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
+            for added in part.chunks:
+                # One that is there already is taken over as it is, with its vector or without.
+                if not (same := stale.get(added.text_hash)):
+                    work.chunks += 1
+                    work.texts.setdefault(added.text_hash, estimate_tokens(added.text))
+                else:
+                    same.pop(0)
     except DocumentGone:
         return
+    work.removed.update(number for numbers in stale.values() for number in numbers)
     work.documents += 1
 
 

@@ -63,7 +63,7 @@ def remember_import(path: Path, imported: ImportedFolder) -> None:
                 before = imported_folders(path)
             except UserError:
                 before = []  # damaged: what is given now is what counts
-            after = _with(before, imported)
+            after = with_import(before, imported)
             if after != before:
                 _write(path, after)
     except OSError as error:
@@ -72,8 +72,8 @@ def remember_import(path: Path, imported: ImportedFolder) -> None:
         ) from None
 
 
-def _with(before: list[ImportedFolder], imported: ImportedFolder) -> list[ImportedFolder]:
-    """The same folder's imports together, and last, since the last one says how its files are read."""
+def with_import(before: list[ImportedFolder], imported: ImportedFolder) -> list[ImportedFolder]:
+    """The list with one more: the same folder's imports together, and last, since the last says how files are read."""
     same = [one for one in before if (one.folder, one.format) == (imported.folder, imported.format)]
     others = [one for one in before if one not in same]
     together = imported

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from memory.document_roots import join
-from memory.imports import imported_folders
+from memory.imports import ImportedFolder, imported_folders, with_import
 from memory.open_transcripts import OpenTranscript
 from memory.safe_open import DocumentGone, DocumentRefused, opened_below, settled_stat, stat_below
 from memory.scanning import Scan, file_stat
@@ -36,16 +36,17 @@ from schemas.settings import AgentSettings
 class SessionFiles:
     """The transcripts of one agent: below `sessions` of its settings, and below what was imported. Thread-safe.
 
-    An agent whose sources leave out transcripts has none.
+    An agent whose sources leave out transcripts has none. `drafted` imports count as if they were in the list already.
     """
 
-    def __init__(self, agent: AgentSettings, *, imports: Path | None) -> None:
+    def __init__(self, agent: AgentSettings, *, imports: Path | None, drafted: Sequence[ImportedFolder] = ()) -> None:
         self._workspace = os.path.normpath(agent.workspace)
         wanted = SESSIONS_SOURCE in agent.sources
         self._folders = agent.sessions if wanted else ()
         self._imports = imports if wanted else None
+        self._drafted = drafted if wanted else ()
         self._forget_deleted = agent.sync.sessions.forget_deleted
-        self._known_imports: tuple[tuple[int, int, int], list[SessionRoot]] | None = None
+        self._known_imports: tuple[tuple[int, int, int] | None, list[SessionRoot]] | None = None
 
     def scan(self, *, imported: bool) -> Scan:
         """All transcripts below configured folders and, if asked for, below imported ones."""
@@ -159,10 +160,16 @@ class SessionFiles:
     def opened(self, key: DocumentKey, *, settled: bool) -> Iterator[OpenTranscript]:
         """See `AgentFiles.opened_transcript`."""
         with ExitStack() as stack:
-            root, descriptor, compressed = self._enter(stack, key)
+            root, parts, descriptor, compressed = self._enter(stack, key)
             stat = file_stat(settled_stat(descriptor) if settled else os.fstat(descriptor))
-            named = root.imported.format if root.imported is not None else None
+            named = self._format_below(root.real, parts)
             yield OpenTranscript(stat, compressed, named, key.path, descriptor)
+
+    def named_format(self, key: DocumentKey) -> str | None:
+        """See `AgentFiles.named_format`."""
+        for root, parts in self._located(key)[:1]:
+            return self._format_below(root.real, parts)
+        return None
 
     def watch_roots(self) -> list[tuple[str, bool]]:
         """Folders to watch, and whether with all below: the configured ones, or what is above one that is to come."""
@@ -195,11 +202,15 @@ class SessionFiles:
         try:
             result = self._imports.stat()
         except OSError:
-            return []
-        version = (result.st_mtime_ns, result.st_size, result.st_ino)
+            version = None
+        else:
+            version = (result.st_mtime_ns, result.st_size, result.st_ino)
         known = self._known_imports
         if known is None or known[0] != version:
-            known = self._known_imports = version, imported_roots_of(imported_folders(self._imports))
+            folders = imported_folders(self._imports) if version is not None else []
+            for drafted in self._drafted:
+                folders = with_import(folders, drafted)
+            known = self._known_imports = version, imported_roots_of(folders)
         return known[1]
 
     def _imported_or_none(self) -> list[SessionRoot]:
@@ -223,14 +234,23 @@ class SessionFiles:
         # What several imports reach is one file; two configured folders may have files of the same name.
         return found[:1] if key.path.startswith("/") else found
 
-    def _enter(self, stack: ExitStack, key: DocumentKey) -> tuple[SessionRoot, int, bool]:
+    def _format_below(self, folder: str, parts: tuple[str, ...]) -> str | None:
+        """What the latest import of a file says, wherever it has its name from."""
+        path = join(folder, *parts)
+        for root in self._imported_or_none():
+            below = root.rest(path)
+            if below and root.holds(below):
+                return root.imported.format if root.imported is not None else None
+        return None
+
+    def _enter(self, stack: ExitStack, key: DocumentKey) -> tuple[SessionRoot, tuple[str, ...], int, bool]:
         """Open the first file that is there."""
         refused: DocumentRefused | None = None
         for root, parts in self._located(key):
             for name in _file_names(parts[-1]):
                 try:
                     opened = opened_below(root.folder, (*parts[:-1], name), name=key.path)
-                    return root, stack.enter_context(opened), name.endswith(COMPRESSED)
+                    return root, parts, stack.enter_context(opened), name.endswith(COMPRESSED)
                 except DocumentGone:
                     continue
                 except DocumentRefused as error:

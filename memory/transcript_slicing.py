@@ -20,7 +20,7 @@ from memory.redaction import redactor_for
 from memory.store.reader import StoreReader, TranscriptMark
 from memory.store.writer import TranscriptWrite
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
-from memory.transcripts.line_reading import RawLine
+from memory.transcripts.line_reading import RawLine, TranscriptDamaged
 from memory.transcripts.packing import FoldedChunk
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import MemorySettings
@@ -56,6 +56,12 @@ class _Position:
     def encode(self) -> str:
         return json.dumps([self.fold, self.last_size, self.last_digest], ensure_ascii=False)
 
+    @property
+    def format(self) -> str | None:
+        """The name of the format in which the file was read; None when no line was of one."""
+        kept: dict[str, str | None] = json.loads(self.fold)
+        return kept.get("format")
+
     @classmethod
     def decode(cls, state: str) -> _Position | None:
         """None for a document that was taken over from another generation, whose file was not there."""
@@ -80,6 +86,14 @@ def slices_of(
     """
     with files.opened_transcript(key) as opened:
         yield from _Slicing(key, opened, store, memory, provider).run()
+
+
+def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
+    """Whether the index read a transcript in another format than the one that a person named since then."""
+    named = files.named_format(key)
+    mark = store.transcript(key) if named is not None else None
+    position = _Position.decode(mark.state) if mark is not None else None
+    return position is not None and position.format != named
 
 
 class _Slicing:
@@ -113,17 +127,25 @@ class _Slicing:
         self._keep, self._messages = fold.closed, fold.messages
         tail: RawLine | None = None
         begun_at = fold.offset
-        for line in lines:
-            if not line.ended:
-                tail = line
-                break
-            fold.feed(line)
-            self._last = line.digest.hex(), line.size
-            self._closed += fold.take()
-            if len(self._closed) >= SLICE_CHUNKS or fold.offset - begun_at >= SLICE_BYTES:
+        try:
+            for line in lines:
+                if not line.ended:
+                    tail = line
+                    break
+                fold.feed(line)
+                self._last = line.digest.hex(), line.size
+                self._closed += fold.take()
+                if len(self._closed) >= SLICE_CHUNKS or fold.offset - begun_at >= SLICE_BYTES:
+                    yield from self._full_slices()
+                    yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
+                    begun_at, self._closed = fold.offset, []
+        except TranscriptDamaged:
+            # What was said before the damage stays, and is found; a mended file goes on after it.
+            if fold.offset > begun_at:
+                self._closed += fold.open()
                 yield from self._full_slices()
                 yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
-                begun_at, self._closed = fold.offset, []
+            raise
         self._closed += fold.open(tail)
         yield from self._full_slices()
         yield self._slice(fold, self._closed, stat=self._opened.stat, final=True)
@@ -134,6 +156,8 @@ class _Slicing:
         position = _Position.decode(mark.state) if mark is not None else None
         # A generation that other settings or another version wrote may hold a state that nobody can go on from.
         fold = self._fold(position.fold) if position is not None else None
+        if fold is not None and self._opened.format not in (None, fold.format):
+            fold = None  # a person said since then how it is to be read
         if mark is not None and position is not None and fold is not None:
             lines = self._lines_after(mark, position)
             if lines is not None:

@@ -1,4 +1,6 @@
-"""Which transcripts lie below paths that a person named, newest first. Nothing is opened, no link is followed."""
+"""Which transcripts lie below paths that a person named, newest first. Nothing is opened; only the named paths
+themselves may be links.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory.document_roots import is_folder_name
+from memory.document_roots import is_folder_name, is_utf8
 from memory.imports import ImportedFolder
 from memory.scanning import file_stat, printable
-from memory.session_roots import is_transcript_name
+from memory.session_roots import COMPRESSED, document_name, is_transcript_name
 from schemas.documents import FileStat
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTranscript:
-    """One transcript: its absolute path, and its stat."""
+    """One transcript: the absolute path of its document (without `.zst`), and the stat of the file that is read."""
 
     path: str
     stat: FileStat
@@ -45,46 +47,79 @@ def find_transcripts(
     limit: int | None = None,
 ) -> Found:
     """List transcripts. `since` and `until` bound the time of the last write, in Unix seconds, `until` exclusively."""
-    found: dict[str, FoundTranscript] = {}
-    folders: dict[str, ImportedFolder] = {}
-    problems: list[str] = []
-    for named in paths:
-        path = os.path.realpath(named)
-        if os.path.isdir(path):  # noqa: PTH112 - a plain string, many times
-            folders[path] = ImportedFolder(path, format, None)
-            found.update((one.path, one) for one in _below(path, problems))
-        elif not os.path.exists(path):  # noqa: PTH110
-            problems.append(f"{named} is not there")
-        elif not is_transcript_name(os.path.basename(path)):  # noqa: PTH119
-            problems.append(f"{named} is no transcript: its name does not end in .jsonl or .jsonl.zst")
-        else:
-            folder, name = os.path.split(path)
-            folders[path] = ImportedFolder(folder, format, (name,))
-            found[path] = FoundTranscript(path, file_stat(os.stat(path)))  # noqa: PTH116
-    wanted = [one for one in found.values() if _lies_between(one, since, until)]
+    search = _Search(format)
+    for path in paths:
+        search.look_at(path)
+    found = search.transcripts()
+    wanted = [one for one in found if _lies_between(one, since, until)]
     wanted.sort(key=lambda one: (-one.stat.mtime_ns, one.path))
     chosen = wanted[:limit]
-    return Found(tuple(chosen), tuple(folders.values()), len(found) - len(chosen), tuple(problems))
+    return Found(
+        tuple(chosen), tuple(search.folders.values()), len(found) - len(chosen), tuple(dict.fromkeys(search.problems))
+    )
 
 
-def _below(top: str, problems: list[str]) -> Iterator[FoundTranscript]:
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
+class _Search:
+    """What was found so far. A plain file and its compressed twin are one transcript, and the plain one is read."""
+
+    def __init__(self, format: str | None) -> None:  # noqa: A002 - the name of the flag
+        self.folders: dict[str, ImportedFolder] = {}
+        self.problems: list[str] = []
+        self._format = format
+        self._files: dict[str, FileStat] = {}
+
+    def look_at(self, named: Path) -> None:
+        """Add what one path names: a folder with all below it, or one transcript."""
+        path = os.path.realpath(named)
+        shown = printable(str(named))
+        if not is_utf8(path):
+            self.problems.append(f"{shown} is left out: its name is not UTF-8; rename it")
+            return
         try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        if is_folder_name(entry.name):
-                            waiting.append(entry.path)
-                    elif is_transcript_name(entry.name):
-                        result = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(result.st_mode):
-                            yield FoundTranscript(entry.path, file_stat(result))
+            result = os.stat(path)  # noqa: PTH116 - a plain string
         except FileNotFoundError:
-            continue
+            self.problems.append(f"{shown} is not there")
         except OSError as error:
-            problems.append(f"{printable(folder)} cannot be listed: {error.strerror or error}; check its permissions")
+            self.problems.append(f"{shown} cannot be looked at: {error.strerror or error}; check its permissions")
+        else:
+            if stat.S_ISDIR(result.st_mode):
+                self.folders[path] = ImportedFolder(path, self._format, None)
+                self._files.update(self._below(path))
+            elif not stat.S_ISREG(result.st_mode) or not is_transcript_name(os.path.basename(path)):  # noqa: PTH119
+                self.problems.append(f"{shown} is no transcript: those are files named *.jsonl or *.jsonl.zst")
+            else:
+                folder, name = os.path.split(path)
+                self.folders[path] = ImportedFolder(folder, self._format, (name,))
+                self._files[path] = file_stat(result)
+
+    def transcripts(self) -> list[FoundTranscript]:
+        """Each document once."""
+        return [
+            FoundTranscript(document_name(path), stat)
+            for path, stat in self._files.items()
+            if not (path.endswith(COMPRESSED) and document_name(path) in self._files)
+        ]
+
+    def _below(self, top: str) -> Iterator[tuple[str, FileStat]]:
+        waiting = [top]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            if is_folder_name(entry.name):
+                                waiting.append(entry.path)
+                        elif is_transcript_name(entry.name):
+                            result = entry.stat(follow_symlinks=False)
+                            if stat.S_ISREG(result.st_mode):
+                                yield entry.path, file_stat(result)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self.problems.append(
+                    f"{printable(folder)} cannot be listed: {error.strerror or error}; check its permissions"
+                )
 
 
 def _lies_between(one: FoundTranscript, since: float | None, until: float | None) -> bool:

@@ -2,140 +2,159 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from memory.agent_files import AgentFiles
 from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
 from memory.imports import imported_folders, imports_path, remember_import
+from memory.scanning import printable
+from memory.session_roots import SESSIONS_SOURCE
 from memory.taking_over import provider_of
+from memory.transcript_slicing import is_read_otherwise
 from producers.finding_transcripts import Found
 from recalld.dry_run import open_cache
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
+from schemas.errors import Permanent, Transient
 from schemas.settings import AgentSettings, Settings
 from workers.batch_jobs import FEWEST_TEXTS
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """`wanted` are the transcripts to index, newest first; `unchanged` ones are in the index as they are.
+    """`wanted` are the transcripts to index, newest first, as they are now; `unchanged` ones are in the index so.
 
-    `bytes` is the size of the wanted ones on the disk.
+    `others` are the agent's other documents, all of which are missing where there is no index of the present settings
+    yet: it is built with them. `problems` are sentences for a person, on paths and on transcripts left out. The
+    `estimate` is of wanted and others together.
     """
 
     agent: AgentSettings
     found: Found
-    wanted: tuple[DocumentKey, ...]
+    wanted: Mapping[DocumentKey, FileStat]
+    others: tuple[DocumentKey, ...]
     unchanged: int
-    bytes: int
+    problems: tuple[str, ...]
     choice: ProviderChoice
     estimate: Estimate
 
+    @property
+    def documents(self) -> list[DocumentKey]:
+        """What is to be queued, in that order."""
+        return [*self.wanted, *self.others]
 
-def plan_backfill(settings: Settings, agent: AgentSettings, found: Found) -> BackfillPlan:
+    @property
+    def size(self) -> int:
+        """Bytes of the wanted transcripts on the disk."""
+        return sum(stat.size for stat in self.wanted.values())
+
+
+def plan_backfill(
+    settings: Settings, agent: AgentSettings, found: Found, *, on_look: Callable[[int, int], None]
+) -> BackfillPlan:
     """Compare the transcripts with the index and say what the rest costs. Nothing is written.
+
+    `on_look` is told before each document is read how many were read, and how many there are.
 
     Raises:
         StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be looked at.
+        UserError: the list of imports is damaged.
     """
-    with _as_if_imported(settings, agent, found) as files:
-        stats: dict[DocumentKey, FileStat] = {}
-        for one in found.transcripts:
-            key = files.key_of(one.path)
-            if key is not None:
-                # A compressed transcript and its plain twin are one document, and the plain one is read.
-                stats.setdefault(key, files.stat(key) or one.stat)
-        known = _indexed(settings, agent)
-        wanted = [key for key, stat in stats.items() if known.get(key) != stat]
-        choice = provider_of(settings, agent)
-        try:
-            with open_cache(settings) as cache:
-                cost = estimate(
-                    agent,
-                    wanted,
-                    files=files,
-                    generations=generations_of(settings, agent),
-                    choice=choice,
-                    cache=cache,
-                    batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
-                )
-        finally:
-            if choice.provider is not None:
-                choice.provider.close()
+    imported_folders(imports_path(settings.home, agent.id))  # whoever cannot read it sees no import
+    files = AgentFiles.of(settings, agent, drafted=found.folders)
+    stats, problems = _documents_of(files, found)
+    wanted, others = _missing(settings, agent, files, stats)
+    documents = [*wanted, *others]
+    choice = provider_of(settings, agent)
+    try:
+        with open_cache(settings) as cache:
+            cost = estimate(
+                agent,
+                _told(documents, on_look),
+                files=files,
+                generations=generations_of(settings, agent),
+                choice=choice,
+                cache=cache,
+                batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
+            )
+    finally:
+        if choice.provider is not None:
+            choice.provider.close()
     return BackfillPlan(
         agent=agent,
         found=found,
-        wanted=tuple(wanted),
+        wanted=wanted,
+        others=tuple(others),
         unchanged=len(stats) - len(wanted),
-        bytes=sum(stats[key].size for key in wanted),
+        problems=(*found.problems, *problems),
         choice=choice,
         estimate=cost,
     )
 
 
 def remember_folders(settings: Settings, agent: AgentSettings, found: Found) -> None:
-    """Let workers read the transcripts that lie below no configured folder.
+    """Let workers read the transcripts that lie below no configured folder, and all of them as they are to be read.
 
     Raises:
         UserError: the home folder cannot be written.
     """
-    path = imports_path(settings.home, agent.id)
-    files = AgentFiles(agent)
     for folder in found.folders:
-        below = folder.files[0] if folder.files else "_.jsonl"
-        if folder.format is None and files.key_of(str(Path(folder.folder, below))) is not None:
+        remember_import(imports_path(settings.home, agent.id), folder)
+
+
+def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str]]:
+    """The documents that the transcripts are, and sentences on those that are none."""
+    stats: dict[DocumentKey, FileStat] = {}
+    problems: list[str] = []
+    for one in found.transcripts:
+        key = files.key_of(one.path)
+        if key is None or key in stats:
+            problems.append(f"{printable(one.path)} is left out: it cannot be told from another transcript; rename it")
             continue
-        remember_import(path, folder)
+        try:
+            stat = files.stat(key) or one.stat
+        except (Permanent, Transient):
+            stat = one.stat  # reading it will say why
+        if stat.inode != one.stat.inode:
+            first = files.path_of(key)
+            problems.append(f"{printable(one.path)} is left out: {first} has the same name ({key.path}); rename one")
+            continue
+        stats[key] = stat
+    return stats, problems
 
 
-def plan_body(plan: BackfillPlan) -> dict[str, Any]:
-    """The plan as JSON."""
-    cost = plan.estimate
-    return {
-        "agent": plan.agent.id,
-        "transcripts": len(plan.wanted),
-        "unchanged": plan.unchanged,
-        "leftOut": plan.found.left_out,
-        "bytes": plan.bytes,
-        "problems": list(plan.found.problems),
-        "provider": plan.choice.name,
-        "model": plan.choice.provider.model if plan.choice.provider is not None else None,
-        "failed": cost.failed,
-        "messages": cost.messages,
-        "chunks": cost.chunks,
-        "texts": cost.texts,
-        "cached": cost.cached,
-        "toEmbed": cost.to_embed,
-        "tokens": cost.tokens,
-        "requests": cost.requests,
-        "batch": cost.batch,
-        "dollars": round(cost.dollars, 6) if cost.dollars is not None else None,
-        "seconds": round(cost.seconds, 3),
-    }
-
-
-@contextmanager
-def _as_if_imported(settings: Settings, agent: AgentSettings, found: Found) -> Iterator[AgentFiles]:
-    """The agent's files as they will be once the folders are remembered."""
-    with tempfile.TemporaryDirectory(prefix="recalld-") as folder:
-        draft = Path(folder, "imports.json")
-        for imported in (*imported_folders(imports_path(settings.home, agent.id)), *found.folders):
-            remember_import(draft, imported)
-        yield AgentFiles(agent, imports=draft)
-
-
-def _indexed(settings: Settings, agent: AgentSettings) -> dict[DocumentKey, FileStat]:
+def _missing(
+    settings: Settings, agent: AgentSettings, files: AgentFiles, stats: Mapping[DocumentKey, FileStat]
+) -> tuple[dict[DocumentKey, FileStat], list[DocumentKey]]:
+    """What of the transcripts the index lacks and, where it is to be built, what else it lacks."""
     generations = generations_of(settings, agent)
-    reader = generations.target_reader(fingerprint_of(settings, agent).digest)
-    if reader is None:
-        return {}
-    try:
-        return {file.key: file.stat for file in reader.files()}
-    finally:
-        reader.close()
+    target = generations.target_reader(fingerprint_of(settings, agent).digest)
+    if target is not None:
+        try:
+            known = {file.key: file.stat for file in target.files()}
+            return {
+                key: stat
+                for key, stat in stats.items()
+                if known.get(key) != stat or is_read_otherwise(key, files=files, store=target)
+            }, []
+        finally:
+            target.close()
+    others = [key for key in files.scan().documents if key not in stats]
+    answering = generations.open_reader()
+    if answering is not None:
+        try:
+            before = {file.key for file in answering.files() if file.key.source == SESSIONS_SOURCE}
+        finally:
+            answering.close()
+        imported = files.scan(imported=True).documents if before else {}
+        others += sorted(key for key in before.intersection(imported) if key not in stats and key not in others)
+    return dict(stats), others
+
+
+def _told(documents: Iterable[DocumentKey], on_look: Callable[[int, int], None]) -> Iterator[DocumentKey]:
+    keys = list(documents)
+    for number, key in enumerate(keys):
+        on_look(number, len(keys))
+        yield key

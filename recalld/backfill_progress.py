@@ -4,40 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recalld.progress_bar import ProgressBar
+from memory.store.reader import IndexCounts
+from recalld.progress_bar import Progress, ProgressBar
 from recalld.status_view import duration
 
 
 class BackfillProgress(ProgressBar):
-    """`chunks` more are expected; `read` says how many there are now, `embedded` how many texts were paid for.
+    """Counts from `start`, what the index held before. `expected` chunks are estimated to come, or wait for a vector.
 
-    All are of this run: counts at its start are taken off.
+    `embedded` says how many texts were sent since then.
     """
 
-    def __init__(
-        self, *, chunks: int, read: Callable[[], int], embedded: Callable[[], int], failed: Callable[[], int]
-    ) -> None:
+    def __init__(self, *, start: IndexCounts, expected: int, embedded: Callable[[], int]) -> None:
         super().__init__()
-        self._expected = chunks
-        self._read = read
+        self._start = start
+        self._expected = expected
         self._embedded = embedded
-        self._failed = failed
 
-    def parts(self, documents: int, of_documents: int, vectors: int, of_vectors: int) -> list[str]:
+    def parts(self, progress: Progress) -> list[str]:
         """What the line says."""
-        chunks, embedded, failed = self._read(), self._embedded(), self._failed()
-        rate = chunks / max(self.seconds, 0.001)
-        lacking = of_vectors - vectors
-        parts = [f"files {documents:,}/{of_documents:,}", f"chunks {chunks:,}/{max(self._expected, chunks):,}"]
-        parts.append(f"{rate:,.0f}/s")
-        ready = max(0, chunks - lacking)
-        if ready:
-            parts.append(f"{max(0, ready - embedded):,} from the cache")
-        if lacking:
-            parts.append(f"{lacking:,} wait for vectors")
-        if failed:
-            parts.append(f"{failed:,} failed")
-        left = self._expected - ready
-        if ready and left > 0:
-            parts.append(f"about {duration(max(1.0, left * self.seconds / ready))} left")
+        counts, start = progress.counts, self._start
+        read = max(0, counts.chunks - start.chunks + start.vectors_pending)
+        expected = max(self._expected, read)
+        finished = max(0, read - counts.vectors_pending)
+        cached = counts.vectors_ready - start.vectors_ready - self._embedded()
+        parts = [f"files {progress.documents:,}/{progress.of_documents:,}", f"chunks {read:,}/{expected:,}"]
+        parts.append(f"{finished / max(self.seconds, 0.001):,.0f}/s")
+        if cached > 0:
+            parts.append(f"{cached:,} from the cache")
+        if counts.vectors_pending:
+            parts.append(f"{counts.vectors_pending:,} wait for vectors")
+        if progress.failed:
+            parts.append(f"{progress.failed:,} failed")
+        if 0 < finished < expected:
+            parts.append(f"about {duration(max(1.0, (expected - finished) * self.seconds / finished))} left")
         return parts

@@ -3,212 +3,172 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from memory.store.reader import StoreReader
+from memory.taking_over import provider_of
 from producers.finding_transcripts import Found, find_transcripts
-from producers.handing_over import mark_in_calls
-from recalld.backfill_plan import BackfillPlan, plan_backfill, plan_body, remember_folders
+from recalld.backfill_feeding import BackfillFeed
+from recalld.backfill_plan import BackfillPlan, plan_backfill, remember_folders
 from recalld.backfill_progress import BackfillProgress
+from recalld.backfill_report import body_of, error_body, plan_sentence, result_lines, trouble_lines
+from recalld.backfill_result import BackfillResult, missing_documents, transcript_states
 from recalld.broker_life import running_broker
 from recalld.child import stop_event
-from recalld.dry_run import cost_sentence
 from recalld.indexing_run import workers_for
 from recalld.invocation import Invocation
+from recalld.progress_bar import ProgressBar
 from recalld.spending import Spending
-from recalld.status_view import size
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
-from recalld.wiring import BrokerSide, fingerprint_of, generations_of, open_broker
-from schemas.documents import DocumentKey, Lane
-from schemas.errors import UserError
+from recalld.wiring import open_broker
+from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
 
-#: Documents that wait in the queue at a time; the rest is held back here, so that the broker stays small.
-WAITING_DOCUMENTS = 20_000
+
+@dataclass(frozen=True, slots=True)
+class BackfillRequest:
+    """What the command line asks for. `since` and `until` are Unix seconds, see `find_transcripts`."""
+
+    paths: Sequence[Path]
+    format: str | None = None
+    since: float | None = None
+    until: float | None = None
+    limit: int | None = None
+    dry_run: bool = False
+    batch_api: bool = False
+    as_json: bool = False
 
 
-def run_backfill(
-    invocation: Invocation,
-    paths: Sequence[Path],
-    *,
-    format: str | None,  # noqa: A002 - the name of the flag
-    since: float | None,
-    until: float | None,
-    limit: int | None,
-    dry_run: bool,
-    batch_api: bool,
-    as_json: bool,
-) -> int:
-    """Index the transcripts below some paths. Returns the exit code."""
+def run_backfill(invocation: Invocation, request: BackfillRequest) -> int:
+    """Index the transcripts below some paths. Returns the exit code.
+
+    With `as_json` there is exactly one object on standard output, however it ends.
+    """
+    try:
+        return _backfill(invocation, request)
+    except RecalldError as error:
+        if request.as_json:
+            _print(error_body(str(error)))
+        raise
+    except KeyboardInterrupt:
+        if request.as_json:
+            _print(error_body("interrupted before anything was queued", interrupted=True))
+        raise
+
+
+def _backfill(invocation: Invocation, request: BackfillRequest) -> int:
     from recalld.logs import configure_logs
 
     settings, agent = invocation.settings, invocation.the_agent()
     if "sessions" not in agent.sources:
         raise UserError(f'agent {agent.id} indexes no transcripts: put "sessions" into its sources', exit_code=2)
-    if batch_api:
+    if request.batch_api:
         settings, agent = _with_batches(settings, agent)
-    found = find_transcripts(paths, format=format, since=since, until=until, limit=limit)
-    for problem in found.problems:
-        click.echo(f"recalld: {problem}", err=True)
-    if not found.transcripts:
-        raise UserError(_nothing(paths, found), exit_code=3)
+    found = find_transcripts(
+        request.paths, format=request.format, since=request.since, until=request.until, limit=request.limit
+    )
+    if not found.transcripts and not found.left_out:
+        raise UserError(_nothing(request.paths, found), exit_code=1 if found.problems else 3)
     configure_logs(level=40)
-    plan = plan_backfill(settings, agent, found)
-    click.echo(plan_sentence(plan), err=as_json)
-    if dry_run:
-        if as_json:
-            click.echo(json.dumps({"ok": True, "dryRun": True, **plan_body(plan)}, ensure_ascii=False))
-        return 0
-    invocation.remember()
-    remember_folders(settings, agent, found)
-    return _run(settings, agent, plan, as_json=as_json)
+    bar = ProgressBar()
+    plan = plan_backfill(settings, agent, found, on_look=partial(_show_reading, bar))
+    bar.end()
+    for problem in plan.problems:
+        click.echo(f"recalld: {problem}", err=True)
+    click.echo(plan_sentence(plan), err=request.as_json)
+    result = None
+    if not request.dry_run:
+        invocation.remember()
+        remember_folders(settings, agent, found)
+        result = _run(settings, plan)
+        if not request.as_json:
+            for line in result_lines(plan, result):
+                click.echo(line)
+        for line in trouble_lines(result):
+            click.echo(line, err=True)
+    if request.as_json:
+        _print(body_of(plan, result))
+    return (result.exit_code if result is not None else 0) or int(bool(plan.problems))
 
 
-def plan_sentence(plan: BackfillPlan) -> str:
-    """What is to be done, in one line."""
-    cost = plan.estimate
-    parts = [f"{_count(len(plan.wanted), 'transcript')} to index ({size(plan.bytes)})"]
-    parts += [f"{plan.unchanged:,} indexed already"] if plan.unchanged else []
-    parts += [f"{plan.found.left_out:,} left out"] if plan.found.left_out else []
-    parts += [f"{cost.failed:,} cannot be read"] if cost.failed else []
-    if not plan.wanted:
-        return f"{plan.agent.id}: {', '.join(parts)}"
-    parts += [_count(cost.messages, "message"), _count(cost.chunks, "chunk")]
-    return f"{plan.agent.id}: {', '.join(parts)}; {cost_sentence(plan.choice, cost)}"
-
-
-def _run(settings: Settings, agent: AgentSettings, plan: BackfillPlan, *, as_json: bool) -> int:
+def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
+    """Queue what the plan wants, and wait until it is done or somebody interrupts."""
     stop = stop_event(supervised=False)
     begun = time.monotonic()
+    # The daemon goes on by itself after Ctrl-C.
+    detached = daemon_pid(settings.home) is not None
     with running_broker(settings):
         broker = open_broker(settings)
-        spending = Spending(broker.board, [agent])
-        held_back = list(plan.wanted)
-        bar = _bar(settings, agent, plan, spending)
-        wait = IndexWait(settings, [agent], broker, bar=bar)
-        # The daemon goes on by itself after Ctrl-C.
-        detaches = daemon_pid(settings.home) is not None
+        spending = Spending(broker.board, [plan.agent])
+        wait = IndexWait(settings, [plan.agent], broker)
+        wait.bar = BackfillProgress(
+            start=wait.counts(plan.agent),
+            expected=plan.estimate.chunks,
+            embedded=lambda: sum(usage.inputs for usage in spending.all_of(plan.agent.id)),
+        )
+        feed = BackfillFeed(
+            plan.agent.id,
+            plan.documents,
+            queue=broker.queue,
+            board=broker.board,
+            left=partial(missing_documents, settings, plan),
+        )
         try:
-            _feed(broker, agent, held_back)
-            if held_back or wait.anything_to_do():
-                with workers_for(settings) as works:
-                    [outcome] = wait.until_done(stop, works=works, feed=lambda: _feed(broker, agent, held_back))
-            else:
-                [outcome] = wait.outcomes()
-            spent = [spending.sentence(agent.id, usage) for usage in spending.of(agent.id)]
+            outcome = _wait(settings, wait, feed, stop)
+            usage = tuple(spending.of(plan.agent.id))
         finally:
             wait.close()
             broker.client.close()
-    state = _state_of(settings, agent, plan.wanted)
-    seconds = time.monotonic() - begun
-    if as_json:
-        body = _result_body(plan, outcome, state, seconds=seconds, interrupted=stop.is_set())
-        click.echo(json.dumps(body, ensure_ascii=False))
-    else:
-        _report(plan, outcome, state, spent, seconds=seconds)
-    if stop.is_set():
-        rest = f"; {len(held_back):,} were not queued yet" if held_back else ""
-        how = "recalld up goes on with what is queued" if detaches else "what was done is kept"
-        click.echo(f"recalld: stopped waiting; {how}{rest}; the same command resumes", err=True)
-        return 130
-    return 1 if state.failed or outcome.stopped else 0
-
-
-def _feed(broker: BrokerSide, agent: AgentSettings, held_back: list[DocumentKey]) -> int:
-    """Queue as many as there is room for; returns how many are still held back."""
-    if held_back:
-        pending = broker.board.pending(agent.id)
-        room = WAITING_DOCUMENTS - pending.documents if pending is not None else 0
-        if room >= min(len(held_back), WAITING_DOCUMENTS // 4):
-            mark_in_calls(broker.queue, agent.id, held_back[:room], lane=Lane.BACKFILL)
-            del held_back[:room]
-    return len(held_back)
-
-
-class _State:
-    """What became of the transcripts: `indexed`, `failed` (path and reason), and `left` for a later run."""
-
-    def __init__(self, indexed: int, failed: dict[str, str], left: int) -> None:
-        self.indexed = indexed
-        self.failed = failed
-        self.left = left
-
-
-def _state_of(settings: Settings, agent: AgentSettings, keys: Sequence[DocumentKey]) -> _State:
-    from memory.agent_files import AgentFiles
-
-    reader = _reader(settings, agent)
-    if reader is None:
-        return _State(0, {}, len(keys))
-    files = AgentFiles.of(settings, agent)
-    try:
-        letters = {letter.key: letter.reason for letter in reader.dead_letters()}
-        stats = {file.key: file.stat for file in reader.files()}
-    finally:
-        reader.close()
-    failed = {key.path: letters[key] for key in keys if key in letters}
-    indexed = sum(key not in letters and key in stats and _is_up_to_date(files, key, stats[key]) for key in keys)
-    return _State(indexed, failed, len(keys) - indexed - len(failed))
-
-
-def _is_up_to_date(files: Any, key: DocumentKey, known: Any) -> bool:
-    # A transcript that grows meanwhile was indexed as far as it went.
-    stat = files.stat(key)
-    return stat is not None and (stat == known or known.mtime_ns != 0)
-
-
-def _reader(settings: Settings, agent: AgentSettings) -> StoreReader | None:
-    return generations_of(settings, agent).target_reader(fingerprint_of(settings, agent).digest)
-
-
-def _bar(settings: Settings, agent: AgentSettings, plan: BackfillPlan, spending: Spending) -> BackfillProgress:
-    counted = _ChunkCount(settings, agent)
-    return BackfillProgress(
-        chunks=plan.estimate.chunks,
-        read=counted.since_start,
-        embedded=lambda: sum(usage.inputs for usage in spending.all_of(agent.id)),
-        failed=counted.failed_since_start,
+    return BackfillResult(
+        states=transcript_states(settings, plan),
+        outcome=outcome,
+        usage=usage,
+        spent=tuple(spending.sentence(plan.agent.id, one) for one in usage),
+        seconds=time.monotonic() - begun,
+        interrupted=stop.is_set(),
+        detached=detached,
+        held_back=len(feed.held_back),
     )
 
 
-class _ChunkCount:
-    """Chunks and dead letters of the index beyond those that it had."""
-
-    def __init__(self, settings: Settings, agent: AgentSettings) -> None:
-        self._settings = settings
-        self._agent = agent
-        self._chunks, self._failed = self._look()
-
-    def since_start(self) -> int:
-        return max(0, self._look()[0] - self._chunks)
-
-    def failed_since_start(self) -> int:
-        return max(0, self._look()[1] - self._failed)
-
-    def _look(self) -> tuple[int, int]:
-        reader = _reader(self._settings, self._agent)
-        if reader is None:
-            return 0, 0
-        try:
-            return reader.counts().chunks, len(reader.dead_letters())
-        finally:
-            reader.close()
+def _wait(settings: Settings, wait: IndexWait, feed: BackfillFeed, stop: threading.Event) -> Outcome:
+    feed()
+    if not feed.held_back and not wait.anything_to_do():
+        return wait.outcomes()[0]
+    with workers_for(settings) as works:
+        return wait.until_done(stop, works=works, feed=feed)[0]
 
 
 def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, AgentSettings]:
-    """The settings with the provider's Batch API switched on for one agent."""
+    """The settings with the provider's Batch API switched on for one agent.
+
+    Raises:
+        UserError: it would not be used.
+    """
+    choice = provider_of(settings, agent)
+    if choice.provider is None:
+        raise UserError(f"--batch-api needs an embedding provider: {choice.error or choice.reason}", exit_code=2)
+    try:
+        if choice.provider.batch_api() is None:
+            raise UserError(f"--batch-api: recalld speaks no Batch API of {choice.name}; leave it out", exit_code=2)
+    finally:
+        choice.provider.close()
+    if not settings.cache.enabled:
+        raise UserError("--batch-api needs cache.enabled = true: a job's vectors are kept there", exit_code=2)
     if agent.remote.batch.enabled:
         return settings, agent
     if daemon_pid(settings.home) is not None:
         raise UserError(
-            "recalld up is running with its own settings: set remote.batch.enabled = true and start it again, "
-            "or stop it for the time of this command"
+            "--batch-api: recalld up is running and would not use it; set remote.batch.enabled = true and start it "
+            "again, or stop it for the time of this command"
         )
     batch = agent.remote.batch.model_copy(update={"enabled": True})
     wanted = agent.model_copy(update={"remote": agent.remote.model_copy(update={"batch": batch})})
@@ -216,50 +176,17 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
     return settings.model_copy(update={"agents": agents}), wanted
 
 
+def _show_reading(bar: ProgressBar, number: int, count: int) -> None:
+    if bar.due():
+        bar.draw(number / max(count, 1), f"reading {number:,} of {count:,} documents")
+
+
 def _nothing(paths: Sequence[Path], found: Found) -> str:
+    if found.problems:
+        return "\n".join(found.problems)
     named = ", ".join(map(str, paths))
-    if found.left_out:
-        return f"none of the {found.left_out:,} transcripts below {named} is wanted by --since, --until and --limit"
     return f"no transcripts (*.jsonl, *.jsonl.zst) below {named}; `recalld discover` lists what is on this machine"
 
 
-def _report(plan: BackfillPlan, outcome: Outcome, state: _State, spent: Sequence[str], *, seconds: float) -> None:
-    counts = outcome.counts
-    click.echo(
-        f"{plan.agent.id}: {state.indexed:,} of {_count(len(plan.wanted), 'transcript')} indexed in {seconds:.1f} s; "
-        f"the index has {counts.chunks:,} chunks, {counts.vectors_ready:,} with vectors"
-    )
-    for line in spent:
-        click.echo(f"  spent: {line}")
-    for path, reason in state.failed.items():
-        click.echo(f"  failed: {path}: {reason}", err=True)
-    if state.failed:
-        click.echo("  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again", err=True)
-    if outcome.stopped:
-        click.echo(f"  {counts.vectors_pending:,} chunks wait for their vectors: {outcome.stopped}", err=True)
-    elif outcome.in_jobs:
-        click.echo(f"  {counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`)")
-
-
-def _result_body(
-    plan: BackfillPlan, outcome: Outcome, state: _State, *, seconds: float, interrupted: bool
-) -> dict[str, Any]:
-    counts = outcome.counts
-    return {
-        "ok": not (interrupted or state.failed or outcome.stopped),
-        "interrupted": interrupted,
-        **plan_body(plan),
-        "indexed": state.indexed,
-        "failed": [{"path": path, "reason": reason} for path, reason in state.failed.items()],
-        "left": state.left,
-        "chunks": counts.chunks,
-        "vectorsReady": counts.vectors_ready,
-        "vectorsPending": counts.vectors_pending,
-        "stopped": outcome.stopped,
-        "inBatchJobs": outcome.in_jobs,
-        "seconds": round(seconds, 3),
-    }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _print(body: dict[str, Any]) -> None:
+    click.echo(json.dumps(body, ensure_ascii=False))

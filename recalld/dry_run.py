@@ -50,10 +50,10 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
 
 def estimate_sentence(choice: ProviderChoice, found: Estimate) -> str:
     """The estimate in one sentence for people."""
-    changed = [f"{_count(found.documents, 'document')} changed"]
-    changed += [f"{_count(found.vanished, 'document')} to forget"] if found.vanished else []
-    changed += [f"{_count(found.failed, 'document')} cannot be read"] if found.failed else []
-    changed.append(_count(found.chunks, "chunk"))
+    changed = [f"{counted(found.documents, 'document')} changed"]
+    changed += [f"{counted(found.vanished, 'document')} to forget"] if found.vanished else []
+    changed += [f"{counted(found.failed, 'document')} cannot be read"] if found.failed else []
+    changed.append(counted(found.chunks, "chunk"))
     return f"{', '.join(changed)}; {cost_sentence(choice, found)}"
 
 
@@ -66,9 +66,9 @@ def cost_sentence(choice: ProviderChoice, found: Estimate) -> str:
         return ", ".join([*cached, "nothing to embed, nothing to pay"])
     parts = [
         *cached,
-        f"{_count(found.to_embed, 'text')} to embed",
+        f"{counted(found.to_embed, 'text')} to embed",
         f"{_rounded(found.tokens)} tokens",
-        f"about {_count(found.requests, 'request')}",
+        f"about {counted(found.requests, 'request')}",
         _money(choice, found),
         "within hours" if found.batch else f"about {duration(max(1.0, found.seconds))}",
     ]
@@ -139,6 +139,13 @@ def _body(agent: AgentSettings, choice: ProviderChoice, found: Estimate) -> dict
         "vanished": found.vanished,
         "failed": found.failed,
         "chunks": found.chunks,
+        **cost_body(found),
+    }
+
+
+def cost_body(found: Estimate) -> dict[str, Any]:
+    """What there is to embed and what it costs, as JSON."""
+    return {
         "texts": found.texts,
         "cached": found.cached,
         "toEmbed": found.to_embed,
@@ -166,5 +173,6 @@ def _rounded(number: int) -> str:
     return f"{number / 1e6:.1f} M" if number >= 1_000_000 else f"{number:,}"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number and its noun: "1 chunk", "2,000 chunks"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

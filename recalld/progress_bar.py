@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import click
 
+from memory.store.reader import IndexCounts
 from schemas.ports import Trouble
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an indexing run is: documents of those it was given, what the indexes hold, and the state of batch jobs.
+
+    `failed` are documents that could not be read or whose chunks were refused.
+    """
+
+    documents: int
+    of_documents: int
+    counts: IndexCounts
+    failed: int
+    jobs: str = ""
+
+    @property
+    def share(self) -> float:
+        """Of what there is to do, between 0 and 1."""
+        vectors = self.counts.vectors_ready + self.counts.vectors_pending
+        return (self.documents + self.counts.vectors_ready) / max(self.of_documents + vectors, 1)
 
 
 class ProgressBar:
@@ -32,30 +54,37 @@ class ProgressBar:
                 self.end()
                 click.echo(f"recalld: {trouble.part}: {trouble.message}", err=True)
 
-    def show(
-        self, documents: int, of_documents: int, vectors: int, of_vectors: int, more: Callable[[], str] = lambda: ""
-    ) -> None:
-        """Draw, now and then. `more` is asked only then."""
-        if of_documents == 0 and vectors == of_vectors:
-            return
+    def due(self) -> bool:
+        """Whether it is time to draw again; True only once each time."""
         now = time.monotonic()
         if now - self._said_at < (0.2 if self._terminal else _LINE_SECONDS):
-            return
+            return False
         self._said_at = now
-        text = "  ".join(filter(None, [*self.parts(documents, of_documents, vectors, of_vectors), more()]))
+        return True
+
+    def show(self, progress: Progress) -> None:
+        """Draw how far an indexing run is, unless there is nothing to do."""
+        if progress.of_documents or progress.counts.vectors_pending:
+            self.draw(progress.share, "  ".join(filter(None, [*self.parts(progress), progress.jobs])))
+
+    def draw(self, share: float, text: str) -> None:
+        """Draw a share between 0 and 1, and what is to be said of it."""
         if self._terminal:
-            share = (documents + vectors) / max(of_documents + of_vectors, 1)
             filled = int(30 * share)
             click.echo(
-                f"\r[{'#' * filled}{'.' * (30 - filled)}] {text}  {now - self._begun:.0f} s\x1b[K", err=True, nl=False
+                f"\r[{'#' * filled}{'.' * (30 - filled)}] {text}  {self.seconds:.0f} s\x1b[K", err=True, nl=False
             )
             self._drawn = True
         else:
             click.echo(text, err=True)
 
-    def parts(self, documents: int, of_documents: int, vectors: int, of_vectors: int) -> list[str]:
+    def parts(self, progress: Progress) -> list[str]:
         """What the line says."""
-        return [f"documents {documents:,}/{of_documents:,}", f"vectors {vectors:,}/{of_vectors:,}"]
+        counts = progress.counts
+        return [
+            f"documents {progress.documents:,}/{progress.of_documents:,}",
+            f"vectors {counts.vectors_ready:,}/{counts.vectors_ready + counts.vectors_pending:,}",
+        ]
 
     @property
     def seconds(self) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memory.generations import Generations
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import provider_of
-from recalld.progress_bar import ProgressBar
+from recalld.progress_bar import Progress, ProgressBar
 from recalld.waiting_for_jobs import JobsWait
 from recalld.wiring import BrokerSide, generations_of
 from schemas.errors import UserError
@@ -44,13 +44,12 @@ class Outcome:
 class IndexWait:
     """Looks at queue and index of some agents until nothing is left to do."""
 
-    def __init__(
-        self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide, *, bar: ProgressBar | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide) -> None:
         self._settings = settings
         self._agents = agents
         self._broker = broker
-        self._bar = bar or ProgressBar()
+        #: Where progress is shown.
+        self.bar = ProgressBar()
         self._generations = {agent.id: generations_of(settings, agent) for agent in agents}
         self._readers: dict[str, tuple[str, StoreReader]] = {}
         self._most_documents = 0
@@ -77,7 +76,7 @@ class IndexWait:
         Raises:
             UserError: the workers are gone.
         """
-        bar = self._bar
+        bar = self.bar
         while not stop.wait(_LOOK_SECONDS):
             if not works():
                 bar.end()
@@ -85,19 +84,32 @@ class IndexWait:
             held_back = feed()
             documents = held_back + sum(self._pending(agent) for agent in self._agents)
             self._most_documents = max(self._most_documents, documents)
-            counts = [self._counts(agent) for agent in self._agents]
-            ready = sum(one.vectors_ready for one in counts)
-            lacking = sum(one.vectors_pending for one in counts)
             for agent in self._agents:
                 # What an earlier run met may be over.
                 bar.warn([one for one in self._broker.board.troubles(agent.id) if one.since >= self._begun])
-            bar.show(
-                self._most_documents - documents, self._most_documents, ready, ready + lacking, self._jobs.progress
-            )
+            if bar.due():
+                bar.show(self._progress(documents))
             if documents == 0 and all(self._settled(agent) or self._left_to_jobs(agent) for agent in self._agents):
                 break
         bar.end()
         return self.outcomes()
+
+    def _progress(self, documents: int) -> Progress:
+        """How far it is, with so many documents still to do."""
+        counts = [self.counts(agent) for agent in self._agents]
+        readers = filter(None, map(self._reader, self._agents))
+        return Progress(
+            documents=self._most_documents - documents,
+            of_documents=self._most_documents,
+            counts=IndexCounts(
+                files=sum(one.files for one in counts),
+                chunks=sum(one.chunks for one in counts),
+                vectors_ready=sum(one.vectors_ready for one in counts),
+                vectors_pending=sum(one.vectors_pending for one in counts),
+            ),
+            failed=sum(len(reader.dead_letters()) for reader in readers),
+            jobs=self._jobs.progress(),
+        )
 
     def close(self) -> None:
         """Close the readers."""
@@ -113,8 +125,7 @@ class IndexWait:
     def _settled(self, agent: AgentSettings) -> bool:
         if self._generations[agent.id].next() is not None:
             return self._stopped(agent) is not None
-        counts = self._counts(agent)
-        return counts.vectors_pending == 0 or self._stopped(agent) is not None or not self._wants_vectors(agent)
+        return self.counts(agent).vectors_pending == 0 or self._stopped(agent) is not None
 
     def _left_to_jobs(self, agent: AgentSettings) -> bool:
         return self._jobs.are_all_that_is_left(agent, self._reader(agent))
@@ -159,14 +170,16 @@ class IndexWait:
             self._readers[agent.id] = (name, reader)
         return self._readers[agent.id][1]
 
-    def _counts(self, agent: AgentSettings) -> IndexCounts:
+    def counts(self, agent: AgentSettings) -> IndexCounts:
+        """What the index holds; where only keywords are wanted, no vector is missing."""
         reader = self._reader(agent)
-        return reader.counts() if reader is not None else IndexCounts()
+        counts = reader.counts() if reader is not None else IndexCounts()
+        return counts if self._wants_vectors(agent) else replace(counts, vectors_pending=0)
 
     def _outcome(self, agent: AgentSettings) -> Outcome:
         reader = self._reader(agent)
         failed = tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
-        counts = self._counts(agent)
+        counts = self.counts(agent)
         stopped = None
         if counts.vectors_pending:
             choice = provider_of(self._settings, agent)

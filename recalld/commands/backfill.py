@@ -42,11 +42,10 @@ def command(
     else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
     that are in the index as they are cost nothing.
     """
-    from recalld.backfill_run import run_backfill
+    from recalld.backfill_run import BackfillRequest, run_backfill
 
-    return run_backfill(
-        invocation,
-        paths,
+    request = BackfillRequest(
+        paths=paths,
         format=format,
         since=since.timestamp() if since else None,
         until=until.timestamp() if until else None,
@@ -55,3 +54,4 @@ def command(
         batch_api=batch_api,
         as_json=as_json,
     )
+    return run_backfill(invocation, request)
