@@ -73,7 +73,7 @@ def _copy(indexer: Indexer, reader: StoreReader, target: Store, known: IndexedFi
 
 def _chunks(indexer: Indexer, reader: StoreReader, numbers: Sequence[int], *, first: int) -> Iterator[NewChunk]:
     redact = redactor_for(indexer.agent, SESSIONS_SOURCE)
-    rows = reader.chunk_rows(numbers)
+    rows, times = reader.chunk_rows(numbers), reader.times_of(numbers)
     # Rules that came after the text was indexed hold for it, too.
     texts = {number: redact(row.text) for number, row in rows.items()}
     hashes = {number: text_hash(text) for number, text in texts.items()}
@@ -87,4 +87,5 @@ def _chunks(indexer: Indexer, reader: StoreReader, numbers: Sequence[int], *, fi
             text=texts[number],
             text_hash=hashes[number],
             vector=vectors.get(hashes[number]),
+            said_at=times.get(number),
         )

@@ -202,6 +202,10 @@ class StoreReader(ABC):
         """Chunks by id; ids that are gone are left out."""
 
     @abstractmethod
+    def times_of(self, ids: Sequence[int]) -> dict[int, float]:
+        """When what is in chunks was said, in Unix seconds; chunks of notes, and such without a time, are left out."""
+
+    @abstractmethod
     def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
         """The next chunks that wait for a vector, oldest id first; only those with a text hash `among` these."""
 

@@ -48,6 +48,7 @@ from memory.store.sqlite_rows import (
     refused_of,
     stored_chunk,
 )
+from memory.store.sqlite_schema import TRANSCRIPTS_SCHEMA_NUMBER
 from schemas.documents import DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
@@ -58,6 +59,10 @@ SELECT {STORED_CHUNK_COLUMNS}
 FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)
 ORDER BY ordinal
 """  # noqa: S608 - a constant
+
+SELECT_TIMES = """
+SELECT id, said_at FROM chunks WHERE said_at IS NOT NULL AND id IN (SELECT value FROM json_each(?))
+"""
 
 SELECT_CHUNK_ROWS = """
 SELECT c.id, f.source, f.path, c.ordinal, c.start_line, c.end_line, c.text
@@ -153,6 +158,12 @@ class SqliteReader(StoreReader):
         chunks = [stored_chunk(row) for row in rows]
         stale = bisect_left(chunks, 0, key=attrgetter("ordinal"))
         return chunks[stale:] + sorted(chunks[:stale], key=lambda chunk: (-chunk.ordinal, chunk.id))
+
+    def times_of(self, ids: Sequence[int]) -> dict[int, float]:
+        with self._readers.borrow() as connection:
+            if int(connection.pragma("user_version")) < TRANSCRIPTS_SCHEMA_NUMBER:
+                return {}
+            return dict(fetch(connection, SELECT_TIMES, (as_json(ids),)))
 
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         with self._readers.borrow() as connection:

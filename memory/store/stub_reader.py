@@ -86,6 +86,11 @@ class InMemoryReader(StoreReader):
                 for chunk in sorted(found, key=attrgetter("place"))
             ]
 
+    def times_of(self, ids: Sequence[int]) -> dict[int, float]:
+        with self._lock:
+            times = {chunk_id: self._chunks[chunk_id].said_at for chunk_id in ids if chunk_id in self._chunks}
+            return {chunk_id: said_at for chunk_id, said_at in times.items() if said_at is not None}
+
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         with self._lock:
             return {chunk_id: self._chunks[chunk_id].row for chunk_id in ids if chunk_id in self._chunks}

@@ -308,6 +308,7 @@ def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     gone, there = world.write(lines(60), "gone.jsonl"), world.write(lines(60, first=100), "there.jsonl")
     index(indexer, gone, there)
     before, paid = content(indexer, gone), len(provider.paid)
+    times = [indexer.target().times_of([number]) for number in ids(indexer, gone)]
     (world.sessions / "gone.jsonl").unlink()
     identity = indexer.fingerprint()
     indexer.generations.start_rebuild(identity.digest, identity.description)
@@ -315,6 +316,8 @@ def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     assert differences(indexer) == []
     assert complete_generation(indexer)
     assert [text for *_, text in content(indexer, gone)] == [text for *_, text in before]
+    after = [indexer.target().times_of([number]) for number in ids(indexer, gone)]
+    assert [list(time.values()) for time in after] == [list(time.values()) for time in times] != []
     assert len(provider.paid) == paid
     assert indexer.target().counts().vectors_pending == 0
 

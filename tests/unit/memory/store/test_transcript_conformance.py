@@ -69,6 +69,13 @@ def test_a_transcript_comes_back_with_its_mark_and_the_digest_as_its_content(sto
     assert states_of(store) == [VectorState.READY, VectorState.READY]
 
 
+def test_chunks_know_when_they_were_said(store: Store) -> None:
+    early, late = replace(chunk("one", 0), said_at=100.5), replace(chunk("two", 1), said_at=200.0)
+    store.write([piece(early, late, chunk("three", 2), continues=None, to=mark(3))])
+    ids = ids_of(store)
+    assert store.times_of([*ids, 999]) == {ids[0]: 100.5, ids[1]: 200.0}
+
+
 def test_what_is_no_transcript_has_no_mark(store: Store) -> None:
     store.write([document(NOTE, "note")])
     assert store.transcript(NOTE) is None
