@@ -176,6 +176,15 @@ MYSQL_PWD=§{P}§ mysql
 ENV SECRET_KEY §{A32}§
 secret: "§{A32}§"
 webhook secret §whsec_{A32}§
+user: bob / pass: §{P}§
+the password: "§correct horse battery staple§"
+mysql -u root -p§{P}§ db
+--password "§letmein§"
+<add key="Password" value="§{P}§"/>
+{"name": "DB_PASSWORD", "value": "§{P}§"}
+password => '§{P}§'
+TOKEN=§{A5}1§
+§{d9}:AA{u32}§
 key: §{h32}.{A16}§
 """.splitlines()
     if line
@@ -323,6 +332,12 @@ password: min. 12 characters
 Password policy: 12+ chars
 密码策略：至少12位
 口令：无
+pass: step-12
+PASS: hunter22
+"password": "Please type it again",
+docker run mysql -p3306:3306
+mysql -p db
+a passkey is better than a password
 """.splitlines()
     if line
 )

@@ -23,13 +23,14 @@ _JOINT = rb"""
     (?: [ \t]{0,8} (?: : [ ]? (?:str|string|secretstr|&(?:'static[ ])?str|text|optional\[str\]|str[ ]\|[ ]none)
             [ ]{0,4} = | (?<= [ ] ) [a-z]{3,8} [ ] = ) [ \t]{0,8} (?P<typed>)
       | [ \t]{0,8} (?: [!=]==? ) [ \t]{0,8} (?P<compared>)
-      | (?: = | \xef\xbc\x9d ) (?! [ \t] ) (?P<tight>)
-      | [ \t]{0,8} (?: :?= | => | \xef\xbc\x9d ) [ \t]{0,8} (?P<equals>)
+      | (?: = | \xef\xbc\x9d ) (?! [ \t=>] ) (?P<tight>)
+      | [ \t]{0,8} (?: => | :?= | \xef\xbc\x9d ) [ \t]{0,8} (?P<equals>)
       | [ \t]{0,8} (?: :(?!:) | -> | \xef\xbc\x9a ) [*_]{0,3} [ \t]{0,8} (?P<colon>)
       | [ \t]{1,4} (?: is | was | ist | lautet ) (?: [ ]? : )? [ \t]{1,4} (?P<verb>)
       | [ ]? (?: (?: \xe5\xb0\xb1 )? \xe6\x98\xaf | \xe4\xb8\xba | \xe7\x82\xba ) [ ]?
         (?: : | \xef\xbc\x9a )? [ ]? (?P<said>)
       | [ \t]{0,24} \| [ \t]{0,8} (?P<cell>)
+      | [ \t]{0,4} ,? \s{0,48} ["']? value ["']? [ ]? [:=] [ \t]{0,4} (?P<paired>)
       | [ \t]{0,4} , [ \t]{0,4} (?= ["'] ) (?P<argument>)
       | \( (?= ["'] ) (?P<call>)
       | > (?P<element>)
@@ -49,6 +50,7 @@ _FORMS = {
     "argument": Form.LISTED,
     "call": Form.LISTED,
     "element": Form.SETTING,
+    "paired": Form.EQUALS,
     "space": Form.BESIDE,
 }
 
@@ -140,6 +142,9 @@ _LABEL_CHARACTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 #: A line's start, up to a setting's name.
 _SETTING_START = re.compile(rb"(?:^|\n)[ \t>#*+-]{0,16}(?:export |set |ENV |ARG |-e |--env |\$env:|[\"'`])?$")
 
+#: What people take for a password, and programs for no name.
+_CHOSEN = re.compile(rb"(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~]{6,40}")
+
 _NETRC_LOGIN = re.compile(rb"\blogin[ \t]+\S{1,64}[ \t]+$")
 
 _OPEN_QUOTE = re.compile(rb"[rRbBuU@]?(?P<quote>\\{0,3}(?:\"\"\"|[\"'`])|\xe2\x80[\x9c\x98]|\xe3\x80[\x8c\x8e])")
@@ -199,7 +204,9 @@ def _value_after(core: _Core, data: bytes, lowered: bytes, joint: re.Match[bytes
     before = data[max(0, position - _LABEL_BYTES) : position]
     start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
     bare = joint.start("word") == position + len(core.needle)
-    if not _is_label(core, data, lowered, start, position, bare=bare):
+    if not _is_label(core, data, lowered, start, position, bare=bare) and not (
+        bare and core.needle == b"pass" and _is_login(data, start, position, value)
+    ):
         return None
     form = _FORMS[how]
     if how == "space" and _is_flag(data, start):
@@ -242,6 +249,12 @@ def _is_label(core: _Core, data: bytes, lowered: bytes, start: int, position: in
         and name.isupper()
         and not re.search(rb"(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|IDEMPOTENCY|OBJECT|INDEX|ROUTING)_$", name)
     )
+
+
+def _is_login(data: bytes, start: int, position: int, value: _Value) -> bool:
+    """Whether "pass" alone is somebody's password, not the outcome of a test: by what follows."""
+    is_word = start == position and data[position : position + 4] != b"PASS"
+    return is_word and _CHOSEN.fullmatch(data, value.start, value.end) is not None
 
 
 def _is_flag(data: bytes, start: int) -> bool:

@@ -25,6 +25,8 @@ _CURL_USER = re.compile(
 )
 _SSHPASS = re.compile(rb"[ \t]{1,4}-p[ \t]{0,4}[\"']?([^\s\"'<>\x80-\xff]{3,256})")
 
+_MYSQL_PASSWORD = re.compile(rb"\s-p((?=[^\s:]{0,32}[A-Za-z])[^\s\"'<>$:=\x80-\xff-][^\s\"'<>\x80-\xff]{3,256})")
+
 #: Bytes of a command after its name in which its flags are looked for.
 _COMMAND_BYTES = 1024
 
@@ -49,13 +51,11 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
         found = _AUTHORIZATION.match(data, position)
         if found is not None and _DIGIT.search(found[1]) and not _PLACEHOLDER.match(found[1]):
             yield _trimmed(data, found, "authorization")
-    for position in _after(lowered, b"curl "):
-        end = _command_end(data, position)
-        following = lowered.find(b"curl ", position, end)
-        end = following if following >= 0 else end
-        for found in _CURL_USER.finditer(data, position - 1, end):
-            if not _PLACEHOLDER.match(found[1]):
-                yield Span(*found.span(1), "password")
+    for command, pattern in ((b"curl", _CURL_USER), (b"mysql", _MYSQL_PASSWORD)):
+        for position in _after(lowered, command):
+            for found in pattern.finditer(data, position, _command_end(data, lowered, position, command)):
+                if not _PLACEHOLDER.match(found[1]):
+                    yield Span(*found.span(1), "password")
     for position in _after(lowered, b"sshpass"):
         found = _SSHPASS.match(data, position)
         if found is not None and not _PLACEHOLDER.match(found[1]):
@@ -92,10 +92,12 @@ def _is_user_and_password(value: bytes) -> bool:
     return b":" in decoded and decoded.isascii() and decoded.decode().isprintable()
 
 
-def _command_end(data: bytes, position: int) -> int:
-    """The end of a command: of its line, and of the lines that a backslash joins to it."""
+def _command_end(data: bytes, lowered: bytes, position: int, command: bytes) -> int:
+    """Where a command ends: with its line and the lines that a backslash joins to it, or where the next one begins."""
     limit = min(len(data), position + _COMMAND_BYTES)
     end = data.find(b"\n", position, limit)
     while end > 0 and data[end - 1 : end] == b"\\":
         end = data.find(b"\n", end + 1, limit)
-    return end if end >= 0 else limit
+    end = end if end >= 0 else limit
+    following = lowered.find(command, position, end)
+    return following if following >= 0 else end

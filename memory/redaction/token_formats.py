@@ -104,7 +104,7 @@ TOKEN_FORMATS = (
     _prefixed("square-token", "sq0(?:atp|csp|idp)-"),
     # Chats
     _prefixed("slack-token", r"xox[abceoprs](?:\.xox[bp])?-|xapp-"),
-    TokenFormat("telegram-token", r"(?:bot)?[0-9]{8,10}:[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])"),
+    TokenFormat("telegram-token", r"(?:bot)?[0-9]{8,10}:(?:AA[A-Za-z0-9_-]{30,40}|[A-Za-z0-9_-]{35})(?![A-Za-z0-9_-])"),
     TokenFormat("discord-token", r"(?:mfa\.)?[MNO][A-Za-z0-9_-]{22,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}"),
     _prefixed("facebook-token", "EAA", least=80, characters="A-Za-z0-9"),
     # Everybody

@@ -74,6 +74,13 @@ _LABEL_WORD = re.compile(rb"passw|passphrase|secret|token|api[-_]?key|credential
 
 #: Words, joined as identifiers, paths and compounds are.
 _WORDY = re.compile(rb"[^\W\d_]+(?:[-_./' +&:,]+[^\W\d_]+)*[.?]?", re.IGNORECASE)
+
+#: Words in quotes are a passphrase, unless they are a sentence of a user interface.
+_PROSE = re.compile(
+    rb"\b(?:an?|the|your|my|is|are|was|not|no|to|for|of|in|on|or|and|with|at|be|must|can|please|enter|type|forgot|reset"
+    rb"|change|show|hide|new|old|confirm|repeat|again|invalid|wrong|incorrect|required|missing|too|least|match)\b|[.,:]",
+    re.IGNORECASE,
+)
 _UNDIVIDED = re.compile(rb"[A-Za-z]+")
 
 #: Names that have digits and are no secrets.
@@ -109,6 +116,7 @@ _ODD_SIGN = re.compile(rb"[!@#$%^&*+=?~]")
 
 #: Bytes that a value has at least, by family; a password in a setting may be shorter than one in prose.
 _LEAST = {Family.PASSWORD: 4, Family.SECRET: 8, Family.TOKEN: 8}
+_LEAST_IN_SETTINGS = {Family.PASSWORD: 3, Family.SECRET: 6, Family.TOKEN: 6}
 
 _SETTINGS = frozenset({Form.ENVIRONMENT, Form.SETTING})
 _LOOSE = frozenset({Form.COLON, Form.VERB, Form.BESIDE, Form.LISTED})
@@ -117,7 +125,7 @@ _LOOSE = frozenset({Form.COLON, Form.VERB, Form.BESIDE, Form.LISTED})
 def is_secret(found: Candidate) -> bool:
     """Whether a labelled value is to be masked."""
     value = found.value
-    if len(value) < (3 if found.family is Family.PASSWORD and found.form in _SETTINGS else _LEAST[found.family]):
+    if len(value) < (_LEAST_IN_SETTINGS if found.form in _SETTINGS else _LEAST)[found.family]:
         return False
     if value.endswith((b"...", b"\xe2\x80\xa6")) or _PLACEHOLDER.match(value) or _PATH.fullmatch(value):
         return False
@@ -153,15 +161,17 @@ def _words_are_secret(found: Candidate) -> bool:
     """Nothing but letters and the signs between words: a passphrase, a name, or prose."""
     value = found.value
     if found.family is Family.PASSWORD:
-        if found.form in {Form.LISTED, Form.FLAG, Form.BESIDE} or (found.form is Form.VERB and not found.quoted):
+        if found.form in {Form.LISTED, Form.BESIDE}:
+            return False
+        if found.form in {Form.VERB, Form.FLAG} and not found.quoted:
             return False
         if b" " in value:
-            return found.quoted and (found.form is Form.EQUALS or found.form in _SETTINGS)
+            return found.quoted and not _PROSE.search(value)
         if found.quoted or found.form in _SETTINGS:
             return True
         return found.alone and found.form is Form.COLON and bool(_UNDIVIDED.fullmatch(value))
     if found.form in _SETTINGS:
-        return b" " not in value
+        return b" " not in value and len(value) >= 8
     if not _UNDIVIDED.fullmatch(value) or found.form in {Form.LISTED, Form.FLAG, Form.VERB, Form.BESIDE}:
         return False
     if not found.quoted and found.form is not Form.COLON:

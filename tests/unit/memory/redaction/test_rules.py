@@ -102,6 +102,11 @@ def test_random_identifiers_and_digests_are_never_masked() -> None:
         assert redact(f"![x](data:image/png;base64,{image})") == f"![x](data:image/png;base64,{image})"
 
 
+def test_the_value_of_a_name_on_the_line_before_is_masked() -> None:
+    text = f"- name: DB_PASSWORD\n  value: {PASSWORD}\n- name: TOKENS\n  value: 400\n"
+    assert redact(text) == text.replace(PASSWORD, "[redacted:password]")
+
+
 class TestPrivateKeys:
     BODY = "\n".join(base64.b64encode(random.Random(5).randbytes(48)).decode() for _ in range(6))
     FIRST, LAST = "-----BEGIN RSA PRIV" + "ATE KEY-----", "-----END RSA PRIV" + "ATE KEY-----"
