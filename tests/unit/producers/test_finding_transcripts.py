@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from memory.imports import ImportedFolder
+from producers.finding_transcripts import Found, find_transcripts
+
+
+def write(path: Path, *, at: float = 1_000.0) -> Path:
+    """A file that was last written at that Unix time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"{}\n")
+    os.utime(path, (at, at))
+    return path
+
+
+def names(found: Found) -> list[str]:
+    return [Path(one.path).name for one in found.transcripts]
+
+
+def test_a_folder_gives_all_transcripts_below_it_newest_first(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", at=100)
+    write(tmp_path / "2026/02/b.jsonl", at=300)
+    write(tmp_path / "c.jsonl.reset.2026-02-03T09-00-00.000Z", at=200)
+    found = find_transcripts([tmp_path])
+    assert names(found) == ["b.jsonl", "c.jsonl.reset.2026-02-03T09-00-00.000Z", "a.jsonl"]
+    assert found.folders == (ImportedFolder(str(tmp_path), None, None),)
+    assert found.problems == ()
+
+
+def test_what_is_no_transcript_is_not_found(tmp_path: Path) -> None:
+    for name in ("a.json", "a.jsonl.bak", ".a.jsonl", "a.checkpoint.1.jsonl", ".git/a.jsonl", "node_modules/a.jsonl"):
+        write(tmp_path / name)
+    (tmp_path / "folder.jsonl").mkdir()
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert find_transcripts([tmp_path]).transcripts == ()
+
+
+def test_links_below_a_folder_are_not_followed(tmp_path: Path) -> None:
+    outside = write(tmp_path / "outside/a.jsonl")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "file.jsonl").symlink_to(outside)
+    (inside / "folder").symlink_to(outside.parent)
+    assert find_transcripts([inside]).transcripts == ()
+
+
+def test_a_named_path_may_be_a_link_and_a_hidden_folder(tmp_path: Path) -> None:
+    real = write(tmp_path / ".program/sessions/a.jsonl")
+    folder = tmp_path / "link"
+    folder.symlink_to(real.parent)
+    file = tmp_path / "link.jsonl"
+    file.symlink_to(real)
+    for named in (folder, file, real.parent):
+        assert [one.path for one in find_transcripts([named]).transcripts] == [str(real)]
+
+
+def test_a_single_file_is_remembered_by_its_name(tmp_path: Path) -> None:
+    write(tmp_path / "other.jsonl")
+    found = find_transcripts([write(tmp_path / "a.jsonl")], format="plain")
+    assert names(found) == ["a.jsonl"]
+    assert found.folders == (ImportedFolder(str(tmp_path), "plain", ("a.jsonl",)),)
+
+
+def test_a_plain_file_and_its_compressed_twin_are_one_transcript(tmp_path: Path) -> None:
+    plain = write(tmp_path / "a.jsonl", at=100)
+    write(tmp_path / "a.jsonl.zst", at=200)
+    alone = write(tmp_path / "b.jsonl.zst", at=150)
+    found = find_transcripts([tmp_path], limit=2)
+    assert names(found) == ["b.jsonl", "a.jsonl"]
+    assert [one.stat.inode for one in found.transcripts] == [alone.stat().st_ino, plain.stat().st_ino]
+    assert found.left_out == 0
+
+
+def test_paths_that_overlap_give_each_transcript_once(tmp_path: Path) -> None:
+    inner = write(tmp_path / "inner/a.jsonl")
+    assert names(find_transcripts([tmp_path, inner.parent, inner])) == ["a.jsonl"]
+
+
+def test_dates_bound_the_last_write_and_the_limit_keeps_the_newest(tmp_path: Path) -> None:
+    for day in range(5):
+        write(tmp_path / f"{day}.jsonl", at=day * 86_400)
+    since, until = 1 * 86_400.0, 4 * 86_400.0
+    assert names(find_transcripts([tmp_path], since=since, until=until)) == ["3.jsonl", "2.jsonl", "1.jsonl"]
+    found = find_transcripts([tmp_path], since=since, until=until, limit=2)
+    assert names(found) == ["3.jsonl", "2.jsonl"]
+    assert found.left_out == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("gone", "is not there"), ("note.md", "is no transcript"), ("pipe.jsonl", "is no transcript")]
+)
+def test_a_path_that_is_nothing_is_a_sentence_and_the_others_count(tmp_path: Path, name: str, says: str) -> None:
+    good = write(tmp_path / "good/a.jsonl")
+    write(tmp_path / "note.md")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    found = find_transcripts([tmp_path / name, good.parent])
+    assert names(found) == ["a.jsonl"]
+    [problem] = found.problems
+    assert says in problem
+    assert str(tmp_path / name) in problem
+
+
+def test_a_name_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    write(folder / "a.jsonl")
+    found = find_transcripts([folder])
+    assert found.transcripts == ()
+    assert "not UTF-8" in found.problems[0]
+    assert "caf\\xe9" in found.problems[0]
+
+
+def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "open/a.jsonl")
+    locked = write(tmp_path / "locked/b.jsonl").parent
+    scandir = os.scandir
+
+    def listed(folder: str) -> object:
+        if folder == str(locked):
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr("producers.finding_transcripts.os.scandir", listed)
+    found = find_transcripts([tmp_path])
+    assert names(found) == ["a.jsonl"]
+    assert found.problems == (f"{locked} cannot be listed: Permission denied; check its permissions",)
