@@ -1,0 +1,295 @@
+"""`recalld backfill` against a real broker and a counting server: what it says is what is then sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commanding import CommandLine, command_line
+from tests.embedding_server import EmbeddingServer, Failure
+from tests.transcript_files import BEGUN, FORMATS, message_line, transcript
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import compress
+else:
+    from backports.zstd import compress
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as running:
+        yield running
+
+
+@pytest.fixture
+def commands(
+    home: Path,
+    workspace: Path,
+    server: EmbeddingServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[CommandLine]:
+    yield from command_line(home, workspace, server, capsys, monkeypatch)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A transcript of each format, one of them compressed."""
+    folder = tmp_path / "old"
+    for seed, name in enumerate(FORMATS):
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"{name}.jsonl").write_bytes(transcript(name, turns=20, seed=seed))
+    codex = folder / "codex" / "codex.jsonl"
+    codex.with_name("codex.jsonl.zst").write_bytes(compress(codex.read_bytes()))
+    codex.unlink()
+    return folder
+
+
+def add_setting(workspace: Path, line: str) -> None:
+    """A line for the agent's table of the settings file."""
+    with (workspace.parent / "recalld.toml").open("a") as config:
+        config.write(line + "\n")
+
+
+def found(commands: CommandLine, query: str) -> list[str]:
+    """The documents that a search finds."""
+    _, out, _ = commands.run("search", query, "--json", "-n", "50")
+    return [result["path"] for result in json.loads(out)["results"]]
+
+
+# The estimate is what is then sent --------------------------------------------------------------------
+
+
+def test_what_is_estimated_is_what_is_then_sent(commands: CommandLine, server: EmbeddingServer, old: Path) -> None:
+    dry = commands.json("backfill", str(old), "--dry-run")
+    assert (server.requests, dry["dryRun"], dry["result"]) == (0, True, None)
+    done = commands.json("backfill", str(old))
+    assert done["estimate"] == dry["estimate"]
+    assert done["transcripts"] == done["result"]["indexed"] == len(FORMATS)
+    assert done["estimate"]["messages"] == len(FORMATS) * 40
+    assert done["estimate"]["chunks"] == done["result"]["chunks"] == done["result"]["vectorsReady"]
+    assert done["estimate"]["toEmbed"] == server.inputs == server.distinct
+    assert done["estimate"]["tokens"] == pytest.approx(done["result"]["spent"][0]["tokens"], abs=1)
+
+
+def test_grown_partly_indexed_and_cached_transcripts_cost_what_is_new(
+    commands: CommandLine, server: EmbeddingServer, old: Path, home: Path
+) -> None:
+    commands.json("backfill", str(old), "--limit", "2")
+    grown = old / "plain" / "plain.jsonl"
+    with grown.open("ab") as file:
+        for number in range(30):
+            file.write(message_line("plain", "user", f"afterthought {number} " + "about telescopes " * 20, at=BEGUN))
+    # The same words elsewhere are other chunks of another document, and the same texts.
+    (old / "copy.jsonl").write_bytes((old / "openclaw" / "openclaw.jsonl").read_bytes())
+    sent = server.inputs
+    plan = commands.json("backfill", str(old))
+    assert 0 < plan["estimate"]["toEmbed"] == server.inputs - sent
+    assert server.distinct == server.inputs
+    assert plan["result"]["vectorsReady"] == plan["result"]["chunks"] > server.inputs
+    assert plan["result"]["indexed"] == plan["transcripts"]
+    nothing = commands.json("backfill", str(old))
+    assert (nothing["transcripts"], nothing["unchanged"]) == (0, len(FORMATS) + 1)
+    assert nothing["estimate"]["toEmbed"] == 0
+    # Without its index everything is cached.
+    for file in sorted((home / "indexes").rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    sent = server.inputs
+    again = commands.json("backfill", str(old))
+    assert again["estimate"]["texts"] == again["estimate"]["cached"] > 0
+    assert server.inputs == sent
+
+
+def test_where_there_is_no_index_the_agents_other_documents_are_counted_and_indexed_too(
+    commands: CommandLine, server: EmbeddingServer, old: Path, workspace: Path
+) -> None:
+    for number in range(3):
+        (workspace / "memory" / f"{number}.md").write_text(f"# Note {number}\n\nThe zebra number {number}.\n")
+    done = commands.json("backfill", str(old))
+    assert done["others"] == 3
+    assert done["estimate"]["toEmbed"] == server.inputs
+    (workspace / "memory" / "later.md").write_text("Nobody asked for this one.\n")
+    (old / "more.jsonl").write_bytes(transcript("plain", turns=3, seed=9))
+    later = commands.json("backfill", str(old))
+    assert (later["others"], later["transcripts"]) == (0, 1)
+
+
+# Which transcripts ------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_writes_nothing_at_all(commands: CommandLine, home: Path, workspace: Path, old: Path) -> None:
+    before = sorted(workspace.parent.rglob("*"))
+    commands.say("backfill", str(old), "--dry-run", "--workspace", str(workspace))
+    assert sorted(workspace.parent.rglob("*")) == before
+    assert not home.exists()
+
+
+def test_the_sentence_says_files_messages_chunks_tokens_and_money(commands: CommandLine, old: Path) -> None:
+    said = commands.say("backfill", str(old), "--dry-run", "--limit", "3")
+    assert "3 transcripts to index (" in said
+    assert "1 left out" in said
+    assert "120 messages" in said
+    for part in ("chunks", "texts to embed", "tokens", "about 1 request", "a million tokens"):
+        assert part in said
+
+
+def test_dates_and_the_limit_choose_by_the_last_write(commands: CommandLine, old: Path) -> None:
+    for day, name in enumerate(("openclaw", "claude-code", "plain"), start=1):
+        written = BEGUN.timestamp() + day * 86_400
+        os.utime(old / name / f"{name}.jsonl", (written, written))
+    plan = commands.json("backfill", str(old), "--since", "2026-02-04", "--until", "2026-02-06", "--limit", "1")
+    assert (plan["transcripts"], plan["leftOut"]) == (1, 3)
+    assert {Path(path).name for path in found(commands, "Question 1")} == {"claude-code.jsonl"}
+
+
+def test_a_format_that_is_named_holds_also_below_a_configured_folder_and_for_what_is_indexed(
+    commands: CommandLine, workspace: Path, tmp_path: Path
+) -> None:
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    # As plain lines these say something; as what they look like they say nothing.
+    lines = [
+        {
+            "type": "session",
+            "version": 3,
+            "id": "s",
+            "role": "user",
+            "content": "the ocelot is plain",
+            "parentId": None,
+        },
+        {"type": "custom", "id": "x", "role": "assistant", "content": "so is the margay", "parentId": None},
+    ]
+    (sessions / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    add_setting(workspace, f'sessions = ["{sessions}"]')
+    commands.json("backfill", str(sessions))
+    assert found(commands, "ocelot") == []
+    forced = commands.json("backfill", str(sessions), "--format", "plain")
+    assert (forced["transcripts"], forced["estimate"]["messages"], forced["result"]["indexed"]) == (1, 2, 1)
+    assert found(commands, "ocelot") == ["sessions/a.jsonl"]
+    assert commands.json("backfill", str(sessions), "--format", "plain")["transcripts"] == 0
+    with (sessions / "a.jsonl").open("a") as file:
+        file.write(json.dumps({"role": "user", "content": "and the serval"}) + "\n")
+    commands.json("index")
+    assert found(commands, "serval") == ["sessions/a.jsonl"]
+
+
+def test_with_several_agents_one_has_to_be_named(commands: CommandLine, workspace: Path, old: Path) -> None:
+    add_setting(workspace, f'[[agents]]\nid = "second"\nworkspace = "{workspace.parent / "second"}"')
+    (workspace.parent / "second").mkdir()
+    code, out, err = commands.run("backfill", str(old))
+    assert (code, out) == (2, "")
+    assert err == "recalld: there are several agents; say which with --agent (one of main, second)\n"
+    assert commands.json("backfill", str(old), "--agent", "second")["agent"] == "second"
+
+
+# What goes wrong --------------------------------------------------------------------------------------
+
+
+def test_a_damaged_file_is_one_line_and_keeps_what_was_read_and_the_rest_is_done(
+    commands: CommandLine, old: Path
+) -> None:
+    whole = transcript("plain", turns=400, seed=7)
+    damaged = old / "damaged.jsonl.zst"
+    damaged.write_bytes(compress(whole)[:-2_000])
+    code, out, err = commands.run("backfill", str(old))
+    assert code == 1
+    assert "1 cannot be read" in out
+    assert f"{len(FORMATS)} of {len(FORMATS) + 1} transcripts indexed" in out
+    failed = [line for line in err.splitlines() if line.startswith("  failed:")]
+    assert len(failed) == 1
+    assert str(damaged).removesuffix(".zst") in failed[0]
+    assert "ends too early" in failed[0]
+    assert str(old / "damaged.jsonl") in found(commands, "Question 3")
+    code, out, _ = commands.run("backfill", str(old), "--json")
+    body = json.loads(out)
+    assert (code, body["ok"], body["transcripts"]) == (1, False, 1)
+    assert body["result"]["failed"][0]["path"] == str(old / "damaged.jsonl")
+    damaged.write_bytes(compress(whole))
+    assert commands.json("backfill", str(old))["result"]["indexed"] == 1
+
+
+def test_a_path_that_is_not_there_is_said_and_the_rest_is_done(commands: CommandLine, old: Path) -> None:
+    code, out, err = commands.run("backfill", str(old / "nowhere"), str(old), "--json")
+    body = json.loads(out)
+    assert (code, body["ok"], body["result"]["indexed"]) == (1, False, len(FORMATS))
+    assert body["problems"] == [f"{old / 'nowhere'} is not there"]
+    assert f"recalld: {old / 'nowhere'} is not there" in err
+
+
+def test_two_transcripts_of_one_name_are_not_taken_for_each_other(
+    commands: CommandLine, workspace: Path, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for seed, folder in enumerate(folders):
+        folder.mkdir()
+        (folder / "a.jsonl").write_bytes(transcript("plain", turns=3, seed=seed))
+    add_setting(workspace, f"sessions = {json.dumps([str(folder) for folder in folders])}")
+    code, out, _ = commands.run("backfill", *map(str, folders), "--json")
+    body = json.loads(out)
+    assert (code, body["transcripts"]) == (1, 1)
+    assert "has the same name" in body["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["{old}", "--since", "2999-01-01"], 0, None),
+        (["{workspace}"], 3, "no transcripts"),
+        (["{old}/nowhere"], 1, "is not there"),
+        (["{old}", "--agent", "nobody"], 2, "no agent is called"),
+        (["{old}", "--batch-api"], 2, "Batch API"),
+    ],
+)
+def test_json_is_one_object_however_it_ends(
+    commands: CommandLine, old: Path, workspace: Path, arguments: list[str], code: int, error: str | None
+) -> None:
+    commands.set("RECALLD_PROVIDER", "stub")
+    given = [argument.format(old=old, workspace=workspace) for argument in arguments]
+    left, out, err = commands.run("backfill", *given, "--json")
+    [line] = out.splitlines()
+    body = json.loads(line)
+    assert (left, body["ok"]) == (code, code == 0)
+    assert (body["error"] is None) if error is None else error in body["error"]
+    assert error is None or error in err
+
+
+def test_an_agent_without_transcripts_says_so(commands: CommandLine, workspace: Path, old: Path) -> None:
+    add_setting(workspace, 'sources = ["memory"]')
+    code, _, err = commands.run("backfill", str(old))
+    assert code == 2
+    assert '"sessions"' in err
+
+
+# Providers --------------------------------------------------------------------------------------------
+
+
+def test_with_keywords_only_nothing_is_sent_and_everything_is_found(
+    commands: CommandLine, server: EmbeddingServer, old: Path
+) -> None:
+    commands.set("RECALLD_PROVIDER", "none")
+    out = commands.say("backfill", str(old))
+    assert "nothing to pay" in out
+    assert "with vectors" not in out
+    assert server.requests == 0
+    assert len(set(found(commands, "Question"))) == len(FORMATS)
+
+
+def test_a_provider_that_refuses_is_said_and_keywords_work_and_the_same_command_goes_on(
+    commands: CommandLine, server: EmbeddingServer, old: Path
+) -> None:
+    server.fail_next(Failure(status=401, message="Incorrect API key provided"), times=1_000)
+    code, out, err = commands.run("backfill", str(old))
+    assert code == 1
+    assert f"{len(FORMATS)} of {len(FORMATS)} transcripts indexed" in out
+    assert "chunks wait for their vectors" in err
+    assert "key" in err
+    assert len(set(found(commands, "Question"))) == len(FORMATS)
+    server.recover()
+    commands.set("RECALLD_REMOTE__API_KEY", "another-key")
+    done = commands.json("backfill", str(old))
+    assert done["estimate"]["toEmbed"] == server.inputs == server.distinct == done["result"]["vectorsReady"]
