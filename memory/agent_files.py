@@ -228,9 +228,10 @@ class AgentFiles:
             DocumentRefused: it is not, by name, a document of this agent. The message is always the same.
         """
         fits = 0 < len(path_text) <= _MAX_PATH_CHARS and not path_text.endswith("/") and is_utf8(path_text)
-        key = self.key_of(os.path.join(self._workspace, path_text)) if fits else None  # noqa: PTH118 - text, not yet a path
-        if key is None and fits and not path_text.startswith("/"):
-            key = self._sessions.key_named(path_text)
+        # As search results name a transcript comes first: the workspace may hold the very folder of the transcripts.
+        key = self._sessions.key_named(path_text) if fits and not path_text.startswith("/") else None
+        if key is None and fits:
+            key = self.key_of(os.path.join(self._workspace, path_text))  # noqa: PTH118 - text, not yet a path
         if key is None:
             raise DocumentRefused(_NOT_A_DOCUMENT)
         return key

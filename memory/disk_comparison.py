@@ -11,9 +11,9 @@ from schemas.documents import DocumentKey
 from schemas.settings import SyncSessions
 from schemas.status import DiskState
 
-#: A transcript that never rests is handed over after so many quiet times (`producers.debouncing`), and this longer
-#: nobody wonders.
-_QUIET_TIMES = 10
+#: A transcript that never rests is handed over after fewer quiet times (`producers.tailing`), and this longer nobody
+#: wonders.
+_QUIET_TIMES = 5
 _SPARE_SECONDS = 5.0
 
 
@@ -24,8 +24,12 @@ def compare(
     files: AgentFiles,
     sessions: SyncSessions,
     now: float,
+    watched: bool,
 ) -> DiskState:
-    """Count what differs. `now` is Unix time: a transcript that was written to a moment ago is growing, not stale."""
+    """Count what differs.
+
+    `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`.
+    """
     on_disk = scan.documents
     moving_since = now - _QUIET_TIMES * sessions.quiet_seconds - _SPARE_SECONDS
     missing = stale = growing = 0
@@ -33,7 +37,7 @@ def compare(
         known = indexed.get(key)
         if known is not None and known.stat == stat:
             continue
-        if key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
+        if watched and key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
             growing += 1
         elif known is None:
             missing += 1

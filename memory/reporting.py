@@ -95,8 +95,15 @@ def agent_status(
     pending = sources.pending.pending(agent.id) if sources.pending is not None else None
     index = _index(settings, agent, sources, deep=deep)
     scan = sources.files.scan()
-    disk = compare(scan, index.files, files=sources.files, sessions=agent.sync.sessions, now=now)
     watch = read_watch_state(settings.home, agent.id)
+    disk = compare(
+        scan,
+        index.files,
+        files=sources.files,
+        sessions=agent.sync.sessions,
+        now=now,
+        watched=watch is not None and watch.mode != "off" and pending is not None,
+    )
     endpoint = _endpoint(sources)
     troubles = _troubles(agent, sources, scan, index, endpoint, now)
     progress = sources.pending.vector_progress(agent.id) if sources.pending is not None else None

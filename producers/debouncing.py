@@ -1,6 +1,6 @@
 """When a changed document is due. Pure: time comes in as an argument.
 
-A document is due when it was quiet for its agent's quiet time, and at the latest `BOUND_FACTOR` quiet times
+A document is due when it was quiet for its agent's quiet time, and at the latest some quiet times (`BOUND_FACTOR`)
 after the first event, so that a file that is written every second is indexed all the same. All events of one
 window are one hand-over.
 """
@@ -30,8 +30,9 @@ class Debouncer:
     `quiet_seconds` says how long an agent's documents must be quiet. All times are seconds of one monotonic clock.
     """
 
-    def __init__(self, quiet_seconds: Callable[[str], float]) -> None:
+    def __init__(self, quiet_seconds: Callable[[str], float], *, bound_factor: int = BOUND_FACTOR) -> None:
         self._quiet_seconds = quiet_seconds
+        self._bound_factor = bound_factor
         self._windows: dict[tuple[str, DocumentKey], _Window] = {}
         # One entry a window, pushed again when it turns out that its document was touched meanwhile.
         self._heap: list[tuple[float, int, str, DocumentKey, _Window]] = []
@@ -79,7 +80,7 @@ class Debouncer:
 
     def _due_at(self, agent: str, window: _Window) -> float:
         quiet = self._quiet_seconds(agent)
-        return min(window.last + quiet, window.first + BOUND_FACTOR * quiet)
+        return min(window.last + quiet, window.first + self._bound_factor * quiet)
 
     def _push(self, agent: str, key: DocumentKey, window: _Window) -> None:
         heapq.heappush(self._heap, (self._due_at(agent, window), next(self._order), agent, key, window))

@@ -30,6 +30,8 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
             raise NobodysHook(f"no agent is called {agent!r}; name one of {_names(agents)}")
     else:
         chosen = _chosen(hook, settings, agents)
+    if hook.kind == "session-start":
+        return Event(hook.kind, chosen.id)  # everything is compared; the path only told whose session it is
     named = hook.paths or _session_files(chosen, hook.session)
     files = AgentFiles.of(settings, chosen)
     paths = tuple(_known_name(files, path) or path for path in named)

@@ -86,7 +86,7 @@ def _claude_code(payload: Mapping[str, Any]) -> Hook | None:
     if name in ("PreCompact", "PostCompact") or (name == "SessionStart" and payload.get("source") == "compact"):
         return _about("compaction", paths)
     if name == "SessionStart":
-        return Hook("session-start")
+        return Hook("session-start", paths)
     if name == "SessionEnd":
         return _about("changed", paths)
     return Hook("grew", paths) if paths else None

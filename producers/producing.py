@@ -17,6 +17,7 @@ from memory.store.reader import StoreReader
 from producers import spool
 from producers.handing_over import HandOver
 from producers.reconciling import ReconcileReport, reconcile
+from producers.refusing import PART as REFUSED_PATHS
 from producers.refusing import Refusals
 from producers.scheduling import ReconcileSchedule
 from producers.tailing import Tailer
@@ -185,6 +186,7 @@ class Producers:
         for agent in self._agents.values():
             if stop.is_set():
                 return
+            self._troubles.resolve(REFUSED_PATHS, agent=agent.id)  # of an earlier run
             if agent.sync.watch:
                 watcher.add_root(agent.id, self._files[agent.id])
             self._note_state(agent)

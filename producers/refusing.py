@@ -20,7 +20,7 @@ PART = "events"
 TELL_SECONDS = 1.0
 
 #: Seconds after the last refusal that it stays in status.
-KEPT_SECONDS = 3600.0
+KEPT_SECONDS = 600.0
 
 #: Characters of a path that are shown.
 SHOWN_CHARS = 200

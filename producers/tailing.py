@@ -31,6 +31,9 @@ log = structlog.get_logger(__name__)
 #: Seconds between two looks, so that a transcript that is written all the time is not looked at all the time.
 LOOK_SECONDS = 0.05
 
+#: A transcript that never rests is handed over after this many quiet times: indexing what was appended costs little.
+BOUND_FACTOR = 3
+
 #: Transcripts that something is known of; of the others, the index knows.
 MAX_KNOWN = 10_000
 
@@ -63,7 +66,7 @@ class Tailer:
         self._hand_over = hand_over
         self._clock = clock
         self._changed = threading.Condition()
-        self._debouncer = Debouncer(lambda agent: sync(agent).quiet_seconds)
+        self._debouncer = Debouncer(lambda agent: sync(agent).quiet_seconds, bound_factor=BOUND_FACTOR)
         # What is to be looked at, and whether any change is enough.
         self._waiting: dict[tuple[str, DocumentKey], bool] = {}
         self._urgent = False

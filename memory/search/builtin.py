@@ -20,12 +20,13 @@ from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import Embedder, SearchResources
 from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
-from memory.search.transcript_page import transcript_page
+from memory.search.transcript_page import remembered_page, transcript_page
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import takeover_token
+from schemas.documents import DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest, SearchResult
@@ -109,10 +110,21 @@ class BuiltinManager(SearchManager):
             _log.warning("read_refused", agent=self._agent.id)
             return GetAnswer(path=request.path, disabled=True, error=_REFUSED)
         except DocumentGone:
-            return GetAnswer(path=request.path, error="not found: there is no such document (any more)")
+            kept = self._remembered(key, request) if key.source == SESSIONS_SOURCE else None
+            return kept or GetAnswer(path=request.path, error="not found: there is no such document (any more)")
         except (Permanent, Transient) as error:
             return GetAnswer(path=request.path, error=str(error))
         return page(key.path, redact(source.text), first=request.from_, count=request.lines)
+
+    def _remembered(self, key: DocumentKey, request: GetRequest) -> GetAnswer | None:
+        """A page of a transcript whose file is gone and whose memory is not."""
+        try:
+            with self._reader.lease() as reader:
+                if reader is None:
+                    return None
+                return remembered_page(reader, key, first=request.from_, count=request.lines)
+        except RecalldError as error:
+            return GetAnswer(path=request.path, error=str(error))
 
     def status(self, *, deep: bool = False) -> AgentStatus:
         """See `SearchManager.status`."""

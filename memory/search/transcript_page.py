@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memory.agent_files import AgentFiles
-from memory.search.reading import DEFAULT_LINES
+from memory.search.reading import DEFAULT_LINES, MAX_CHARACTERS
+from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer
 
@@ -44,3 +45,47 @@ def transcript_page(
         next_from=following if goes_on else None,
         warning=warning,
     )
+
+
+def remembered_page(reader: StoreReader, key: DocumentKey, *, first: int | None, count: int | None) -> GetAnswer | None:
+    """What the index kept of these lines of a transcript whose file is gone; None when it knows nothing of it.
+
+    The text is that of the chunks that hold the lines, without what a chunk repeats of the one before it.
+    """
+    stored = [chunk for chunk in reader.chunks_of(key) if chunk.ordinal >= 0]
+    if not stored:
+        return None
+    total = max(chunk.end_line for chunk in stored)
+    start = max(1, first or 1)
+    last = start + max(1, count or DEFAULT_LINES) - 1
+    wanted = [chunk for chunk in stored if chunk.start_line <= last and chunk.end_line >= start]
+    rows = reader.chunk_rows([chunk.id for chunk in wanted])
+    text, shown = "", 0
+    for chunk in wanted:
+        own = _beyond(text, rows[chunk.id].text)
+        if shown and len(text) + len(own) > MAX_CHARACTERS:
+            break
+        text = f"{text}\n{own}" if text and own else text + own
+        shown = chunk.end_line
+    goes_on = 0 < shown < total
+    return GetAnswer(
+        path=key.path,
+        text=text,
+        from_=start,
+        lines=max(0, min(shown, last) - start + 1) if shown else 0,
+        total_lines=total,
+        truncated=goes_on,
+        next_from=shown + 1 if goes_on else None,
+        warning="the file is gone; this is what the index kept of these lines",
+    )
+
+
+def _beyond(before: str, text: str) -> str:
+    """The text without its first lines, as far as `before` ends with them."""
+    end = len(text)
+    while end > 0:
+        head = text[:end]
+        if before == head or before.endswith(f"\n{head}"):
+            return text[end + 1 :]
+        end = text.rfind("\n", 0, end)
+    return text

@@ -430,3 +430,12 @@ def test_long_term_memory_comes_first_then_today_yesterday_and_notes_newest_firs
     ]
     today = date(2026, 11, 21)
     assert sorted(sorted(ordered), key=lambda path: priority(key(path), today=today)) == ordered
+
+
+def test_a_transcript_is_resolved_by_the_name_that_results_give_it_in_the_workspace_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    agent = AgentSettings.model_validate({"id": "main", "workspace": tmp_path, "sessions": [str(tmp_path)]})
+    files = AgentFiles(agent)
+    [key] = [key for key in files.scan().documents if key.source == "sessions"]
+    assert key.path == "sessions/a.jsonl"
+    assert files.resolve(key.path) == files.resolve(str(tmp_path / "a.jsonl")) == files.resolve("a.jsonl") == key

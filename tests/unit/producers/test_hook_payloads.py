@@ -41,7 +41,7 @@ def test_a_hook_about_a_session_names_its_transcript(program: str, payload: dict
 
 @pytest.mark.parametrize("source", ["startup", "resume", "clear", "fork", None])
 def test_a_session_that_starts_is_a_reason_to_compare_files_and_index(source: str | None) -> None:
-    assert claude_code("SessionStart", source=source) == Hook("session-start")
+    assert claude_code("SessionStart", source=source) == Hook("session-start", (SESSION,))
 
 
 @pytest.mark.parametrize("path", [None, "", 7, "relative.jsonl", "/a\0b", "/" + "x" * 5000, ["/a"]])

@@ -113,7 +113,7 @@ def test_a_transcript_that_grew_a_little_is_handed_over_after_its_quiet_time(ben
 
 
 def test_every_write_begins_the_quiet_time_anew_but_not_for_ever(bench: Bench) -> None:
-    for _ in range(16):
+    for _ in range(4):
         bench.touched("a.jsonl")
         bench.pass_time(3)
     assert bench.names() == []

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 from memory.agent_files import AgentFiles
 from memory.redaction import redact
-from memory.search.transcript_page import transcript_page
+from memory.search.transcript_page import remembered_page, transcript_page
+from memory.store.stub import InMemoryStore
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer
 from schemas.settings import AgentSettings
+from tests.storing import chunk, mark, piece
 
 KEY = DocumentKey("sessions", "sessions/talk.jsonl")
 
@@ -62,6 +65,32 @@ def test_a_message_longer_than_a_page_is_cut_and_says_so(tmp_path: Path) -> None
     assert answer.warning is not None
     assert answer.warning.startswith("line 1 has")
     assert len(answer.text) <= 12_000
+
+
+def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown() -> None:
+    store = InMemoryStore()
+    texts = ["User: one\nAssistant: two", "Assistant: two\nUser: three\nwith a second line", "User: four"]
+    spans = [(2, 4), (4, 7), (9, 9)]
+    chunks = [
+        replace(chunk(text, ordinal), start_line=first, end_line=last)
+        for ordinal, (text, (first, last)) in enumerate(zip(texts, spans, strict=True))
+    ]
+    store.write([piece(*chunks, continues=None, to=mark(9), of=KEY)])
+
+    def kept(first: int | None = None, count: int | None = None) -> GetAnswer:
+        answer = remembered_page(store, KEY, first=first, count=count)
+        assert answer is not None
+        return answer
+
+    whole = kept()
+    assert whole.text == "User: one\nAssistant: two\nUser: three\nwith a second line\nUser: four"
+    assert (whole.total_lines, whole.truncated) == (9, False)
+    assert "gone" in (whole.warning or "")
+    part = kept(4, 2)
+    assert "User: four" not in part.text
+    assert (part.from_, part.lines, part.next_from) == (4, 2, 8)
+    assert kept(20).text == ""
+    assert remembered_page(store, DocumentKey("sessions", "sessions/other.jsonl"), first=None, count=None) is None
 
 
 def test_a_secret_is_not_shown(tmp_path: Path) -> None:
