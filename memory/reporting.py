@@ -328,6 +328,8 @@ def _troubles(
         troubles += [
             TroubleState(part=trouble.part, message=trouble.message, since=trouble.since)
             for trouble in sources.pending.troubles(agent.id)
+            # What is wrong with the files was found out anew just now.
+            if not set(trouble.message.split("; ")) <= set(scan.problems)
         ]
     if endpoint is not None and endpoint.condition is EndpointCondition.STOPPED:
         # A query may have found out while no worker has anything to embed.

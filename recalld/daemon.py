@@ -194,6 +194,13 @@ def _this_command(invocation: Invocation) -> str:
     return name
 
 
+def _behind(state: dict[str, Any]) -> int:
+    """Documents that the index lacks: a broker that lost its marks knows of none until files and index were compared."""
+    disk = state["disk"]
+    differing: int = sum(disk.get(name, 0) for name in ("missing", "stale", "vanished"))
+    return max(int(state["queue"].get("pending", 0)), differing - len(state.get("deadLetters", ())))
+
+
 class _Progress:
     """Tells how far indexing is, as long as there is something to index."""
 
@@ -217,7 +224,7 @@ class _Progress:
         states = [state for agent in self._settings.agents if (state := self._state(agent.id)) is not None]
         if not states:
             return
-        behind = sum(state["queue"].get("pending", 0) for state in states)
+        behind = sum(map(_behind, states))
         lacking = sum(state["index"].get("vectorsPending", 0) for state in states if state["provider"] != "none")
         self._busy = bool(behind or lacking)
         self._tell(states, behind, lacking)
@@ -236,9 +243,9 @@ class _Progress:
         files = sum(state["index"].get("files", 0) for state in states)
         ready = sum(state["index"].get("vectorsReady", 0) for state in states)
         if not self._busy:
-            text = f"up to date: {files:,} notes, {ready:,} chunks with vectors"
+            text = f"up to date: {files:,} documents, {ready:,} chunks with vectors"
         else:
-            text = f"{files:,} notes searchable by keyword"
+            text = f"{files:,} documents searchable by keyword"
             text += f", {behind:,} to go" if behind else ""
             text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
             etas = [eta for state in states if (eta := state["vectors"].get("etaSeconds")) is not None]

@@ -90,12 +90,13 @@ class Child:
         return self._process.poll() if self._process else None
 
     def last_words(self) -> str:
-        """The last line of the log: what the process said before it ended."""
+        """The last line of the log that is a sentence and no log entry: what the process said before it ended."""
         try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return ""
-        return lines[-1] if lines else ""
+        said = [line for line in lines if line.strip() and not line.startswith("{")]
+        return said[-1] if said else ""
 
     def stop(self) -> None:
         """Ask the process to end and wait; kill it when it does not."""
