@@ -22,6 +22,7 @@ from workers.board import Board
 from workers.broker import DoorbellBroker, make_broker
 from workers.connection import connect, namespace
 from workers.coordination import coordinating
+from workers.heap import give_back_large_blocks
 from workers.job_queue import BrokerJobQueue
 from workers.names import VECTORS_QUEUE, Keys
 from workers.runtime import Runtime
@@ -43,6 +44,7 @@ DRAIN_SECONDS = 20.0
 
 def run_workers(settings: Settings, stop: threading.Event, *, on_ready: Callable[[], None] | None = None) -> None:
     """Work until `stop` is set, then let running jobs end and close everything."""
+    give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
     broker = make_broker(client, keys)

@@ -1,0 +1,183 @@
+"""`recalld backfill` as its user meets it: it can be left, killed and run again, and never stands in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory.generations import Generations
+from memory.store.options import StoreOptions
+from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment
+from tests.embedding_server import EmbeddingServer
+from tests.transcript_files import FORMATS, message_line, transcript
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Some 700 chunks of transcripts."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number}.jsonl").write_bytes(transcript(FORMATS[number % 4], turns=40, seed=number))
+    return folder
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    """Answers after a moment, so that there is something to interrupt."""
+    with EmbeddingServer(latency=0.05) as running:
+        yield running
+
+
+@pytest.fixture
+def daemon(home: Path, workspace: Path, server: EmbeddingServer) -> Daemon:
+    """Not started yet."""
+    config = f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\n'
+    return Daemon(home, workspace, provider="openai", config=config)
+
+
+def started(daemon: Daemon, *arguments: str) -> subprocess.Popen[str]:
+    """A backfill that runs beside the test."""
+    command = [sys.executable, "-m", "recalld", *daemon.options(), "backfill", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, env=clean_environment(), stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def wait_until_it_sends(command: subprocess.Popen[str], server: EmbeddingServer) -> None:
+    """Until there is one more request than there were; or it is over already."""
+    before = server.requests
+    wait_until(lambda: server.requests > before or command.poll() is not None)
+
+
+def chunks(home: Path) -> int:
+    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
+    if reader is None:
+        return 0
+    try:
+        return reader.counts().chunks
+    finally:
+        reader.close()
+
+
+def finds(home: Path, word: str) -> bool:
+    """Whether a keyword search would find the word now."""
+    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
+    if reader is None:
+        return False
+    try:
+        return bool(reader.search_text(word, 5))
+    finally:
+        reader.close()
+
+
+def test_ctrl_c_leaves_the_daemon_at_work_and_the_same_command_finds_nothing_left(
+    daemon: Daemon, server: EmbeddingServer, old: Path, home: Path
+) -> None:
+    with daemon:
+        server.open.clear()
+        command = started(daemon, str(old))
+        wait_until(lambda: server.requests, what="the daemon's workers send something")
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate(timeout=30)
+        assert command.returncode == 130, out + err
+        assert "recalld up goes on with what is queued" in err
+        assert "Traceback" not in err
+        server.open.set()
+        wait_until(lambda: daemon.status()["index"]["files"] == 40 and daemon.status()["ok"], timeout=60)
+        again = daemon.run("backfill", str(old), "--json")
+        body = json.loads(again.stdout)
+        assert (again.returncode, body["transcripts"], body["unchanged"]) == (0, 0, 40)
+        assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.inputs == server.distinct
+
+
+def test_interrupted_again_and_again_it_goes_on_and_pays_for_nothing_twice(
+    daemon: Daemon, server: EmbeddingServer, old: Path, home: Path, workspace: Path
+) -> None:
+    interrupted = 0
+    for number in range(3):
+        command = started(daemon, str(old), "--workspace", str(workspace), "--limit", str(10 * (number + 1)), "--json")
+        wait_until_it_sends(command, server)
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate(timeout=60)
+        [line] = out.splitlines()
+        body = json.loads(line)
+        assert command.returncode in {0, 130}, out + err
+        assert body["interrupted"] == (command.returncode == 130)
+        assert no_process_of(home)
+        interrupted += body["interrupted"]
+    assert interrupted > 0
+    last = daemon.run("backfill", str(old), "--json")
+    body = json.loads(last.stdout)
+    assert (last.returncode, body["result"]["left"]) == (0, 0)
+    assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.inputs == server.distinct
+
+
+def test_kill_9_costs_no_more_than_what_was_in_flight(
+    daemon: Daemon, server: EmbeddingServer, old: Path, home: Path, workspace: Path
+) -> None:
+    kills = 2
+    for _ in range(kills):
+        command = started(daemon, str(old), "--workspace", str(workspace))
+        wait_until_it_sends(command, server)
+        command.kill()
+        command.communicate(timeout=30)
+    body = json.loads(daemon.run("backfill", str(old), "--json").stdout)
+    assert body["ok"]
+    assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.distinct
+    largest = max(len(request.inputs) for request in server.log)
+    in_flight = 4  # remote.concurrency
+    assert server.inputs - server.distinct <= kills * in_flight * largest
+    assert no_process_of(home)
+
+
+def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
+    daemon: Daemon, server: EmbeddingServer, home: Path, tmp_path: Path
+) -> None:
+    server.latency = 2.0
+    large = tmp_path / "large"
+    large.mkdir()
+    for number in range(600):
+        lines = [message_line("plain", "user", f"{number} {line} " + "filler words " * 120) for line in range(40)]
+        (large / f"{number}.jsonl").write_bytes(b"".join(lines))
+    with daemon:
+        command = started(daemon, str(large))
+        try:
+            wait_until(lambda: chunks(home) > 1_000, timeout=60, what="the backfill is under way")
+            saved = time.monotonic()
+            daemon.write("memory/urgent.md", "The okapi cannot wait.\n")
+            wait_until(lambda: finds(home, "okapi"), timeout=30)
+            took = time.monotonic() - saved
+            waiting = daemon.status()["queue"]["pending"]
+        finally:
+            command.send_signal(signal.SIGINT)
+            command.communicate(timeout=60)
+    assert waiting > 50, "the backfill was over before the note was saved"
+    assert took < 5.0, f"the note was found after {took:.1f} s"
+
+
+def test_the_daemon_must_have_batches_switched_on_itself(daemon: Daemon, old: Path) -> None:
+    with daemon:
+        answer = daemon.run("backfill", str(old), "--batch-api")
+    assert answer.returncode == 1
+    assert "remote.batch.enabled = true" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def no_process_of(home: Path) -> bool:
+    """Whether nothing that names the home runs."""
+    return not [
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))  # noqa: PTH208 - names only
+        if any(str(home) in word for word in arguments_of(pid))
+    ]
