@@ -1,8 +1,8 @@
 """What backfilling old transcripts costs: time, memory of the command with its own workers, and what is sent.
 
-    python -m tests.benchmarks.bench_backfill [--megabytes 200] [--file-megabytes 2] [--dimensions 1536]
+    python -m tests.benchmarks.bench_backfill [--megabytes 200] [--file-megabytes 2] [--said 12] [--dimensions 1536]
 
-Generates transcripts of all formats as real ones are: 12 % is what was said, the rest are results of tools. Then
+Generates transcripts of all formats as real ones are: so many percent were said, the rest are results of tools. Then
 `recalld backfill` runs as a child in a home of its own, against an OpenAI-compatible server in this process that
 answers at once. Printed are the estimate, seconds, MB/s, the child's peak memory (its broker aside) and inputs against
 distinct texts; then what the same command costs when there is nothing left to do.
@@ -34,9 +34,6 @@ from tests.transcript_files import BEGUN, FORMATS, conversation, message_line
 
 MEGABYTE = 1_000_000
 
-#: Of a transcript's bytes, how many were said.
-SAID_SHARE = 0.12
-
 #: Messages between two results of tools.
 MESSAGES_A_TOOL = 2
 
@@ -46,13 +43,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=200.0)
     parser.add_argument("--file-megabytes", type=float, default=2.0)
+    parser.add_argument("--said", type=float, default=12.0, help="percent")
     parser.add_argument("--dimensions", type=int, default=1536)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="recalld-bench-") as name, CountingServer(arguments.dimensions) as server:
         folder = Path(name)
         (folder / "workspace").mkdir()
-        size, said = generate(folder / "old", arguments.megabytes, arguments.file_megabytes)
-        print(f"generated  {size / MEGABYTE:,.0f} MB, {said / size:.0%} of it said")
+        size, said = generate(folder / "old", arguments.megabytes, arguments.file_megabytes, share=arguments.said / 100)
+        print(f"generated  {size / MEGABYTE:,.0f} MB, {said / size:.1%} of it said")
         config = folder / "recalld.toml"
         config.write_text(
             f'provider = "openai"\nremote.base_url = "{server.url}"\nremote.api_key = "a-key"\n'
@@ -99,32 +97,32 @@ def recalld(*arguments: str) -> Run:
     return Run(printed, time.monotonic() - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
-def generate(folder: Path, megabytes: float, file_megabytes: float) -> tuple[int, int]:
+def generate(folder: Path, megabytes: float, file_megabytes: float, *, share: float) -> tuple[int, int]:
     """Write transcripts; returns their bytes, and how many of them were said."""
     folder.mkdir()
     noise = "".join(random.Random(0).choices("abcdefghij klmnop(qrst)=uvwxyz_\n\t0123456789", k=MEGABYTE))
     size = said = 0
     for number in range(max(1, round(megabytes / file_megabytes))):
         written, spoken = write_transcript(
-            folder / f"{number % 20}" / f"{number}.jsonl", FORMATS[number % 4], number, noise, file_megabytes
+            folder / f"{number % 20}" / f"{number}.jsonl", FORMATS[number % 4], number, noise, file_megabytes, share
         )
         size, said = size + written, said + spoken
     return size, said
 
 
-def write_transcript(path: Path, name: str, seed: int, noise: str, megabytes: float) -> tuple[int, int]:
+def write_transcript(path: Path, name: str, seed: int, noise: str, megabytes: float, share: float) -> tuple[int, int]:
     """One transcript of about that size."""
     path.parent.mkdir(exist_ok=True)
     source = random.Random(seed)
     size = said = 0
     # A turn says some 500 bytes.
-    messages = conversation(int(megabytes * MEGABYTE * SAID_SHARE / 480), seed=seed)
+    messages = conversation(int(megabytes * MEGABYTE * share / 480), seed=seed)
     with path.open("wb") as file:
         for place, message in enumerate(messages):
             said += len(message.text.encode())
             file.write(message_line(name, message.role, message.text, at=message.at))
             if place % MESSAGES_A_TOOL == 0:
-                lacking = max(0, int(said / SAID_SHARE) - file.tell())
+                lacking = max(0, int(said / share) - file.tell())
                 start = source.randrange(MEGABYTE - 1)
                 file.write(tool_line(name, (noise[start:] + noise)[: min(lacking, MEGABYTE)]))
         size = file.tell()
