@@ -195,7 +195,7 @@ def _this_command(invocation: Invocation) -> str:
 
 
 def _behind(state: dict[str, Any]) -> int:
-    """Documents that the index lacks: a broker that lost its marks knows of none until files and index were compared."""
+    """Documents that the index lacks; a broker that lost its marks knows of none until all was compared."""
     disk = state["disk"]
     differing: int = sum(disk.get(name, 0) for name in ("missing", "stale", "vanished"))
     return max(int(state["queue"].get("pending", 0)), differing - len(state.get("deadLetters", ())))

@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from recalld.settings_keys import SettingKey, agent_keys, memory_sections, top_level_keys
+from recalld.settings_merging import merge_agent
 from recalld.settings_sources import AgentSource, Source, Written
 from schemas.errors import UserError
-from schemas.settings import AgentSettings, Settings, merge_agent
+from schemas.settings import AgentSettings, Settings
 
 DEFAULT = "default"
 

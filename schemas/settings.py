@@ -1,8 +1,8 @@
 """The settings tree: every key, its default, its unit and its limits.
 
 The tree is pure data. Reading files, the environment and flags is the front door's business
-(`recalld.configuration`); this module only says what is valid and how an agent's overrides meet
-the defaults.
+(`recalld.configuration`), and how an agent's overrides meet what is shared (`recalld.settings_merging`); this module
+only says what is valid.
 """
 
 from __future__ import annotations
@@ -391,24 +391,3 @@ class Settings(MemorySettings):
                 return agent
         known = ", ".join(agent.id for agent in self.agents) or "none"
         raise KeyError(f"no agent is called {agent_id!r} (known: {known})")
-
-
-def merge_agent(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge one agent's raw overrides into the raw defaults.
-
-    Tables are merged key by key, lists and values replace, except `extra_paths`, which are united
-    (defaults first, duplicates dropped): the rule that users of the reference system know.
-    """
-    merged = _merge(defaults, overrides)
-    united = [*defaults.get("extra_paths", ()), *overrides.get("extra_paths", ())]
-    if united:
-        merged["extra_paths"] = list(dict.fromkeys(united))
-    return merged
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged
