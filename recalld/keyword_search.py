@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from memory.generations import Generations
-from memory.redaction import Redactor
 from memory.search.presenting import passages
 from memory.search.retrieval import Found, Wanted, retrieve
 from memory.store.options import StoreOptions
@@ -26,7 +25,7 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
     started = time.monotonic()
     min_score = request.get("min_score")
     wanted = Wanted(
-        query=Redactor.of(agent.patterns)(request["query"]) if agent.redacted else request["query"],
+        query=request["query"],
         max_results=request.get("max_results") or agent.max_results,
         min_score=agent.min_score if min_score is None else min_score,
         sources=request.get("sources") or agent.sources,

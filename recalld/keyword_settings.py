@@ -45,8 +45,6 @@ class KeywordAgent:
     hybrid: KeywordHybrid
     max_snippet_chars: int
     cited: bool
-    redacted: bool
-    patterns: tuple[str, ...]
 
 
 def settings_key(*, home: Path, config: Path | None, environment: Mapping[str, str]) -> str | None:
@@ -80,8 +78,7 @@ def recall(home: Path, key: str, *, agent: str | None) -> KeywordAgent | None:
         if agent is None and kept["count"] != 1:
             return None
         found = next(one for one in kept["agents"] if agent in (None, one["id"]))
-        tuples = {name: tuple(found[name]) for name in ("sources", "patterns")}
-        return KeywordAgent(**{**found, **tuples, "hybrid": KeywordHybrid(**found["hybrid"])})
+        return KeywordAgent(**{**found, "sources": tuple(found["sources"]), "hybrid": KeywordHybrid(**found["hybrid"])})
     except (OSError, ValueError, KeyError, TypeError, StopIteration):
         return None
 
@@ -121,8 +118,6 @@ def _agents(settings: Settings) -> list[KeywordAgent]:
             ),
             max_snippet_chars=agent.limits.max_snippet_chars,
             cited=agent.citations != "off",
-            redacted=agent.redaction.memory or agent.redaction.sessions,
-            patterns=agent.redaction.patterns,
         )
         # What is switched off, kept elsewhere or restricted is for the whole manager to say.
         for agent in settings.agents
