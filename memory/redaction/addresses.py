@@ -25,6 +25,7 @@ _WEBHOOKS = (
     (b"hooks.slack.com/", re.compile(rb"(?:services|workflows|triggers)/([A-Za-z0-9_/-]{16,256})"), "slack-webhook"),
     (b"/api/webhooks/", re.compile(rb"[0-9]{15,22}/([A-Za-z0-9_-]{40,128})"), "discord-webhook"),
     (b"qyapi.weixin.qq.com/", re.compile(rb"cgi-bin/webhook/send\?key=([A-Za-z0-9-]{20,64})"), "wecom-webhook"),
+    (b"/incomingwebhook/", re.compile(rb"([A-Za-z0-9]{20,64}/[A-Za-z0-9/-]{20,128})"), "teams-webhook"),
     (b"/open-apis/bot/", re.compile(rb"(?:v2/)?hook/([A-Za-z0-9-]{20,64})"), "feishu-webhook"),
 )
 
