@@ -33,7 +33,7 @@ class BackfillProgress(ProgressBar):
         if cached > 0:
             parts.append(f"{cached:,} from the cache")
         if counts.vectors_pending:
-            parts.append(f"{counts.vectors_pending:,} wait for vectors")
+            parts.append(f"{counts.vectors_pending:,} wait for vectors (keywords work)")
         if progress.failed:
             parts.append(f"{progress.failed:,} failed")
         if 0 < finished < expected:

@@ -293,3 +293,23 @@ def test_a_provider_that_refuses_is_said_and_keywords_work_and_the_same_command_
     commands.set("RECALLD_REMOTE__API_KEY", "another-key")
     done = commands.json("backfill", str(old))
     assert done["estimate"]["toEmbed"] == server.inputs == server.distinct == done["result"]["vectorsReady"]
+
+
+def test_a_provider_that_is_down_is_waited_for_a_while_and_no_longer(
+    commands: CommandLine, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recalld.waiting_for_index._PATIENCE_SECONDS", 0.5)
+    commands.set("RECALLD_REMOTE__BASE_URL", "http://127.0.0.1:9/v1")
+    code, out, _ = commands.run("backfill", str(old), "--json")
+    body = json.loads(out)
+    assert (code, body["ok"], body["result"]["indexed"]) == (1, False, len(FORMATS))
+    assert body["result"]["vectorsPending"] == body["result"]["chunks"]
+    assert "Connection refused" in body["result"]["stopped"]
+
+
+def test_the_bundled_model_is_waited_for(commands: CommandLine, tmp_path: Path) -> None:
+    commands.set("RECALLD_PROVIDER", "local")
+    small = tmp_path / "small.jsonl"
+    small.write_bytes(transcript("plain", turns=10))
+    done = commands.json("backfill", str(small))
+    assert done["result"]["vectorsReady"] == done["result"]["chunks"] == done["estimate"]["toEmbed"] > 0

@@ -21,7 +21,8 @@ def test_files_chunks_rate_cache_hits_failures_and_time_left_are_those_of_this_r
     counts = IndexCounts(chunks=1_100, vectors_ready=1_000, vectors_pending=100)
     start = IndexCounts(chunks=600, vectors_ready=600)
     assert said(counts, start=start, expected=2_000, embedded=150, failed=2) == (
-        "files 3/8, chunks 500/2,000, 40/s, 250 from the cache, 100 wait for vectors, 2 failed, about 40 s left"
+        "files 3/8, chunks 500/2,000, 40/s, 250 from the cache, 100 wait for vectors (keywords work), "
+        "2 failed, about 40 s left"
     )
 
 
@@ -29,7 +30,7 @@ def test_chunks_that_waited_for_their_vectors_already_are_a_part_of_the_work(ten
     start = IndexCounts(chunks=600, vectors_ready=200, vectors_pending=400)
     counts = IndexCounts(chunks=600, vectors_ready=300, vectors_pending=300)
     assert said(counts, start=start, expected=400, embedded=100) == (
-        "files 3/8, chunks 400/400, 10/s, 300 wait for vectors, about 30 s left"
+        "files 3/8, chunks 400/400, 10/s, 300 wait for vectors (keywords work), about 30 s left"
     )
 
 
