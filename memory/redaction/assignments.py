@@ -88,7 +88,7 @@ _OPENING = (
     "(?:api|access|secret|private|auth|account|encrypt(?:ion)?|decrypt(?:ion)?|sign(?:ing)?|master|service|client"
     "|admin|bot|webhook|deploy|app(?:lication)?|shared(?:access)?|storage|subscription|licen[cs]e|security|consumer"
     "|recovery|hmac|aes|jwt|cookie|session|root|openai|anthropic|voyage|gemini|google|groq|azure|aws|github|stripe"
-    "|mistral|cohere|deepseek|openrouter|perplexity|tavily|brave|serper)[_. -]?$"
+    "|mistral|cohere|deepseek|openrouter|perplexity|tavily|brave|serper)[_. -]?\\Z"
 )
 
 _CORES = (
@@ -97,24 +97,24 @@ _CORES = (
         "pass(?:word|wd|phrase|code|wort)?",
         Family.PASSWORD,
         "password",
-        before="[_-]$|(?:db|smtp|ftp|user|mysql|pg|root)$",
-        not_before="(?:forgot|reset)[_-]?$",
+        before="[_-]\\Z|(?:db|smtp|ftp|user|mysql|pg|root)\\Z",
+        not_before="(?:forgot|reset)[_-]?\\Z",
     ),
-    _core("pwd", "pwd", Family.PASSWORD, "password", not_before="old$"),
+    _core("pwd", "pwd", Family.PASSWORD, "password", not_before="old\\Z"),
     _core("kennwort", "kennwort", Family.PASSWORD, "password"),
     _core("contrase", "contrase(?:\xf1|n)a", Family.PASSWORD, "password"),
     _core("mot de passe", r"mot\ de\ passe", Family.PASSWORD, "password"),
     _core("secret", "secrets?", Family.SECRET, "secret"),
     _core("credential", "credentials?", Family.SECRET, "secret"),
     _core("key", "key", Family.SECRET, "key", before=_OPENING),
-    _core("_auth", "_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])$"),
+    _core("_auth", "_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])\\Z"),
     _core(
         "token",
         "token",
         Family.TOKEN,
         "token",
         not_before="(?:eos|bos|pad|unk|cls|sep|mask|next|page|continuation|stop|start|end|per|max|min|num|special|sync)"
-        "[_. -]?$",
+        "[_. -]?\\Z",
     ),
 )
 
@@ -145,7 +145,7 @@ _SETTING_START = re.compile(rb"(?:^|\n)[ \t>#*+-]{0,16}(?:export |set |ENV |ARG 
 #: What people take for a password, and programs for no name.
 _CHOSEN = re.compile(rb"(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~]{6,40}")
 
-_NETRC_LOGIN = re.compile(rb"\blogin[ \t]+\S{1,64}[ \t]+$")
+_NETRC_LOGIN = re.compile(rb"\blogin[ \t]+\S{1,64}[ \t]+\Z")
 
 _OPEN_QUOTE = re.compile(rb"[rRbBuU@]?(?P<quote>\\{0,3}(?:\"\"\"|[\"'`])|\xe2\x80[\x9c\x98]|\xe3\x80[\x8c\x8e])")
 _CLOSE_QUOTE = {
@@ -247,7 +247,7 @@ def _is_label(core: _Core, data: bytes, lowered: bytes, start: int, position: in
         core.needle == b"key"
         and name.endswith(b"_")
         and name.isupper()
-        and not re.search(rb"(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|IDEMPOTENCY|OBJECT|INDEX|ROUTING)_$", name)
+        and not re.search(rb"(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|IDEMPOTENCY|OBJECT|INDEX|ROUTING)_\Z", name)
     )
 
 

@@ -20,7 +20,7 @@ _BEGIN = re.compile(
 
 #: A line of a key: base64 in one piece, perhaps quoted, indented or escaped.
 _BODY_LINE = re.compile(
-    rb"[ \t>|+#*/\"'`,;\\-]{0,16}([A-Za-z0-9+/=]+|=[A-Za-z0-9+/]{4})?(?:\\+[nr])*[ \t\"'`,;+\\-]{0,16}\r?$"
+    rb"[ \t>|#*\"'`,;\\-]{0,16}\+?([A-Za-z0-9+/=]+)?(?:\\+[nr])*[ \t\"'`,;\\-]{0,16}(?:\+[ \t]*)?\r?$"
 )
 
 #: The lines that may stand before the body: `Proc-Type: 4,ENCRYPTED`.

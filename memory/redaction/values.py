@@ -96,7 +96,7 @@ _TECHNICAL = re.compile(
 #: Amounts, dates, times, versions, ranges, percentages: digits with the signs between them, and a unit.
 _AMOUNT = re.compile(rb"[-+~$]?[0-9]+(?:[.,:/x-][0-9]+)*(?:[-_]?[A-Za-z%]{1,3}|-[a-z]+)?\+?")
 
-_PATH = re.compile(rb"(?:~|\.{1,2})?/(?:[\w.@ +-]{1,40}/?){0,24}|[A-Za-z]:\\[^\"]*|[a-z][a-z0-9+.-]{1,15}://.*|urn:.*")
+_PATH = re.compile(rb"(?:~|\.{1,2})?(?:/[\w.@ +-]{0,40}){1,24}|[A-Za-z]:\\[^\"]*|[a-z][a-z0-9+.-]{1,15}://.*|urn:.*")
 
 #: What a program has in a secret's place, without quotes: `getenv(...)`, `environ[...]`, `!vault`.
 CALL = re.compile(

@@ -70,6 +70,8 @@ WORST_CASES: dict[str, Callable[[int], str]] = {
             "[redacted:",
             "[redacted:token]",
             "password='",
+            "password=/" + "a" * 300 + '" ',
+            "password=" + "a-" * 120 + '" ',
             '"password": "hunter2", ',
         )
     },

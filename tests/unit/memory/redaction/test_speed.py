@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
@@ -29,3 +30,20 @@ def test_twice_the_worst_input_takes_at_most_about_twice_as_long(case: str) -> N
         if ratios[-1] <= MOST:
             return
     pytest.fail(f"800 kB of {case} took {min(ratios):.1f} times as long as 400 kB")
+
+
+_STARTS = (
+    *("", "password=", "password: ", "token='", "my password is ", "api_key: /", "密码：", "a://", "a://b:", "bearer "),
+    *("authorization: ", "curl -u ", "mysql ", "sk-", "pa-", "eyJ", "A3-", "-----BEGIN PRIVATE KEY-----\n"),
+)
+_PIECES = (*tuple("aA0-_./ =:\"'\\([*,"), "a1", "a-", "/a", "://", "\\n")
+_ENDS = ("", "!", '"', "\n", "\x01", "é", "@", "0")
+
+
+def test_no_short_text_takes_long_however_it_repeats_itself() -> None:
+    source = random.Random(8)
+    for _ in range(3000):
+        unit = "".join(source.choices(_PIECES, k=source.randint(1, 3)))
+        text = source.choice(_STARTS) + unit * (600 // len(unit)) + source.choice(_ENDS)
+        # Half a millisecond is usual; a rule that tries all ways to cut it up would not end.
+        assert seconds(text) < 0.5, text
