@@ -55,7 +55,7 @@ def find_transcripts(
     wanted.sort(key=lambda one: (-one.stat.mtime_ns, one.path))
     chosen = wanted[:limit]
     return Found(
-        tuple(chosen), tuple(search.folders.values()), len(found) - len(chosen), tuple(dict.fromkeys(search.problems))
+        tuple(chosen), tuple(search.folders()), len(found) - len(chosen), tuple(dict.fromkeys(search.problems))
     )
 
 
@@ -63,8 +63,9 @@ class _Search:
     """What was found so far. A plain file and its compressed twin are one transcript, and the plain one is read."""
 
     def __init__(self, format: str | None) -> None:  # noqa: A002 - the name of the flag
-        self.folders: dict[str, ImportedFolder] = {}
         self.problems: list[str] = []
+        self._whole: dict[str, None] = {}
+        self._named: dict[str, dict[str, None]] = {}
         self._format = format
         self._files: dict[str, FileStat] = {}
 
@@ -83,14 +84,22 @@ class _Search:
             self.problems.append(f"{shown} cannot be looked at: {error.strerror or error}; check its permissions")
         else:
             if stat.S_ISDIR(result.st_mode):
-                self.folders[path] = ImportedFolder(path, self._format, None)
+                self._whole[path] = None
                 self._files.update(self._below(path))
             elif not stat.S_ISREG(result.st_mode) or not is_transcript_name(os.path.basename(path)):  # noqa: PTH119
                 self.problems.append(f"{shown} is no transcript: those are files named *.jsonl or *.jsonl.zst")
             else:
                 folder, name = os.path.split(path)
-                self.folders[path] = ImportedFolder(folder, self._format, (name,))
+                self._named.setdefault(folder, {})[name] = None
                 self._files[path] = file_stat(result)
+
+    def folders(self) -> list[ImportedFolder]:
+        """Where they lie, each folder once."""
+        named = {folder: tuple(names) for folder, names in self._named.items() if folder not in self._whole}
+        return [
+            *(ImportedFolder(folder, self._format, None) for folder in self._whole),
+            *(ImportedFolder(folder, self._format, names) for folder, names in named.items()),
+        ]
 
     def transcripts(self) -> list[FoundTranscript]:
         """Each document once."""

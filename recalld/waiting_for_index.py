@@ -53,7 +53,6 @@ class IndexWait:
         self._generations = {agent.id: generations_of(settings, agent) for agent in agents}
         self._readers: dict[str, tuple[str, StoreReader]] = {}
         self._most_documents = 0
-        self._vectors_settled: dict[str, object] = {}
         self._jobs = JobsWait(settings, agents)
         self._begun = time.time()
 

@@ -65,6 +65,12 @@ def test_a_single_file_is_remembered_by_its_name(tmp_path: Path) -> None:
     assert found.folders == (ImportedFolder(str(tmp_path), "plain", ("a.jsonl",)),)
 
 
+def test_many_files_of_a_folder_are_one_import(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{number}.jsonl") for number in range(3)]
+    assert find_transcripts(files).folders == (ImportedFolder(str(tmp_path), None, ("0.jsonl", "1.jsonl", "2.jsonl")),)
+    assert find_transcripts([*files, tmp_path]).folders == (ImportedFolder(str(tmp_path), None, None),)
+
+
 def test_a_plain_file_and_its_compressed_twin_are_one_transcript(tmp_path: Path) -> None:
     plain = write(tmp_path / "a.jsonl", at=100)
     write(tmp_path / "a.jsonl.zst", at=200)
