@@ -8,131 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from memory.redaction.labels import CORES, FORMS, JOINT, OTHER_CORES, Core
 from memory.redaction.masking import Span
-from memory.redaction.values import CALL, Candidate, Family, Form, is_secret
-
-#: Between a label and its value. Bounded in each part: a label costs the same wherever it stands.
-_JOINT = rb"""
-    (?: [_-]? (?: [0-9]{1,2} | prod(?:uction)? | dev | test | staging | live | value | b(?:ase)?64 ) (?![A-Za-z0-9_]) )?
-    (?: (?P<closing> \\{0,3}["'`] ) \]? | [*_]{1,3} (?![A-Za-z0-9]) | \] )? \*{0,3}
-    (?: [ ]? \( [^()\r\n]{1,48} \) | \xef\xbc\x88 (?:(?!\xef\xbc\x89)[^\r\n]){1,96} \xef\xbc\x89 )?
-    (?P<aside> [ ] (?:for|of|to|on|at|in|f\xc3\xbcr) (?: [ ] [\w.@/'-]{1,32} ){1,4}? )?
-    (?: [ \t]{0,8} (?: : [ ]? (?:str|string|secretstr|&(?:'static[ ])?str|text|optional\[str\]|str[ ]\|[ ]none)
-            [ ]{0,4} = | (?<= [ ] ) [a-z]{3,8} [ ] = ) [ \t]{0,8} (?P<typed>)
-      | [ \t]{0,8} (?: [!=]==? ) [ \t]{0,8} (?P<compared>)
-      | (?: = | \xef\xbc\x9d ) (?! [ \t=>] ) (?P<tight>)
-      | [ \t]{0,8} (?: => | :?= | \xef\xbc\x9d ) [ \t]{0,8} (?P<equals>)
-      | [ \t]{0,8} (?: :(?!:) | -> | \xef\xbc\x9a ) [*_]{0,3} [ \t]{0,8} (?P<colon>)
-      | [ \t]{1,4} (?: is | was | ist | lautet ) (?: [ ]? : )? [ \t]{1,4} (?P<verb>)
-      | [ ]? (?: (?: \xe5\xb0\xb1 )? \xe6\x98\xaf | \xe4\xb8\xba | \xe7\x82\xba ) [ ]?
-        (?: : | \xef\xbc\x9a )? [ ]? (?P<said>)
-      | [ \t]{0,24} \| [ \t]{0,8} (?P<cell>)
-      | [ \t]{0,4} ,? \s{0,48} ["']? value ["']? [ ]? [:=] [ \t]{0,4} (?P<paired>)
-      | [ \t]{0,4} , [ \t]{0,4} (?= ["'] ) (?P<argument>)
-      | \( (?= ["'] ) (?P<call>)
-      | > (?P<element>)
-      | [ \t]{1,4} (?(aside)(?!)) (?= [^\s]{0,64}? [0-9] | (?<= [ \t] ) ["'] ) (?P<space>)
-    )
-"""
-
-_FORMS = {
-    "typed": Form.EQUALS,
-    "compared": Form.LISTED,
-    "tight": Form.SETTING,
-    "equals": Form.EQUALS,
-    "colon": Form.COLON,
-    "verb": Form.VERB,
-    "said": Form.VERB,
-    "cell": Form.LISTED,
-    "argument": Form.LISTED,
-    "call": Form.LISTED,
-    "element": Form.SETTING,
-    "paired": Form.EQUALS,
-    "space": Form.BESIDE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Core:
-    """A core word. `needle` is looked for first, in the text in lower case.
-
-    `before` must precede what is no longer than the needle ("pass", "key"), `not_before` must not precede anything.
-    """
-
-    needle: bytes
-    pattern: re.Pattern[bytes]
-    family: Family
-    kind: str
-    before: re.Pattern[bytes] | None = None
-    not_before: re.Pattern[bytes] | None = None
-
-
-def _core(
-    needle: str, word: str, family: Family, kind: str, *, before: str | None = None, not_before: str | None = None
-) -> _Core:
-    return _Core(
-        needle.encode(),
-        re.compile(b"(?:" + word.encode() + b")(?P<word>)" + _JOINT, re.VERBOSE),
-        family,
-        kind,
-        re.compile(before.encode()) if before else None,
-        re.compile(not_before.encode()) if not_before else None,
-    )
-
-
-#: Keys that open something. Others are of tables, maps and caches, or public.
-_OPENING = (
-    "(?:api|access|secret|private|auth|account|encrypt(?:ion)?|decrypt(?:ion)?|sign(?:ing)?|master|service|client"
-    "|admin|bot|webhook|deploy|app(?:lication)?|shared(?:access)?|storage|subscription|licen[cs]e|security|consumer"
-    "|recovery|hmac|aes|jwt|cookie|session|root|openai|anthropic|voyage|gemini|google|groq|azure|aws|github|stripe"
-    "|mistral|cohere|deepseek|openrouter|perplexity|tavily|brave|serper)[_. -]?\\Z"
-)
-
-_CORES = (
-    _core(
-        "pass",
-        "pass(?:word|wd|phrase|code|wort)?",
-        Family.PASSWORD,
-        "password",
-        before="[_-]\\Z|(?:db|smtp|ftp|user|mysql|pg|root)\\Z",
-        not_before="(?:forgot|reset)[_-]?\\Z",
-    ),
-    _core("pwd", "pwd", Family.PASSWORD, "password", not_before="old\\Z"),
-    _core("kennwort", "kennwort", Family.PASSWORD, "password"),
-    _core("contrase", "contrase(?:\xf1|n)a", Family.PASSWORD, "password"),
-    _core("mot de passe", r"mot\ de\ passe", Family.PASSWORD, "password"),
-    _core("secret", "secrets?", Family.SECRET, "secret"),
-    _core("credential", "credentials?", Family.SECRET, "secret"),
-    _core("key", "key", Family.SECRET, "key", before=_OPENING),
-    _core("_auth", "_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])\\Z"),
-    _core(
-        "token",
-        "token",
-        Family.TOKEN,
-        "token",
-        not_before="(?:eos|bos|pad|unk|cls|sep|mask|next|page|continuation|stop|start|end|per|max|min|num|special|sync)"
-        "[_. -]?\\Z",
-    ),
-)
-
-#: Only in texts that are not all ASCII.
-_OTHER_CORES = (
-    _core("密码", "密码", Family.PASSWORD, "password"),
-    _core("密碼", "密碼", Family.PASSWORD, "password"),
-    _core("口令", "口令", Family.PASSWORD, "password"),
-    _core("パスワード", "パスワード", Family.PASSWORD, "password"),
-    _core("비밀번호", "비밀번호", Family.PASSWORD, "password"),
-    _core("пароль", "пароль", Family.PASSWORD, "password"),
-    _core("Пароль", "Пароль", Family.PASSWORD, "password"),
-    _core("密钥", "密钥", Family.SECRET, "key"),
-    _core("密鑰", "密鑰", Family.SECRET, "key"),
-    _core("秘钥", "秘钥", Family.SECRET, "key"),
-    _core("私钥", "私钥", Family.SECRET, "key"),
-    _core("令牌", "令牌", Family.TOKEN, "token"),
-)
+from memory.redaction.values import CALL, Candidate, Form, is_secret
 
 #: Bytes of a label before its core that are looked at.
 _LABEL_BYTES = 48
@@ -179,36 +59,36 @@ class _Value(NamedTuple):
 
 def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the values of labels that announce a secret. `lowered`: the same text, its ASCII letters in lower case."""
-    for core in _CORES if data.isascii() else _CORES + _OTHER_CORES:
+    for core in CORES if data.isascii() else CORES + OTHER_CORES:
         position = lowered.find(core.needle)
         while position >= 0:
             following = position + len(core.needle)
-            joint = core.pattern.match(lowered, position)
+            end = core.end(lowered, position)
+            joint = JOINT.match(lowered, end) if end else None
             if joint is not None:
-                span = _value_after(core, data, lowered, joint)
+                span = _value_after(core, data, lowered, position, joint)
                 if span is not None:
                     yield span
                     following = span.end
             position = lowered.find(core.needle, following)
 
 
-def _value_after(core: _Core, data: bytes, lowered: bytes, joint: re.Match[bytes]) -> Span | None:
-    """The secret that a core word announces, if it does; `joint` is the match of the core's pattern."""
+def _value_after(core: Core, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes]) -> Span | None:
+    """The secret that a core word at `position` announces, if it does; `joint` is what stands between them."""
     value = _value_at(data, joint.end())
     if value is None:
         return None
     if not value.quoted and CALL.match(data, value.start, value.end):
         return None
-    position = joint.start()
     how = str(joint.lastgroup)
     before = data[max(0, position - _LABEL_BYTES) : position]
     start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
-    bare = joint.start("word") == position + len(core.needle)
+    bare = joint.start() == position + len(core.needle)
     if not _is_label(core, data, lowered, start, position, bare=bare) and not (
         bare and core.needle == b"pass" and _is_login(data, start, position, value)
     ):
         return None
-    form = _FORMS[how]
+    form = FORMS[how]
     if how == "space" and _is_flag(data, start):
         form = Form.FLAG
     elif how == "argument" and joint["closing"] is None:
@@ -235,7 +115,7 @@ def _value_after(core: _Core, data: bytes, lowered: bytes, joint: re.Match[bytes
     return Span(value.start, value.end, core.kind) if is_secret(candidate) else None
 
 
-def _is_label(core: _Core, data: bytes, lowered: bytes, start: int, position: int, *, bare: bool) -> bool:
+def _is_label(core: Core, data: bytes, lowered: bytes, start: int, position: int, *, bare: bool) -> bool:
     before = lowered[max(0, min(start, position - 12)) : position]
     if core.not_before is not None and core.not_before.search(before):
         return False

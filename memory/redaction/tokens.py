@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from memory.redaction.masking import Span
 from memory.redaction.token_formats import TOKEN_FORMATS
@@ -26,8 +27,6 @@ _TOKEN = re.compile(
     ).encode()
 )
 
-_FORMATS = tuple((token.kind, re.compile(token.pattern.encode())) for token in TOKEN_FORMATS)
-
 #: What belongs to a run after a token's own characters and would tell something of it.
 _REST = re.compile(rb"[A-Za-z0-9_-]*")
 
@@ -49,4 +48,10 @@ def find_tokens(data: bytes) -> Iterator[Span]:
 
 
 def _kind(data: bytes, start: int, end: int) -> str:
-    return next(kind for kind, pattern in _FORMATS if pattern.match(data, start, end))
+    return next(token.kind for token in TOKEN_FORMATS if _compiled(token.pattern).match(data, start, end))
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    """Each format alone, when it is asked for: compiling all of them takes longer than most programs start."""
+    return re.compile(pattern.encode())

@@ -123,13 +123,6 @@ def test_a_secret_in_a_query_reaches_no_provider_and_finds_what_held_it(
     )
 
 
-def test_a_search_without_a_service_asks_for_what_the_index_holds(commands: CommandLine) -> None:
-    commands.say("index")
-    for _ in ("with all settings read", "with the remembered ones"):
-        [hit, *_] = commands.json("search", f"zzz {TOKEN}")["results"]
-        assert hit["path"] == "memory/gateway.md"
-
-
 def test_a_provider_that_quotes_what_it_was_sent_is_passed_on_without_secrets(
     commands: CommandLine, home: Path, server: EmbeddingServer
 ) -> None:
