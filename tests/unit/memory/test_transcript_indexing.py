@@ -7,6 +7,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -410,6 +411,57 @@ def test_a_damaged_compressed_transcript_is_a_dead_letter_and_keeps_what_was_rea
     [letter] = indexer.target().dead_letters()
     assert letter.key == key
     assert "zst" in letter.reason or "compress" in letter.reason
+
+
+def test_a_short_damaged_transcript_is_found_by_what_was_read_and_goes_on_when_it_is_mended(world: World) -> None:
+    indexer, once = world.indexer(), world.indexer(name="once")
+    whole = lines(40)
+    parts = [compress(whole[: len(whole) // 2]), compress(whole[len(whole) // 2 :])]
+    world.write(parts[0] + parts[1][:-9], "a.jsonl.zst")
+    key = DocumentKey("sessions", "sessions/a.jsonl")
+    for _ in range(2):
+        assert index(indexer, key).failed == 1
+    read = content(indexer, key)
+    assert read
+    assert read[-1][2] >= 19
+    world.write(b"".join(parts), "a.jsonl.zst")
+    assert index(indexer, key).failed == 0
+    assert not indexer.target().dead_letters()
+    index(once, key)
+    assert content(indexer, key) == content(once, key)
+
+
+def test_an_estimate_counts_no_chunk_that_will_be_replaced_or_is_there(world: World) -> None:
+    # Too slow to be waited for: every chunk stays without its vector.
+    indexer = world.indexer(StubProvider(limits=replace(FAST, chunks_per_second=0.01)))
+    key = world.write(lines(30))
+    index(indexer, key)
+    assert len(indexer.target().pending_hashes()) == len(ids(indexer, key)) > 2
+    world.append(line(30, "and one more"))
+
+    def estimated() -> tuple[int, int]:
+        found = estimate(
+            indexer.agent,
+            [key],
+            files=indexer.files,
+            generations=indexer.generations,
+            choice=indexer.supply.choice,
+            cache=world.cache,
+        )
+        return found.chunks, found.to_embed
+
+    before = len(ids(indexer, key))
+    grown = estimated()
+    index(indexer, key)
+    after = len(ids(indexer, key))
+    assert before <= after <= before + 1
+    assert grown == (after, after)
+    # Written anew, those chunks are taken over whose words are the same.
+    world.write(line(0, "it began otherwise") + lines(29, first=1) + line(30, "and one more"))
+    rewritten = estimated()
+    report = index(indexer, key)
+    assert rewritten == (len(ids(indexer, key)),) * 2
+    assert report.added > 0
 
 
 def test_an_estimate_counts_what_indexing_then_does(world: World) -> None:
