@@ -261,6 +261,19 @@ def test_json_is_one_object_however_it_ends(
     assert error is None or error in err
 
 
+def test_json_is_one_object_also_when_reading_is_interrupted(
+    commands: CommandLine, old: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("recalld.backfill_plan.estimate", interrupted)
+    code, out, _ = commands.run("backfill", str(old), "--json")
+    body = json.loads(out)
+    assert (code, body["ok"], body["interrupted"], body["result"]) == (130, False, True, None)
+    assert not home.exists()
+
+
 def test_an_agent_without_transcripts_says_so(commands: CommandLine, workspace: Path, old: Path) -> None:
     add_setting(workspace, 'sources = ["memory"]')
     code, _, err = commands.run("backfill", str(old))

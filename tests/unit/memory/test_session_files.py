@@ -536,3 +536,30 @@ def test_transcripts_come_after_notes_and_the_latest_first() -> None:
         return priority(document, today=date(2026, 11, 20), stat=stats[document])
 
     assert sorted(stats, key=rank) == list(reversed(stats))
+
+
+def test_an_import_says_how_files_below_a_configured_folder_are_read_and_the_latest_one_counts(desk: Desk) -> None:
+    desk.write(".agent/sessions/a/one.jsonl")
+    desk.write(".agent/sessions/b/two.jsonl")
+    files = desk.files()
+    one, two = key("sessions/a/one.jsonl"), key("sessions/b/two.jsonl")
+    assert files.named_format(one) is None
+    desk.imported(desk.sessions / "a", "codex")
+    assert (files.named_format(one), files.named_format(two)) == ("codex", None)
+    with files.opened_transcript(one) as opened:
+        assert opened.format == "codex"
+    desk.imported(desk.sessions, None)
+    assert files.named_format(one) is None
+    with files.opened_transcript(one) as opened:
+        assert opened.format is None
+
+
+def test_an_import_that_is_about_to_be_counts_without_being_written(desk: Desk) -> None:
+    outside = desk.write("outside/old.jsonl")
+    agent = desk.agent()
+    settings = Settings(home=desk.root / "home", agents=(agent,))
+    files = AgentFiles.of(settings, agent, drafted=[ImportedFolder(str(outside.parent), "plain", None)])
+    assert files.key_of(outside) == key(outside)
+    assert files.named_format(key(outside)) == "plain"
+    assert AgentFiles.of(settings, agent).key_of(outside) is None
+    assert not settings.home.exists()
