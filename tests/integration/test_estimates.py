@@ -101,7 +101,7 @@ def test_a_dry_run_writes_nothing(commands: CommandLine, home: Path, workspace: 
 def test_the_sentence_of_a_dry_run_says_texts_tokens_and_money(commands: CommandLine, workspace: Path) -> None:
     write_notes(workspace)
     said = commands.say("index", "--dry-run")
-    assert said.startswith("main: 20 notes changed, ")
+    assert said.startswith("main: 20 documents changed, ")
     assert " texts to embed, " in said
     assert "less than $0.01 (text-embedding-3-small at $0.02 a million tokens)" in said
     commands.set("RECALLD_REMOTE__PRICE_PER_MILLION_TOKENS", "20")
