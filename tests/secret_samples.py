@@ -226,7 +226,7 @@ sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 550e8400-e29b-41d4-a716-446655440000
 session id 550e8400-e29b-41d4-a716-446655440000
 data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==
-/home/user/projects/recalld/memory/redaction/tokens.py:123
+/srv/user/projects/recalld/memory/redaction/tokens.py:123
 max_tokens=1000
 "max_tokens": 4096,
 {"token": "hello", "logprob": -0.12}
@@ -250,7 +250,7 @@ https://medium.com/@someone/article-name-abcdef123456
 see https://example.com:443/path?x=a@b.com
 ssh://git@github.com:22/org/repo
 git@github.com:org/repo.git
-PWD=/home/user/work
+PWD=/srv/user/work
 OLDPWD=/tmp
 primary key: id
 foreign_key=user_id
