@@ -261,7 +261,8 @@ class GenerationWriter(Generations):
     def _locked(self) -> Iterator[None]:
         """Exclude other processes and threads from changing pointers; the folder exists afterwards."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            # What agents remember is their owner's alone, as their transcripts are.
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A descriptor of its own each time: flock then excludes threads of this process, too.
             descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:

@@ -29,8 +29,10 @@ class OpenTranscript:
     name: str
     descriptor: int
 
-    def lines(self, offset: int = 0) -> Iterator[RawLine]:
+    def lines(self, offset: int = 0, *, longest: int | None = None) -> Iterator[RawLine]:
         """The lines from byte `offset` on; of a compressed transcript, of its decompressed bytes.
+
+        A line of more than `longest` bytes (by default of those that indexing takes) comes without its content.
 
         Raises:
             Transient: it was cut or written anew meanwhile.
@@ -42,7 +44,13 @@ class OpenTranscript:
 
         end = None if self.compressed else self.stat.size
         try:
-            yield from read_lines(self.descriptor, offset=offset, end=end, compressed=self.compressed)
+            yield from read_lines(
+                self.descriptor,
+                offset=offset,
+                end=end,
+                compressed=self.compressed,
+                longest=longest,
+            )
         except Permanent:
             self._check()
             raise

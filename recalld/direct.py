@@ -71,6 +71,9 @@ def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
 
 def _keyword_manager(invocation: Invocation) -> SearchManager:
     from memory.search_manager import get_search_manager
+    from recalld.logs import configure_logs
+
+    configure_logs(level=40)
 
     asked = invocation.the_agent()
     agent = asked.model_copy(update={"provider": "none", "fallback": "none"})

@@ -10,6 +10,9 @@ from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer
 
+#: Bytes of a line that is shown; parsing one costs many times its size in memory, and a page holds far less.
+LONGEST_LINE_BYTES = 4 * 1024 * 1024
+
 
 def transcript_page(
     files: AgentFiles, key: DocumentKey, *, first: int | None, count: int | None, redact: Callable[[str], str]
@@ -28,7 +31,11 @@ def transcript_page(
     start = max(1, first or 1)
     with files.opened_transcript(key) as opened:
         shown = render_lines(
-            opened.lines(), first=start, count=max(1, count or DEFAULT_LINES), format=opened.format, redact=redact
+            opened.lines(longest=LONGEST_LINE_BYTES),
+            first=start,
+            count=max(1, count or DEFAULT_LINES),
+            format=opened.format,
+            redact=redact,
         )
     following = start + len(shown.lines)
     goes_on = bool(shown.lines) and following <= shown.total

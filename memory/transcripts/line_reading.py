@@ -37,7 +37,7 @@ class TranscriptDamaged(Permanent):
 class RawLine:
     """One line as it is in the (decompressed) file.
 
-    `data` is without its end ("\\n" or "\\r\\n"); None when it is longer than MAX_LINE_BYTES. `size` is in bytes,
+    `data` is without its end ("\\n" or "\\r\\n"); None when it is longer than was asked for. `size` is in bytes,
     the end included. `digest` is the BLAKE2b digest (16 bytes) of the line with its end. `ended` is False for a
     last line without a line end.
     """
@@ -48,7 +48,9 @@ class RawLine:
     ended: bool
 
 
-def read_lines(descriptor: int, *, offset: int, end: int | None, compressed: bool) -> Iterator[RawLine]:
+def read_lines(
+    descriptor: int, *, offset: int, end: int | None, compressed: bool, longest: int | None = None
+) -> Iterator[RawLine]:
     """Yield the lines from `offset` on, which must be the start of a line.
 
     Args:
@@ -56,13 +58,14 @@ def read_lines(descriptor: int, *, offset: int, end: int | None, compressed: boo
         offset: bytes to skip, of the decompressed content where it is compressed.
         end: where to stop in a plain file (its size when it was looked at, so that a growing file is not chased).
         compressed: whether it is a zstandard stream, which is read from its beginning.
+        longest: bytes of a line's content from which on it is skipped; MAX_LINE_BYTES if not given.
 
     Raises:
         TranscriptDamaged: after the lines that could be read.
         OSError: as the system says.
     """
     blocks = _decompressed(descriptor, skip=offset) if compressed else _plain(descriptor, start=offset, end=end)
-    return lines_in(blocks)
+    return lines_in(blocks, longest=longest)
 
 
 def _plain(descriptor: int, *, start: int, end: int | None) -> Iterator[bytes]:
@@ -113,9 +116,10 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
             skip = 0
 
 
-def lines_in(blocks: Iterator[bytes]) -> Iterator[RawLine]:
-    """The lines of a file whose content comes in blocks, none of them empty."""
-    beginning = _Beginning()
+def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator[RawLine]:
+    """The lines of a file whose content comes in blocks, none of them empty; `longest` as for `read_lines`."""
+    limit = MAX_LINE_BYTES if longest is None else longest
+    beginning = _Beginning(limit)
     for block in blocks:
         start = 0
         while (at := block.find(b"\n", start)) >= 0:
@@ -124,9 +128,9 @@ def lines_in(blocks: Iterator[bytes]) -> Iterator[RawLine]:
             if beginning.size:
                 beginning.add(piece)
                 yield beginning.line(ended=True)
-                beginning = _Beginning()
+                beginning = _Beginning(limit)
             else:
-                yield RawLine(_content(piece), len(piece), _digest(piece), ended=True)
+                yield RawLine(_content(piece, limit), len(piece), _digest(piece), ended=True)
         if start < len(block):
             beginning.add(block[start:] if start else block)
     if beginning.size:
@@ -136,8 +140,9 @@ def lines_in(blocks: Iterator[bytes]) -> Iterator[RawLine]:
 class _Beginning:
     """A line whose end has not been seen: kept while it may be short enough, else only counted and hashed."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         self.size = 0
+        self._limit = limit
         self._pieces: list[bytes] = []
         self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
 
@@ -145,26 +150,26 @@ class _Beginning:
         self.size += len(piece)
         self._hash.update(piece)
         # Of what is kept, two bytes may turn out to be the line's end.
-        if self.size <= MAX_LINE_BYTES + 2:
+        if self.size <= self._limit + 2:
             self._pieces.append(piece)
         else:
             self._pieces.clear()
 
     def line(self, *, ended: bool) -> RawLine:
         data: bytes | None = None
-        if self.size <= MAX_LINE_BYTES + 2:
+        if self.size <= self._limit + 2:
             data = b"".join(self._pieces)
             self._pieces.clear()
-            data = _content(data) if ended else _bounded(data)
+            data = _content(data, self._limit) if ended else _bounded(data, self._limit)
         return RawLine(data, self.size, self._hash.digest(), ended)
 
 
-def _content(line: bytes) -> bytes | None:
-    return _bounded(line[:-2] if line.endswith(b"\r\n") else line[:-1])
+def _content(line: bytes, limit: int) -> bytes | None:
+    return _bounded(line[:-2] if line.endswith(b"\r\n") else line[:-1], limit)
 
 
-def _bounded(data: bytes) -> bytes | None:
-    return data if len(data) <= MAX_LINE_BYTES else None
+def _bounded(data: bytes, limit: int) -> bytes | None:
+    return data if len(data) <= limit else None
 
 
 def _digest(line: bytes) -> bytes:

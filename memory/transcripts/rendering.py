@@ -26,7 +26,8 @@ _HEAVIEST = 11
 class RenderedLines:
     """A page of a transcript.
 
-    `lines[i]` stands for line `first + i` of the file; it is empty when nobody said anything there. `total` is the
+    `lines[i]` stands for line `first + i` of the file; it is empty when nobody said anything there, and says so
+    when the line came without its content. `total` is the
     number of lines in the file. `cut_from` is None, or the characters of the only line of this page, which is shown
     cut because it alone is longer than a page.
     """
@@ -68,7 +69,9 @@ def render_lines(
     full = False
     for number, line in enumerate(lines, start=1):
         on_page = not full and first <= number < first + count
-        if line.data is None or not (on_page or (number < first and not interpreter.settled)):
+        if line.data is None and on_page:
+            text = f"({line.size / 1e6:.0f} MB in one line, too long to be shown)"
+        elif line.data is None or not (on_page or (number < first and not interpreter.settled)):
             text = ""
         else:
             reading = interpreter.read(line.data)

@@ -429,3 +429,10 @@ def test_kills_while_flipping_leave_a_generation_that_answers(generations: Gener
     survivor.sweep(older_than_seconds=0)
     assert files_in(folder) <= {generations.current(), generations.next()}
     survivor.close()
+
+
+def test_an_index_is_its_owners_alone(tmp_path: Path) -> None:
+    writer = GenerationWriter(tmp_path / "indexes" / "main", StoreOptions())
+    writer.open_writer("fingerprint", "{}")
+    writer.close()
+    assert (tmp_path / "indexes" / "main").stat().st_mode & 0o077 == 0

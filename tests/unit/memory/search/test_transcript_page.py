@@ -93,6 +93,12 @@ def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown() -> No
     assert remembered_page(store, DocumentKey("sessions", "sessions/other.jsonl"), first=None, count=None) is None
 
 
+def test_a_line_of_many_megabytes_is_not_read_to_show_a_page_of_it(tmp_path: Path) -> None:
+    answer = page(tmp_path, line("user", "x" * 5_000_000), line("user", "after"))
+    assert answer.text.startswith("(5 MB in one line, too long to be shown)")
+    assert answer.text.endswith("User: after")
+
+
 def test_a_secret_is_not_shown(tmp_path: Path) -> None:
     secret = "ghp_" + "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=36))
     answer = page(tmp_path, line("user", f"use {secret} for now"))
