@@ -108,6 +108,7 @@ class _Turn:
         self.indexer = indexer
         self.ledger = ledger
         self.held: Collection[str] = frozenset()
+        self.pending: Collection[str] = frozenset()
         self.agent = self.indexer.agent.id
         self.settings = self.indexer.agent.remote.batch
         self.supply = self.indexer.supply
@@ -143,15 +144,19 @@ class _Turn:
 
     def make_jobs(self) -> bool:
         """Make jobs of texts that wait, as many as may be open; whether any was tried."""
+        # Before anything is decided: what is committed from now on is for the turn that its commit asks for.
+        self.pending = set(self.indexer.target().pending_hashes().values())
         identity = self.supply.identity
         api = self.usable
         if api is None or self._provider_refuses() or self.ledger.suspension(identity) is not None:
             return False
+        # In this order: what is not on its way any more is among those that wait.
+        gathering = self._gathering()
         waiting = self._waiting(identity)
         if len(waiting) < FEWEST_TEXTS:
             return False
         self.held = waiting
-        if self._no_more_may_be_open() or (len(waiting) < api.limits.inputs and self._gathering()):
+        if self._no_more_may_be_open() or (gathering and len(waiting) < api.limits.inputs):
             return False
         with self.ledger.working_on(self.agent) as alone:
             if not alone:
@@ -188,8 +193,7 @@ class _Turn:
         again = self.next_look_seconds()
         if not elsewhere and (self.usable is None or self.ledger.suspension(identity) is not None):
             return BatchTurn(None, again)
-        # What is committed from now on is not in it: the turn that its commit asks for decides.
-        pending = set(self.indexer.target().pending_hashes().values())
+        pending = set(self.pending)
         others = any(job.agent != self.agent for job in trusted) and not elsewhere.isdisjoint(pending)
         if self.held or others:
             again = min(again, self.poll_seconds) if again is not None else self.poll_seconds

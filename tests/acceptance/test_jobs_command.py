@@ -55,7 +55,7 @@ def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_takes_in_what
     server.open.clear()
     first = recalld("index", "--workspace", str(workspace), home=home, environment=environment)
     assert first.returncode == 0, first.stderr
-    assert f"{NOTES} notes" in first.stdout
+    assert f"{NOTES} documents" in first.stdout
     assert f"{NOTES} chunks wait in batch jobs (`recalld jobs`)" in first.stdout
     answer = _jobs(home, environment)
     [job] = answer["batchJobs"]
