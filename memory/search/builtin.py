@@ -30,7 +30,7 @@ from schemas.documents import DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest, SearchResult
-from schemas.settings import AgentSettings, Settings
+from schemas.settings import AgentSettings, Limits, Settings
 from schemas.status import AgentStatus, Availability
 
 _log = structlog.get_logger(__name__)
@@ -75,6 +75,11 @@ class BuiltinManager(SearchManager):
         self._reader = SharedReader(self._generations)
         self._counted: tuple[StoreReader, object, IndexCounts] | None = None
         self._closing = threading.Event()
+
+    @property
+    def limits(self) -> Limits:
+        """See `SearchManager.limits`."""
+        return self._agent.limits
 
     @property
     def _embedder(self) -> Embedder:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings import Limits
 from schemas.status import AgentStatus, Availability
 
 
 class SearchManager(ABC):
     """One agent's memory. Thread-safe. An unavailable memory is an answer, not an exception."""
+
+    @property
+    def limits(self) -> Limits:
+        """Upper bounds of this agent's answers."""
+        return Limits()
 
     @abstractmethod
     def search(self, request: SearchRequest) -> SearchAnswer:

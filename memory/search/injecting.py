@@ -1,0 +1,51 @@
+"""What of an answer goes into a model's context: snippets that end with their source, together within a bound. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memory.search.boundaries import cut_at_or_before
+from schemas.search import SearchResult
+
+#: A shortened snippet with fewer characters than this says nothing; its result is left out.
+LEAST_CHARACTERS = 40
+
+
+def footer(citation: str) -> str:
+    """What a cited snippet ends with. `citation`: path#L5-L9."""
+    return f"\n\nSource: {citation}"
+
+
+def injected(results: Iterable[SearchResult], *, max_chars: int) -> tuple[SearchResult, ...]:
+    """The first results whose snippets, footers included, have at most `max_chars` characters together.
+
+    Results with a citation end with it. The last snippet that does not fit is shortened between words, if at least
+    `LEAST_CHARACTERS` of it can be shown; what follows is left out. A citation is whole or absent: only the very
+    first result may go without, where the bound leaves no room for both. Lines stay as they are: those of the
+    passage, which holds what is shown of it.
+    """
+    kept: list[SearchResult] = []
+    left = max_chars
+    for result in results:
+        snippet = result.snippet.strip()
+        source = footer(result.citation) if result.citation else ""
+        if not kept and left - len(source) < min(len(snippet), LEAST_CHARACTERS):
+            source = ""
+        shown = _shortened(snippet, left - len(source))
+        if shown is None and kept:
+            break
+        text = (snippet[:left] if shown is None else shown) + source
+        kept.append(result.model_copy(update={"snippet": text}))
+        left -= len(text)
+        if shown != snippet:
+            break
+    return tuple(kept)
+
+
+def _shortened(snippet: str, room: int) -> str | None:
+    """The snippet within `room` characters; None when what fits is not worth showing."""
+    if len(snippet) <= room:
+        return snippet
+    if room < LEAST_CHARACTERS:
+        return None
+    return snippet[: cut_at_or_before(snippet, room, lowest=0)].rstrip() or None
