@@ -153,7 +153,9 @@ def unavailable(
         arguments: what the model sent; the answer of memory_get names its path.
         action: what a person can do.
     """
-    nothing = {"results": []} if name == SEARCH else {"path": str((arguments or {}).get("path", "")), "text": ""}
+    nothing: dict[str, Any] = (
+        {"results": []} if name == SEARCH else {"path": str((arguments or {}).get("path", "")), "text": ""}
+    )
     return {
         **nothing,
         "disabled": True,

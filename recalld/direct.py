@@ -40,9 +40,20 @@ def search(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
         answer = search_with_manager(invocation, request)
         if key is not None:
             keyword_settings.keep(invocation.settings, key)
-    if by_meaning:
+    if by_meaning and _may_ask(invocation, request):
         answer["degraded"] = [KEYWORDS_ONLY, *answer["degraded"]]
     return answer
+
+
+def _may_ask(invocation: Invocation, request: dict[str, Any]) -> bool:
+    """Whether the session is in scope; who is not learns nothing, not even how it would be searched."""
+    session_key = request.get("session_key")
+    if session_key is None:
+        return True
+    from memory.search.scope import allows, session_of
+
+    agent = invocation.the_agent()
+    return allows(agent.scope, session_of(session_key), agent=agent.id)
 
 
 def search_with_manager(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:

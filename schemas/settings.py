@@ -218,16 +218,25 @@ class Redaction(_Section):
 
 
 class ScopeRule(_Section):
-    """One scope rule; every field given must match, the first matching rule wins."""
+    """One scope rule; every field given must match, the first matching rule wins.
+
+    Upper and lower case are the same. `key_prefix` is compared with the key without `agent:<id>:`, or with the whole
+    key if it begins with "agent:".
+    """
 
     action: Literal["allow", "deny"]
     channel: str | None = None
-    chat_type: str | None = None
+    chat_type: Literal["direct", "group", "channel"] | None = None
     key_prefix: str | None = None
+
+    @field_validator("chat_type", mode="before")
+    @classmethod
+    def _lower_case(cls, value: object) -> object:
+        return value.strip().lower() if isinstance(value, str) else value
 
 
 class Scope(_Section):
-    """Which sessions may search."""
+    """Which sessions may search and read. Who asks without a session key is never shut out."""
 
     default: Literal["allow", "deny"] = Field("allow", description="What happens to a session that no rule matches.")
     rules: tuple[ScopeRule, ...] = Field(

@@ -14,12 +14,14 @@ from memory.embedding.provider import EmbeddingProvider
 from memory.generations import Generations
 from memory.redaction import query_redactor, redactor_for
 from memory.reporting import StatusSources, agent_status
+from memory.search.long_term import resolve_for, withheld_from
 from memory.search.manager import SearchManager
 from memory.search.presenting import passages
 from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import Embedder, SearchResources
 from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
+from memory.search.scope import Session, allows, session_of
 from memory.search.transcript_page import remembered_page, transcript_page
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreCorrupt
@@ -37,9 +39,6 @@ _log = structlog.get_logger(__name__)
 
 #: How often a search that waits for pending documents looks.
 _PENDING_POLL_SECONDS = 0.02
-
-#: Session keys with one of these parts belong to many people; their answers carry no citations by default.
-_SHARED_SESSIONS = frozenset({"group", "channel"})
 
 _REFUSED = "path required: a document of this memory (MEMORY.md, memory/**/*.md or an extra path)"
 
@@ -92,6 +91,8 @@ class BuiltinManager(SearchManager):
     def search(self, request: SearchRequest) -> SearchAnswer:
         """See `SearchManager.search`."""
         started = time.monotonic()
+        if not self._allows(session_of(request.session_key)):
+            return SearchAnswer()
         try:
             answer = self._search(request, started)
         except StoreCorrupt as error:
@@ -105,8 +106,11 @@ class BuiltinManager(SearchManager):
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """See `SearchManager.read_file`."""
+        session = session_of(request.session_key)
+        if not self._allows(session):
+            return GetAnswer(path=request.path)
         try:
-            key = self._files.resolve(request.path)
+            key = resolve_for(session, self._files, request.path)
             redact = redactor_for(self._agent, key.source)
             if key.source == SESSIONS_SOURCE:
                 return transcript_page(self._files, key, first=request.from_, count=request.lines, redact=redact)
@@ -120,6 +124,9 @@ class BuiltinManager(SearchManager):
         except (Permanent, Transient) as error:
             return GetAnswer(path=request.path, error=str(error))
         return page(key.path, redact(source.text), first=request.from_, count=request.lines)
+
+    def _allows(self, session: Session) -> bool:
+        return allows(self._agent.scope, session, agent=self._agent.id)
 
     def _remembered(self, key: DocumentKey, request: GetRequest) -> GetAnswer | None:
         """A page of a transcript whose file is gone and whose memory is not."""
@@ -226,6 +233,7 @@ class BuiltinManager(SearchManager):
             hybrid=query.hybrid,
             deadline=started + timeout,
             timeout_seconds=timeout,
+            withheld=withheld_from(session_of(request.session_key)),
         )
         work = self._resources.store_threads.submit(self._retrieve, wanted, side, request)
         try:
@@ -293,7 +301,7 @@ class BuiltinManager(SearchManager):
     def _cites(self, session_key: str | None) -> bool:
         if self._agent.citations != "auto":
             return self._agent.citations == "on"
-        return session_key is None or _SHARED_SESSIONS.isdisjoint(session_key.lower().split(":"))
+        return not session_of(session_key).is_shared
 
     def _pending_state(self, counts: IndexCounts | None) -> PendingState | None:
         """How far the answer is behind; None when the queue was asked and does not answer."""

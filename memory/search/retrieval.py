@@ -18,6 +18,7 @@ from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBacken
 
 if TYPE_CHECKING:
     from memory.search.query_vectors import PendingVector
+    from schemas.documents import DocumentKey
     from schemas.search import Mode
 
 #: Candidates of one side at most, however many results are asked for.
@@ -47,7 +48,10 @@ class HybridSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one search asks for. `deadline` is a monotonic clock's time; `timeout_seconds` how far away it was."""
+    """What one search asks for. `deadline` is a monotonic clock's time; `timeout_seconds` how far away it was.
+
+    `withheld` says of which documents nothing may be found; None means that there are none.
+    """
 
     query: str
     max_results: int
@@ -56,6 +60,7 @@ class Wanted:
     hybrid: HybridSettings
     deadline: float
     timeout_seconds: float
+    withheld: Callable[[DocumentKey], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +103,14 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Fou
     k = min(MAX_CANDIDATES, max(wanted.max_results, wanted.max_results * wanted.hybrid.candidate_multiplier))
     # Without vectors the keywords are searched even when they are switched off: an answer is better than none.
     by_text = side is None or wanted.hybrid.enabled
-    texts = _started(side, lambda: reader.search_text(wanted.query, k, wanted.sources)) if by_text else None
+
+    def by_words(count: int) -> list[Hit]:
+        return reader.search_text(wanted.query, count, wanted.sources)
+
+    texts = _started(side, lambda: _permitted(reader, wanted, by_words, k)) if by_text else None
     near = _nearest(reader, wanted, side, k, degraded)
     if texts is None and near is None:
-        by_text, texts = True, _started(None, lambda: reader.search_text(wanted.query, k, wanted.sources))
+        by_text, texts = True, _started(None, lambda: _permitted(reader, wanted, by_words, k))
     bm25 = {hit.id: hit.score for hit in texts.result()} if texts is not None else {}
     cosines: dict[int, float] = {}
     if near is not None:
@@ -117,6 +126,20 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Fou
         mode=_mode(by_text=by_text, by_vector=bool(cosines)),
         degraded=tuple(degraded),
     )
+
+
+def _permitted(reader: StoreReader, wanted: Wanted, search: Callable[[int], list[Hit]], k: int) -> list[Hit]:
+    """The best k hits of a side that are not withheld: others move up, as if the withheld were not there."""
+    if wanted.withheld is None:
+        return search(k)
+    count = k
+    while True:
+        hits = search(count)
+        rows = reader.chunk_rows([hit.id for hit in hits])
+        kept = [hit for hit in hits if hit.id in rows and not wanted.withheld(rows[hit.id].key)]
+        if len(kept) >= k or len(hits) < count:
+            return kept[:k]
+        count *= 4
 
 
 def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, degraded: list[str]) -> Vector | None:
@@ -155,7 +178,8 @@ def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide | None, k: int
     if reader.vector_backend is VectorBackend.NUMPY and reader.vector_reason is not None:
         degraded.append(reader.vector_reason)
     try:
-        return _Near(vector, {hit.id: hit.score for hit in reader.search_vectors(vector, k, wanted.sources)})
+        hits = _permitted(reader, wanted, lambda count: reader.search_vectors(vector, count, wanted.sources), k)
+        return _Near(vector, {hit.id: hit.score for hit in hits})
     except VectorSearchUnavailable as error:
         degraded.append(f"{error}: keywords only")
         return None

@@ -1,0 +1,140 @@
+"""Which session may ask: session keys and scope rules. Pure.
+
+A session key says where a conversation takes place, as OpenClaw writes it:
+
+    agent:<id>:main                          the owner's private session
+    agent:<id>:<channel>:direct:<peer>       a private chat ("dm" in older keys)
+    agent:<id>:<channel>:group:<group>       a group; topics and threads follow behind
+    agent:<id>:<channel>:channel:<room>      a room
+    agent:<id>:cron:<job>, hook:<uuid>       the agent's own jobs
+    agent:<id>:subagent:<uuid>               started by another session, which the key does not name
+
+Without a key it is the owner's private session. The command line has none, and a scope is about chats: rules are not
+asked. Any key of another shape is a private chat, too, that rules are asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+ChatType = Literal["direct", "group", "channel"]
+
+_AGENT = "agent"
+_SUBAGENT = "subagent"
+_SHARED: tuple[ChatType, ...] = ("group", "channel")
+_PRIVATE = frozenset({"direct", "dm"})
+#: First words of keys that are no channel's name.
+_NO_CHANNELS = frozenset({"main", "cron", "hook", _SUBAGENT, *_SHARED, *_PRIVATE})
+#: How WhatsApp's group addresses end; the oldest keys hold nothing else.
+_WHATSAPP_GROUP = "@g.us"
+
+
+class Rule(Protocol):
+    """One rule; `schemas.settings.ScopeRule` is one."""
+
+    @property
+    def action(self) -> Literal["allow", "deny"]: ...
+    @property
+    def channel(self) -> str | None: ...
+    @property
+    def chat_type(self) -> str | None: ...
+    @property
+    def key_prefix(self) -> str | None: ...
+
+
+class Rules(Protocol):
+    """All rules of an agent; `schemas.settings.Scope` is one."""
+
+    @property
+    def default(self) -> Literal["allow", "deny"]: ...
+    @property
+    def rules(self) -> Sequence[Rule]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Where a question comes from.
+
+    `raw` is the whole key and `key` the same without `agent:<id>:`, both in lower case; None where there is no key.
+    `agent` is the agent that the key names, if it does. `chat_type` is None where the key does not tell who listens.
+    """
+
+    raw: str | None
+    agent: str | None
+    key: str | None
+    channel: str | None
+    chat_type: ChatType | None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the key tells that nobody but the owner listens."""
+        return self.chat_type == "direct"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the key tells that others listen."""
+        return self.chat_type in _SHARED
+
+
+#: Who asks without a key.
+OWNER = Session(raw=None, agent=None, key=None, channel=None, chat_type="direct")
+
+
+def session_of(session_key: str | None) -> Session:
+    """Read a session key. Never fails; a blank key is none."""
+    raw = session_key.strip().lower() if session_key is not None else ""
+    if not raw:
+        return OWNER
+    agent, key = None, raw
+    if raw == _AGENT or raw.startswith(f"{_AGENT}:"):
+        _, _, rest = raw.partition(":")
+        agent, _, key = rest.partition(":")
+        agent, key = agent.strip(), key.strip()
+    words = [word.strip() for word in key.split(":")]
+    return Session(raw=raw, agent=agent, key=key, channel=_channel(words), chat_type=_chat_type(words))
+
+
+def allows(scope: Rules, session: Session, *, agent: str) -> bool:
+    """Whether a session may ask for this agent's memory.
+
+    Never with a key that names another agent; always without a key; else as the first rule says that matches in
+    every field it gives, or `default`.
+    """
+    if session.raw is None:
+        return True
+    if session.agent is not None and session.agent != agent.lower():
+        return False
+    for rule in scope.rules:
+        if _matches(rule, session):
+            return rule.action == "allow"
+    return scope.default == "allow"
+
+
+def _channel(words: Sequence[str]) -> str | None:
+    first = words[0]
+    placed = any(word in _SHARED or word in _PRIVATE for word in words[1:])
+    return first if first and placed and first not in _NO_CHANNELS else None
+
+
+def _chat_type(words: Sequence[str]) -> ChatType | None:
+    # A shared place wins over every other word: rather nothing of long-term memory than all of it to strangers.
+    for shared in _SHARED:
+        if shared in words:
+            return shared
+    if any(word.endswith(_WHATSAPP_GROUP) for word in words):
+        return "group"
+    return None if _SUBAGENT in words else "direct"
+
+
+def _matches(rule: Rule, session: Session) -> bool:
+    if rule.channel is not None and rule.channel.strip().lower() != session.channel:
+        return False
+    if rule.chat_type is not None and rule.chat_type.strip().lower() != session.chat_type:
+        return False
+    if rule.key_prefix is None:
+        return True
+    prefix = rule.key_prefix.strip().lower()
+    tested = session.raw if prefix.startswith(f"{_AGENT}:") else session.key
+    return tested is not None and tested.startswith(prefix)
