@@ -20,7 +20,7 @@ from memory.search.presenting import passages
 from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import Embedder, SearchResources
-from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
+from memory.search.retrieval import Found, Progress, QuerySide, Wanted, retrieve
 from memory.search.scope import Session, allows, session_of
 from memory.search.transcript_page import remembered_page, transcript_page
 from memory.session_roots import SESSIONS_SOURCE
@@ -39,6 +39,12 @@ _log = structlog.get_logger(__name__)
 
 #: How often a search that waits for pending documents looks.
 _PENDING_POLL_SECONDS = 0.02
+
+#: Share of the deadline that waiting for pending documents may take; the rest is for the search.
+_WAIT_SHARE = 0.75
+
+#: Share of the deadline that is kept for showing what has been found when not all of it could be.
+_LATE_SHARE = 0.05
 
 _REFUSED = "path required: a document of this memory (MEMORY.md, memory/**/*.md or an extra path)"
 
@@ -223,7 +229,7 @@ class BuiltinManager(SearchManager):
                 threads=self._resources.keyword_threads,
             )
         if request.wait_ms:
-            self._wait_for_pending(min(request.wait_ms / 1000, timeout))
+            self._wait_for_pending(min(request.wait_ms / 1000, timeout * _WAIT_SHARE))
         query = self._agent.query
         wanted = Wanted(
             query=asked,
@@ -235,22 +241,40 @@ class BuiltinManager(SearchManager):
             timeout_seconds=timeout,
             withheld=withheld_from(session_of(request.session_key)),
         )
-        work = self._resources.store_threads.submit(self._retrieve, wanted, side, request)
+        progress = Progress()
+        work = self._resources.store_threads.submit(self._retrieve, wanted, side, request, progress)
+        try:
+            return work.result(max(0.0, wanted.deadline - _LATE_SHARE * timeout - time.monotonic()))
+        except FutureTimeout:
+            work.cancel()
+            found = self._by_words(progress, wanted)
+            late = f"the search did not finish within {timeout:g} s" + (": keywords only" if found is not None else "")
+            return self._answer(found, request, (late,))
+
+    def _by_words(self, progress: Progress, wanted: Wanted) -> Found | None:
+        """What a search that does not end has found by keywords; None when that takes too long, too."""
+        by_words = progress.by_words
+        if by_words is None:
+            return None
+        work = self._resources.keyword_threads.submit(by_words)
         try:
             return work.result(max(0.0, wanted.deadline - time.monotonic()))
         except FutureTimeout:
             work.cancel()
-            late = f"the search did not finish within {timeout:g} s"
-            return self._answer(None, request, (late,))
+        except Exception:  # noqa: BLE001 - the search itself goes on with that store and may be closing it
+            _log.warning("late_search_failed", agent=self._agent.id, exc_info=True)
+        return None
 
-    def _retrieve(self, wanted: Wanted, side: QuerySide | None, request: SearchRequest) -> SearchAnswer:
+    def _retrieve(
+        self, wanted: Wanted, side: QuerySide | None, request: SearchRequest, progress: Progress
+    ) -> SearchAnswer:
         with self._reader.lease() as reader:
             if reader is None:
                 return self._answer(None, request, ("there is no index yet: nothing was searched",))
             counts = self._counts(reader)
             if side is not None and counts.chunks < PARALLEL_FROM_CHUNKS:
                 side = replace(side, threads=None)
-            found = retrieve(reader, wanted, side)
+            found = retrieve(reader, wanted, side, progress)
             return self._answer(found, request, found.degraded, counts=counts)
 
     def _answer(

@@ -31,21 +31,18 @@ def injected(results: Iterable[SearchResult], *, max_chars: int) -> tuple[Search
         source = footer(result.citation) if result.citation else ""
         if not kept and left - len(source) < min(len(snippet), LEAST_CHARACTERS):
             source = ""
-        shown = _shortened(snippet, left - len(source))
-        if shown is None and kept:
+        room = left - len(source)
+        fits = len(snippet) <= room
+        shown = snippet if fits else _shortened(snippet, room)
+        if kept and not fits and len(shown) < LEAST_CHARACTERS:
             break
-        text = (snippet[:left] if shown is None else shown) + source
-        kept.append(result.model_copy(update={"snippet": text}))
-        left -= len(text)
-        if shown != snippet:
+        kept.append(result.model_copy(update={"snippet": shown + source}))
+        left -= len(shown) + len(source)
+        if not fits:
             break
     return tuple(kept)
 
 
-def _shortened(snippet: str, room: int) -> str | None:
-    """The snippet within `room` characters; None when what fits is not worth showing."""
-    if len(snippet) <= room:
-        return snippet
-    if room < LEAST_CHARACTERS:
-        return None
-    return snippet[: cut_at_or_before(snippet, room, lowest=0)].rstrip() or None
+def _shortened(snippet: str, room: int) -> str:
+    """As much of a longer snippet as fits into `room` characters without cutting a word that would fit."""
+    return snippet[: cut_at_or_before(snippet, room, lowest=0)].rstrip() if room > 0 else ""

@@ -94,7 +94,15 @@ class _Near:
     cosines: dict[int, float]
 
 
-def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Found:
+class Progress:
+    """What a search has by now, for who cannot wait for its end. One thread searches, another one asks."""
+
+    def __init__(self) -> None:
+        #: What keywords alone find, once they have been looked up.
+        self.by_words: Callable[[], Found] | None = None
+
+
+def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progress: Progress | None = None) -> Found:
     """Search both tables and put the candidates together.
 
     Raises whatever the store raises, except that vectors which cannot be searched leave the keywords.
@@ -108,6 +116,9 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Fou
         return reader.search_text(wanted.query, count, wanted.sources)
 
     texts = _started(side, lambda: _permitted(reader, wanted, by_words, k)) if by_text else None
+    if progress is not None and texts is not None:
+        words = texts
+        progress.by_words = lambda: _found_by_words(reader, wanted, words)
     near = _nearest(reader, wanted, side, k, degraded)
     if texts is None and near is None:
         by_text, texts = True, _started(None, lambda: _permitted(reader, wanted, by_words, k))
@@ -126,6 +137,14 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None) -> Fou
         mode=_mode(by_text=by_text, by_vector=bool(cosines)),
         degraded=tuple(degraded),
     )
+
+
+def _found_by_words(reader: StoreReader, wanted: Wanted, texts: Future[list[Hit]]) -> Found:
+    """Raises TimeoutError when even the keywords have not been looked up by the deadline."""
+    bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
+    terms = sought(wanted.query)
+    ranked = _ranked(reader, wanted, {}, bm25, terms, model="")
+    return Found(hits=tuple(ranked), terms=tuple(terms), mode="keyword", degraded=())
 
 
 def _permitted(reader: StoreReader, wanted: Wanted, search: Callable[[int], list[Hit]], k: int) -> list[Hit]:

@@ -12,6 +12,7 @@ import pytest
 
 from memory.search.builtin import BuiltinManager
 from memory.search_manager import SearchResources, get_search_manager
+from memory.tools import call_tool
 from schemas.errors import BrokerUnavailable, Transient
 from schemas.ports import Event, Pending
 from schemas.search import GetRequest, SearchRequest
@@ -91,6 +92,32 @@ def test_group_sessions_are_not_cited_by_default(manager: BuiltinManager):
     assert group.results[0].citation is None
 
 
+@pytest.mark.parametrize(
+    ("setting", "session_key", "cited"),
+    [
+        ("auto", None, True),
+        ("auto", "agent:main:main", True),
+        ("auto", "agent:main:slack:channel:1", False),
+        ("auto", "agent:main:Telegram:Group:1", False),
+        ("on", "agent:main:telegram:group:1", True),
+        ("off", None, False),
+    ],
+)
+def test_citations_are_on_or_off_or_for_private_sessions(
+    settings: Settings, resources: SearchResources, notes: Path, setting: str, session_key: str | None, cited: bool
+):
+    write_index(settings)
+    agent = settings.agents[0].model_copy(update={"citations": setting})
+    manager, _ = get_search_manager(settings.model_copy(update={"agents": (agent,)}), "main", resources=resources)
+
+    answer = manager.search(SearchRequest(query="dentist", session_key=session_key))
+    assert answer.citations is cited
+    assert (answer.results[0].citation is not None) is cited
+    shown = call_tool(manager, "memory_search", {"query": "dentist"}, session_key=session_key)
+    assert ("\n\nSource: memory/2026-11-20.md#L1-L3" in shown["results"][0]["snippet"]) is cited
+    manager.close()
+
+
 def test_what_is_behind_is_said(settings: Settings, resources: SearchResources, notes: Path):
     write_index(settings, vectors=False)
     board = Board(Pending(documents=3, oldest_at=time.time() - 5))
@@ -164,6 +191,39 @@ def test_a_search_answers_within_its_deadline(settings: Settings, resources: Sea
     release.set()
     assert answer.degraded == ("the search did not finish within 0.1 s",)
     assert answer.took_ms < 5000
+    manager.close()
+
+
+def test_at_the_deadline_a_search_shows_what_keywords_have_found(
+    settings: Settings, resources: SearchResources, notes, monkeypatch
+):
+    write_index(settings)
+    agent = settings.agents[0]
+    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 1000})})
+    hurried = settings.model_copy(update={"agents": (quick,)})
+    release = threading.Event()
+    monkeypatch.setattr("memory.store.sqlite_reader.SqliteReader.search_vectors", lambda *_: release.wait(20) and [])
+    manager, _ = get_search_manager(hurried, "main", resources=resources)
+
+    answer = manager.search(SearchRequest(query="dentist"))
+    release.set()
+    assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
+    assert (answer.mode, answer.fallback) == ("keyword", True)
+    assert answer.degraded == ("the search did not finish within 1 s: keywords only",)
+    assert answer.took_ms < 5000
+    manager.close()
+
+
+def test_waiting_for_pending_documents_leaves_time_to_search(settings: Settings, resources: SearchResources, notes):
+    write_index(settings)
+    agent = settings.agents[0]
+    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 800})})
+    hurried = settings.model_copy(update={"agents": (quick,)})
+    manager, _ = get_search_manager(hurried, "main", resources=resources, pending=Board(Pending(documents=1)))
+
+    answer = manager.search(SearchRequest(query="dentist", wait_ms=60_000))
+    assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
+    assert answer.degraded == ()
     manager.close()
 
 

@@ -1,0 +1,187 @@
+"""Who is out of scope learns nothing, at whichever door."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from memory.search_manager import get_search_manager
+from memory.tools import call_tool
+from recalld import configuration
+from schemas.ports import Pending
+from schemas.settings import Settings
+from tests.commanding import CommandLine
+from tests.quiet_board import QuietBoard
+from tests.serving import running, search
+from tests.transcript_files import message_line
+from tests.waiting import wait_until
+from tests.written_index import write_index
+
+GROUP = "agent:main:telegram:group:42"
+DENIED = "agent:main:slack:channel:general"
+OTHERS = "agent:other:main"
+NOTHING: dict[str, Any] = {
+    "results": [],
+    "mode": "none",
+    "fallback": False,
+    "citations": False,
+    "degraded": [],
+    "pending": {"documents": 0, "vectors": 0},
+}
+CONFIGURATION = """
+provider = "stub"
+[[agents]]
+id = "main"
+workspace = "{workspace}"
+sessions = ["{sessions}"]
+[agents.scope]
+rules = [{{ action = "deny", chat_type = "channel" }}]
+"""
+
+
+class Busy(QuietBoard):
+    """A queue that has work for everybody."""
+
+    def pending(self, agent: str) -> Pending | None:
+        return Pending(documents=7, oldest_at=1.0)
+
+
+@pytest.fixture
+def notes(workspace: Path) -> Path:
+    (workspace / "MEMORY.md").write_text("The vault is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
+    sessions = workspace.parent / "sessions"
+    sessions.mkdir()
+    (sessions / "talk.jsonl").write_bytes(message_line("plain", "user", "the numbat is shy"))
+    return workspace
+
+
+@pytest.fixture
+def cli(home: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    for name in list(os.environ):
+        if name.startswith("RECALLD_"):
+            monkeypatch.delenv(name)
+    home.mkdir()
+    (home / "recalld.toml").write_text(CONFIGURATION.format(workspace=notes, sessions=notes.parent / "sessions"))
+    monkeypatch.setattr("recalld.logs.configure_logs", lambda **_options: None)
+    return CommandLine(home, capsys, monkeypatch)
+
+
+@pytest.fixture
+def scoped(cli: CommandLine, home: Path) -> Settings:
+    settings = configuration.load(home=str(home)).settings
+    write_notes(settings)
+    return settings
+
+
+def write_notes(settings: Settings) -> None:
+    """Index the notes; transcripts are read from their files here, never searched."""
+    agent = settings.agents[0].model_copy(update={"sessions": ()})
+    write_index(settings.model_copy(update={"agents": (agent,)}))
+
+
+@pytest.fixture
+def http(scoped: Settings) -> Iterator[httpx.Client]:
+    with running(scoped, Busy()) as client:
+        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
+        yield client
+
+
+def read(client: httpx.Client, path: str, session_key: str | None = None) -> dict[str, Any]:
+    answer: dict[str, Any] = client.post("/v1/get", json={"path": path, "sessionKey": session_key}).json()
+    return answer
+
+
+@pytest.mark.parametrize("session_key", [DENIED, OTHERS, DENIED.upper()])
+def test_over_http_a_session_out_of_scope_learns_nothing(http: httpx.Client, session_key: str):
+    denied = search(http, "dentist", sessionKey=session_key, waitMs=60_000)
+    assert denied.pop("tookMs") < 5000
+    assert denied == NOTHING
+    same = search(http, "no such word", sessionKey=session_key)
+    assert {**same, "tookMs": 0} == {**NOTHING, "tookMs": 0}
+    paths = ["memory/friday.md", "MEMORY.md", "sessions/talk.jsonl", "memory/never.md", "/etc/passwd", "../x"]
+    answers = [read(http, path, session_key) for path in paths]
+    assert [answer.pop("path") for answer in answers] == paths
+    assert answers == [{"text": "", "from": 1, "lines": 0, "totalLines": 0, "truncated": False}] * len(paths)
+
+
+def test_over_http_everybody_else_is_answered(http: httpx.Client):
+    for session_key in (None, "agent:main:main", GROUP):
+        assert search(http, "dentist", sessionKey=session_key)["results"][0]["path"] == "memory/friday.md"
+        assert read(http, "memory/friday.md", session_key)["text"] == "The dentist appointment moved to nine."
+        assert "numbat" in read(http, "sessions/talk.jsonl", session_key)["text"]
+    assert search(http, "dentist")["pending"]["documents"] == 7
+
+
+def test_over_http_long_term_memory_stays_with_the_owner(http: httpx.Client, notes: Path):
+    assert any(hit["path"] == "MEMORY.md" for hit in search(http, "vault Basalt")["results"])
+    group = search(http, "vault Basalt", sessionKey=GROUP)
+    assert [hit["path"] for hit in group["results"]] in ([], ["memory/friday.md"])
+    assert "Basalt" not in json.dumps(group)
+    refused = read(http, "no-document-at-all", GROUP)
+    for path in ("MEMORY.md", "memory.md", "./memory/../MEMORY.md", str(notes / "MEMORY.md")):
+        assert read(http, path, GROUP) == {**refused, "path": path}
+    assert "Basalt" in read(http, "MEMORY.md")["text"]
+
+
+@pytest.mark.parametrize("through_the_service", [True, False])
+def test_on_the_command_line_a_session_key_is_judged_and_its_absence_never(
+    scoped: Settings, cli: CommandLine, through_the_service: bool
+):
+    def ask() -> None:
+        for _ in range(2):  # the second search takes the quick way
+            assert cli.json("search", "dentist")["results"][0]["path"] == "memory/friday.md"
+        assert cli.say("get", "MEMORY.md") == "The vault is called Basalt.\n"
+
+        for session_key in (DENIED, OTHERS):
+            code, out, err = cli.run("search", "dentist", "--session-key", session_key, "--json")
+            assert (code, err) == (3, "")
+            answer = json.loads(out)
+            del answer["tookMs"]
+            assert answer == NOTHING
+            code, out, err = cli.run("search", "dentist", "--session-key", session_key)
+            assert (code, out, err) == (3, "", "recalld: nothing found\n")
+            assert cli.run("get", "memory/friday.md", "--session-key", session_key) == (0, "", "")
+
+        code, out, _ = cli.run("get", "MEMORY.md", "--session-key", GROUP)
+        assert (code, out) == (3, "")
+        assert "Basalt" not in cli.run("search", "vault", "Basalt", "--session-key", GROUP, "--json")[1]
+        assert cli.say("get", "memory/friday.md", "--session-key", GROUP)
+
+    if through_the_service:
+        with running(scoped):
+            ask()
+    else:
+        ask()
+
+
+def test_the_command_line_is_not_shut_out_by_a_scope_for_chats(scoped: Settings, cli: CommandLine, home: Path):
+    file = home / "recalld.toml"
+    file.write_text(file.read_text().replace("[agents.scope]", '[agents.scope]\ndefault = "deny"'))
+
+    assert cli.json("search", "dentist")["results"]
+    assert cli.run("search", "dentist", "--session-key", "agent:main:main")[0] == 3
+
+
+def test_tools_answer_in_the_session_that_the_door_knows(scoped: Settings):
+    manager, _ = get_search_manager(scoped, "main")
+    assert manager is not None
+
+    def call(name: str, session_key: str | None, **arguments: Any) -> dict[str, Any]:
+        return call_tool(manager, name, arguments, session_key=session_key)
+
+    denied = call("memory_search", DENIED, query="dentist")
+    assert {**denied, "tookMs": 0} == {**NOTHING, "tookMs": 0}
+    assert call("memory_get", DENIED, path="memory/friday.md")["text"] == ""
+    assert call("memory_get", GROUP, path="MEMORY.md")["text"] == ""
+    assert "Basalt" in call("memory_get", None, path="MEMORY.md")["text"]
+    owner, group = (call("memory_search", key, query="dentist")["results"][0] for key in (None, GROUP))
+    assert owner["snippet"] == "The dentist appointment moved to nine.\n\nSource: memory/friday.md#L1"
+    assert group["snippet"] == "The dentist appointment moved to nine."
+    manager.close()

@@ -1,0 +1,140 @@
+"""Long-term memory and those who may listen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.search.builtin import BuiltinManager
+from memory.search.long_term import is_long_term
+from memory.search.scope import OWNER, session_of
+from memory.search_manager import SearchResources, get_search_manager
+from schemas.documents import DocumentKey
+from schemas.errors import Transient
+from schemas.search import GetAnswer, GetRequest, SearchRequest
+from schemas.settings import Settings
+from tests.written_index import write_index
+
+GROUP = "agent:main:telegram:group:42"
+CHANNEL = "agent:main:slack:channel:general"
+SUBAGENT = "agent:main:subagent:3f1c"
+PRIVATE = [None, "agent:main:main", "agent:main:telegram:direct:ada", "cron:nightly"]
+SECRET = "Basalt"
+
+
+@pytest.fixture
+def notes(workspace: Path) -> Path:
+    (workspace / "MEMORY.md").write_text(
+        "\n\n".join(f"# Part {part}\n" + f"The vault is called {SECRET}. " * 60 for part in range(40)), "utf-8"
+    )
+    (workspace / "memory" / "MEMORY.md").write_text(f"Nested: {SECRET}.\n", "utf-8")
+    for number in range(5):
+        (workspace / "memory" / f"vault-{number}.md").write_text(f"Note {number}: who has a vault?\n", "utf-8")
+    return workspace
+
+
+@pytest.fixture
+def manager(settings: Settings, notes: Path) -> Iterator[BuiltinManager]:
+    agent = settings.agents[0].model_copy(update={"extra_paths": (".",)})
+    settings = settings.model_copy(update={"agents": (agent,)})
+    write_index(settings)
+    resources = SearchResources(settings, model_wait_seconds=5)
+    made, _ = get_search_manager(settings, "main", resources=resources)
+    assert isinstance(made, BuiltinManager)
+    yield made
+    made.close()
+    resources.close()
+
+
+def get(manager: BuiltinManager, path: str, session_key: str | None) -> GetAnswer:
+    return manager.read_file(GetRequest(path=path, session_key=session_key))
+
+
+@pytest.mark.parametrize("session_key", [GROUP, CHANNEL, SUBAGENT, GROUP.upper()])
+def test_a_shared_session_finds_other_notes_in_place_of_long_term_memory(manager: BuiltinManager, session_key: str):
+    query = f"vault called {SECRET}"
+    private = manager.search(SearchRequest(query=query, max_results=5))
+    assert [hit.path for hit in private.results] == ["MEMORY.md"] * 5
+
+    shared = manager.search(SearchRequest(query=query, max_results=5, session_key=session_key))
+    assert {hit.path for hit in shared.results} == {f"memory/vault-{number}.md" for number in range(5)}
+    assert SECRET not in shared.model_dump_json()
+
+
+@pytest.mark.parametrize("session_key", PRIVATE)
+def test_a_private_session_has_all_of_it(manager: BuiltinManager, session_key: str | None):
+    assert SECRET in get(manager, "MEMORY.md", session_key).text
+    found = manager.search(SearchRequest(query=SECRET, session_key=session_key))
+    assert {hit.path for hit in found.results} >= {"MEMORY.md"}
+
+
+def spellings(workspace: Path) -> list[str]:
+    names = ["MEMORY.md", "memory.md", "Memory.MD", "mEmOrY.mD"]
+    places = ["", "./", ".//", "memory/../", "memory/./../", "memory/", "memory//", str(workspace) + "/"]
+    places += [f"{workspace}/./", f"{workspace}/memory/../", f"//{workspace}/", f"../{workspace.name}/", "sessions/../"]
+    whole = [place + name for place in places for name in names]
+    return [
+        *whole,
+        "MEMORY.md/",
+        "MEMORY.md/.",
+        "MEMORY.md ",
+        "MEMORY.md\0",
+        "MEMORY%2Emd",
+        "file:MEMORY.md",
+        "~/MEMORY.md",
+    ]
+
+
+@pytest.mark.parametrize("session_key", [GROUP, CHANNEL, SUBAGENT])
+def test_no_spelling_of_its_path_reads_long_term_memory_in_a_shared_session(
+    manager: BuiltinManager, notes: Path, session_key: str
+):
+    os.link(notes / "MEMORY.md", notes / "memory" / "another-name.md")
+    paths = [*spellings(notes), "memory/another-name.md"]
+    assert sum(SECRET in get(manager, path, None).text for path in paths) >= 8  # spellings that do name it
+    for path in paths:
+        answer = get(manager, path, session_key)
+        assert answer.text == "", path
+        assert SECRET not in answer.model_dump_json()
+    assert get(manager, "memory/vault-1.md", session_key).text
+
+
+def test_it_is_refused_exactly_like_a_path_that_is_no_document(manager: BuiltinManager, notes: Path):
+    refused = get(manager, "MEMORY.md", GROUP)
+    assert refused.disabled
+    assert refused == get(manager, "../secret.md", GROUP).model_copy(update={"path": "MEMORY.md"})
+    (notes / "MEMORY.md").unlink()
+    assert get(manager, "MEMORY.md", GROUP) == refused
+
+
+def test_a_disk_that_does_not_answer_refuses_rather_than_shows(manager: BuiltinManager, monkeypatch):
+    def busy(self, key):
+        raise Transient("no descriptors left")
+
+    monkeypatch.setattr("memory.agent_files.AgentFiles.stat", busy)
+    assert get(manager, "memory/vault-1.md", GROUP).text == ""
+    assert get(manager, "memory/vault-1.md", None).text
+
+
+@given(
+    folder=st.sampled_from(["", "memory/", "/elsewhere/notes/"]), name=st.sampled_from(["memory.md"]), data=st.data()
+)
+def test_upper_and_lower_case_name_the_same_memory(folder: str, name: str, data: st.DataObject):
+    spelled = "".join(data.draw(st.sampled_from([letter, letter.upper()])) for letter in name)
+
+    assert is_long_term(DocumentKey("memory", folder + spelled))
+
+
+@pytest.mark.parametrize("path", ["memory/my-memory.md", "memory.md/x.md", "memory/memory.md.md", "memory"])
+def test_other_notes_are_no_long_term_memory(path: str):
+    assert not is_long_term(DocumentKey("memory", path))
+
+
+def test_only_a_key_that_tells_of_a_private_place_is_private():
+    assert [session_of(key).is_private for key in [*PRIVATE, GROUP, CHANNEL, SUBAGENT]] == [True] * 4 + [False] * 3
+    assert OWNER.is_private
