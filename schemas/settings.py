@@ -193,7 +193,9 @@ class Limits(_Section):
     """Upper bounds of an answer."""
 
     max_snippet_chars: int = Field(700, ge=40, description="Characters of one snippet.")
-    max_injected_chars: int = Field(4000, ge=40, description="Characters of all snippets of one tool answer together.")
+    max_injected_chars: int = Field(
+        4000, ge=40, description="Characters of all snippets of one tool answer together, sources included."
+    )
     timeout_ms: int = Field(15_000, ge=10, description="Milliseconds after which a search returns what it has.")
 
 
@@ -273,7 +275,9 @@ class MemorySettings(_Section):
     query: Query = Query()
     sync: Sync = Sync()
     limits: Limits = Limits()
-    citations: Literal["auto", "on", "off"] = Field("auto", description="Whether snippets end with their source.")
+    citations: Literal["auto", "on", "off"] = Field(
+        "auto", description="Whether results name their source; auto: not to groups and channels."
+    )
     scope: Scope = Scope()
     redaction: Redaction = Redaction()
 

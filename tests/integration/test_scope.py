@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from memory.search_manager import get_search_manager
 from memory.tools import call_tool
@@ -63,14 +65,18 @@ def notes(workspace: Path) -> Path:
 
 
 @pytest.fixture
-def cli(home: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def cli(
+    home: Path, notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CommandLine]:
     for name in list(os.environ):
         if name.startswith("RECALLD_"):
             monkeypatch.delenv(name)
     home.mkdir()
     (home / "recalld.toml").write_text(CONFIGURATION.format(workspace=notes, sessions=notes.parent / "sessions"))
     monkeypatch.setattr("recalld.logs.configure_logs", lambda **_options: None)
-    return CommandLine(home, capsys, monkeypatch)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield CommandLine(home, capsys, monkeypatch)
+    structlog.reset_defaults()
 
 
 @pytest.fixture
