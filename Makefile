@@ -71,7 +71,7 @@ docs: install
 	$(BIN)/python -m recalld.settings_docs README.md deploy/recalld.example.toml
 
 # Exact versions and hashes for every platform, of the oldest Python on; no host is written into them.
-LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra local --extra openai \
+LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra local --extra openai --extra mcp \
 	--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--no-annotate --no-header --quiet
 
