@@ -14,7 +14,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from memory.search.injecting import injected
-from memory.search.manager import SearchManager
+from memory.search.manager import SearchableMemory
 from schemas.errors import UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 
@@ -114,7 +114,7 @@ TOOLS: Mapping[str, ToolDefinition] = MappingProxyType({tool.name: tool for tool
 
 
 def call_tool(
-    manager: SearchManager, name: str, arguments: Mapping[str, Any], *, session_key: str | None
+    manager: SearchableMemory, name: str, arguments: Mapping[str, Any], *, session_key: str | None
 ) -> dict[str, Any]:
     """Do what a model asks; the answer is ready for JSON, with names in camelCase.
 
@@ -167,7 +167,7 @@ def unavailable(
 
 
 def _prepared(
-    manager: SearchManager, tool: ToolDefinition, arguments: Mapping[str, Any], session_key: str | None
+    manager: SearchableMemory, tool: ToolDefinition, arguments: Mapping[str, Any], session_key: str | None
 ) -> Callable[[], dict[str, Any]]:
     if tool.name == SEARCH:
         wanted = _request(SearchRequest, tool, arguments, session_key)
@@ -176,7 +176,7 @@ def _prepared(
     return lambda: _json(manager.read_file(read))
 
 
-def _found(manager: SearchManager, wanted: SearchRequest) -> dict[str, Any]:
+def _found(manager: SearchableMemory, wanted: SearchRequest) -> dict[str, Any]:
     answer = manager.search(wanted)
     max_chars = manager.limits.max_injected_chars
     shown = injected(answer.results, max_chars=max_chars)

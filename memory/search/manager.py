@@ -9,8 +9,8 @@ from schemas.settings import Limits
 from schemas.status import AgentStatus, Availability
 
 
-class SearchManager(ABC):
-    """One agent's memory. Thread-safe. An unavailable memory is an answer, not an exception."""
+class SearchableMemory(ABC):
+    """One agent's memory as tools use it. Thread-safe. An unavailable memory is an answer, not an exception."""
 
     @property
     def limits(self) -> Limits:
@@ -24,6 +24,10 @@ class SearchManager(ABC):
     @abstractmethod
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Read lines of a document of this agent; any other path is refused with one uniform answer."""
+
+
+class SearchManager(SearchableMemory):
+    """All that doors ask of an agent's memory."""
 
     @abstractmethod
     def status(self, *, deep: bool = False) -> AgentStatus:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -17,9 +16,12 @@ from pydantic import BaseModel
 from memory.embedding.coordination import Coordinate, alone
 from memory.service import errors, pages
 from memory.service.agents import ServedAgents
+from memory.service.counted_memory import CountedMemory
+from memory.service.mcp_routes import McpRoutes
 from memory.service.metrics import ServiceMetrics
 from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_tokens
+from memory.tools import call_tool, unavailable
 from memory.version import recalld_version
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -61,7 +63,8 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.get_running_loop().run_in_executor(threads, agents.warm_up)
         try:
-            yield
+            async with mcp.opened():
+                yield
         finally:
             await asyncio.get_running_loop().run_in_executor(threads, agents.close)
             threads.shutdown(wait=True)
@@ -83,6 +86,12 @@ def create_app(
 
     async def in_thread(work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    async def call(agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None) -> dict[str, Any]:
+        return await in_thread(lambda: _call_tool(agents, metrics, agent, name, arguments, session_key))
+
+    mcp = McpRoutes(allowed=allowed, call=call)
+    app.router.routes.extend(mcp.routes)
 
     @app.post("/v1/search", response_model=SearchAnswer, summary="Search an agent's memory")
     async def search(request: SearchRequest, authorization: Authorization = None) -> Response:
@@ -140,29 +149,28 @@ def _search(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: 
     if manager is None:
         metrics.searches.labels("unavailable").inc()
         return SearchAnswer(disabled=True, unavailable=True, error=error, action="see `recalld config show`")
-    started = time.perf_counter()
-    answer = manager.search(request)
-    metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
-    metrics.searches.labels(_outcome(answer)).inc()
-    return answer
-
-
-def _outcome(answer: SearchAnswer) -> str:
-    if answer.unavailable:
-        return "unavailable"
-    if answer.degraded:
-        return "degraded"
-    return "found" if answer.results else "empty"
+    return CountedMemory(manager, metrics).search(request)
 
 
 def _get(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: GetRequest) -> GetAnswer:
     manager, error = agents.manager(agent)
     if manager is None:
         return GetAnswer(path=request.path, disabled=True, error=error)
-    answer = manager.read_file(request)
-    outcome = "refused" if answer.disabled else "missing" if answer.error else "ok"
-    metrics.reads.labels(outcome).inc()
-    return answer
+    return CountedMemory(manager, metrics).read_file(request)
+
+
+def _call_tool(
+    agents: ServedAgents,
+    metrics: ServiceMetrics,
+    agent: str,
+    name: str,
+    arguments: Mapping[str, Any],
+    session_key: str | None,
+) -> dict[str, Any]:
+    manager, error = agents.manager(agent)
+    if manager is None:
+        return unavailable(name, error or "there is no such memory", arguments, action="see `recalld config show`")
+    return call_tool(CountedMemory(manager, metrics), name, arguments, session_key=session_key)
 
 
 @contextmanager

@@ -1,0 +1,46 @@
+"""An agent's memory, and what metrics tell of its answers. Every door of the service goes through it."""
+
+from __future__ import annotations
+
+import time
+
+from memory.search.manager import SearchableMemory
+from memory.service.metrics import ServiceMetrics
+from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings import Limits
+
+
+class CountedMemory(SearchableMemory):
+    """Hands on, and counts."""
+
+    def __init__(self, memory: SearchableMemory, metrics: ServiceMetrics) -> None:
+        self._memory = memory
+        self._metrics = metrics
+
+    @property
+    def limits(self) -> Limits:
+        """See `SearchableMemory.limits`."""
+        return self._memory.limits
+
+    def search(self, request: SearchRequest) -> SearchAnswer:
+        """The memory's answer."""
+        started = time.perf_counter()
+        answer = self._memory.search(request)
+        self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
+        self._metrics.searches.labels(_outcome(answer)).inc()
+        return answer
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        """The memory's answer."""
+        answer = self._memory.read_file(request)
+        outcome = "refused" if answer.disabled else "missing" if answer.error else "ok"
+        self._metrics.reads.labels(outcome).inc()
+        return answer
+
+
+def _outcome(answer: SearchAnswer) -> str:
+    if answer.unavailable:
+        return "unavailable"
+    if answer.degraded:
+        return "degraded"
+    return "found" if answer.results else "empty"

@@ -1,0 +1,88 @@
+"""Model Context Protocol over streamable HTTP: `/mcp`, and `/mcp/<agent>` where there are several.
+
+Every request stands for itself: no session is kept between two of them, so nothing has to be ended, and any replica
+can answer. Who may ask is decided before the SDK sees a request, by the same gate as for every other path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from memory.mcp_server import ToolCall, build_server
+from memory.service.security import MAX_BODY_BYTES, AccessDenied
+
+#: The header by which a connection says which session asks; without it, it is the owner's private one.
+SESSION_KEY_HEADER = "X-Recalld-Session-Key"
+
+#: Where this door leaves, in a request's scope, what its gate found out.
+_ASKER = "recalld.asker"
+
+
+#: (agent, tool, arguments, session key) -> the answer as a JSON object; raises ToolArgumentsRefused.
+CallTool = Callable[[str, str, Mapping[str, Any], str | None], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    agent: str
+    session_key: str | None
+
+
+class McpDoor:
+    """ASGI application. Must be `opened()` while it answers.
+
+    Args:
+        allowed: (Authorization header, agent in the path) -> whose memory it is; raises AccessDenied.
+        call: calls a tool of an agent.
+    """
+
+    def __init__(
+        self,
+        *,
+        allowed: Callable[[str | None, str | None], str],
+        call: CallTool,
+    ) -> None:
+        self._allowed = allowed
+        self._call = call
+        self._sessions = StreamableHTTPSessionManager(
+            build_server(self._answer), json_response=True, stateless=True, max_request_body_size=MAX_BODY_BYTES
+        )
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Answer until the end of the block. Once per door."""
+        async with self._sessions.run():
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request.
+
+        Raises:
+            AccessDenied: who asks may not, or the session key is not one.
+        """
+        headers = Headers(scope=scope)
+        agent = self._allowed(headers.get("authorization"), scope["path_params"].get("agent"))
+        asker = _Asker(agent, _session_key(headers))
+        await self._sessions.handle_request({**scope, _ASKER: asker}, receive, send)
+
+    async def _answer(self, call: ToolCall) -> dict[str, Any]:
+        asker: _Asker = call.request.scope[_ASKER]
+        session_key = asker.session_key or call.session_key
+        return await self._call(asker.agent, call.name, call.arguments, session_key)
+
+
+def _session_key(headers: Headers) -> str | None:
+    keys = headers.getlist(SESSION_KEY_HEADER)
+    if not keys:
+        return None
+    # An empty one is a mistake in a client's settings, and would stand for the session that sees the most.
+    if len(keys) > 1 or not keys[0].strip():
+        raise AccessDenied(400, f"{SESSION_KEY_HEADER} must be sent once and not be empty, or left out")
+    return keys[0].strip()
