@@ -1,0 +1,226 @@
+"""`recalld mcp` as an agent's program starts it, and `/mcp` of a whole daemon: the official client over both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from mcp import Client
+from mcp_types import CallToolResult
+
+from recalld.cli import run
+from schemas.settings import Settings
+from tests.daemon import REPOSITORY, Daemon, clean_environment
+from tests.mcp_clients import ERAS, calling, child, connected, found, over_http, refusal, tools, without_sdk
+from tests.serving import running
+from tests.waiting import wait_until
+from tests.written_index import write_index
+
+T = TypeVar("T")
+
+GROUP = "agent:main:telegram:group:7"
+
+_HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+
+
+@pytest.fixture
+def notes(workspace: Path) -> Path:
+    (workspace / "MEMORY.md").write_text("The build server is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
+    return workspace
+
+
+@pytest.fixture
+def config(tmp_path: Path, notes: Path) -> Path:
+    file = tmp_path / "recalld.toml"
+    file.write_text(f'provider = "stub"\n[[agents]]\nid = "main"\nworkspace = "{notes}"\n', "utf-8")
+    return file
+
+
+def arguments(config: Path, home: Path, *more: str) -> list[str]:
+    return ["-m", "recalld", "--config", str(config), "--home", str(home), "mcp", *more]
+
+
+def over_stdio(config: Path, home: Path, work: Callable[[Client], Awaitable[T]], *more: str, era: str = "auto") -> T:
+    server = child(sys.executable, *arguments(config, home, *more), env=clean_environment(), cwd=str(REPOSITORY))
+    return connected(server, work, era=era)
+
+
+def piped(config: Path, home: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """What a program gets that writes this and closes the pipe."""
+    return subprocess.run(
+        [sys.executable, *arguments(config, home)],
+        input=text,
+        cwd=REPOSITORY,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_without_a_service_it_reads_the_index_itself(settings: Settings, config: Path, era: str):
+    write_index(settings)
+
+    async def session(client: Client) -> None:
+        listed = await tools(client)
+        assert [tool.name for tool in listed] == ["memory_search", "memory_get"]
+        assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in listed)
+        for _ in range(2):
+            answer = found(await calling("memory_search", query="dentist", maxResults=2)(client))
+            assert answer["results"][0]["path"] == "memory/friday.md"
+            assert answer["results"][0]["snippet"].endswith("Source: memory/friday.md#L1")
+            assert answer["mode"] == "keyword"
+            assert "no service is running" in answer["degraded"][0]
+        read = found(await calling("memory_get", path="MEMORY.md", from_=1, lines=1)(client))
+        assert read["text"] == "The build server is called Basalt."
+        assert "unknown argument agent; valid are" in refusal(
+            await calling("memory_search", query="x", agent="main")(client)
+        )
+
+    over_stdio(config, settings.home, session, era=era)
+
+
+def test_a_service_that_starts_or_ends_meanwhile_is_used_while_it_runs(settings: Settings, config: Path):
+    write_index(settings)
+
+    async def session(client: Client) -> None:
+        async def mode() -> str:
+            return str(found(await calling("memory_search", query="dentist")(client))["mode"])
+
+        assert await mode() == "keyword"
+        with running(settings):
+            assert await mode() == "hybrid"
+        assert await mode() == "keyword"
+
+    over_stdio(config, settings.home, session)
+
+
+def test_the_answers_are_those_of_the_service(settings: Settings, config: Path):
+    write_index(settings)
+    with running(settings) as service:
+        for call in (calling("memory_search", query="dentist"), calling("memory_get", path="MEMORY.md")):
+            here = found(over_stdio(config, settings.home, call))
+            there = found(over_http(f"{service.base_url}/mcp", call))
+            assert {**here, "tookMs": 0} == {**there, "tookMs": 0}
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_an_agent_that_is_named_sees_its_own_memory_only(settings: Settings, tmp_path: Path, served: bool):
+    agents, tables = [], []
+    for name in ("ada", "bob"):
+        folder = tmp_path / name
+        (folder / "memory").mkdir(parents=True)
+        (folder / "memory" / "note.md").write_text(f"The password of {name} is on the blue card.\n", "utf-8")
+        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
+        tables.append(f'[[agents]]\nid = "{name}"\nworkspace = "{folder}"\n')
+    both = settings.model_copy(update={"agents": tuple(agents)})
+    for agent in agents:
+        write_index(both, agent.id)
+    config = tmp_path / "two.toml"
+    config.write_text('provider = "stub"\n' + "".join(tables), "utf-8")
+
+    def ask() -> None:
+        for name, other in (("ada", "bob"), ("bob", "ada")):
+
+            async def session(client: Client, name: str = name, other: str = other) -> None:
+                answer = found(await calling("memory_search", query="password card")(client))
+                assert f"password of {name} " in answer["results"][0]["snippet"]
+                assert other not in json.dumps(answer)
+                read = await calling("memory_get", path=str(tmp_path / other / "memory" / "note.md"))(client)
+                assert found(read)["text"] == ""
+
+            over_stdio(config, both.home, session, "--agent", name)
+        unnamed = found(over_stdio(config, both.home, calling("memory_search", query="password")))
+        assert (unnamed["results"], unnamed["unavailable"]) == ([], True)
+        assert "--agent" in unnamed["error"]
+        nobody = found(over_stdio(config, both.home, calling("memory_search", query="password"), "--agent", "eve"))
+        assert (nobody["results"], nobody["unavailable"]) == ([], True)
+        assert "'eve'" in nobody["error"]
+
+    if served:
+        with running(both):
+            ask()
+    else:
+        ask()
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_the_session_key_says_who_listens(settings: Settings, config: Path, served: bool):
+    write_index(settings)
+
+    def paths(*more: str, meta: object = None) -> set[str]:
+        call = calling("memory_search", meta=meta, query="build server Basalt", minScore=0)
+        return {hit["path"] for hit in found(over_stdio(config, settings.home, call, *more))["results"]}
+
+    def ask() -> None:
+        assert "MEMORY.md" in paths()
+        assert "MEMORY.md" not in paths("--session-key", GROUP)
+        assert "MEMORY.md" not in paths(meta={"recalld/sessionKey": GROUP})
+        assert "MEMORY.md" not in paths("--session-key", GROUP, meta={"recalld/sessionKey": "agent:main:main"})
+
+    if served:
+        with running(settings):
+            ask()
+    else:
+        ask()
+
+
+def test_mistakes_in_the_settings_are_answers(tmp_path: Path, home: Path):
+    config = tmp_path / "wrong.toml"
+    config.write_text("chunking.tokens = -1\n", "utf-8")
+    answer = found(over_stdio(config, home, calling("memory_search", query="dentist")))
+    assert (answer["results"], answer["disabled"], answer["unavailable"]) == ([], True, True)
+    assert "chunking.tokens" in answer["error"]
+    assert answer["action"]
+    read = found(over_stdio(config, home, calling("memory_get", path="MEMORY.md")))
+    assert (read["text"], read["disabled"]) == ("", True)
+
+
+def test_it_ends_when_its_input_ends_and_writes_nothing_but_the_protocol(config: Path, home: Path):
+    for text in ("", json.dumps(_HELLO) + "\n", "no JSON\n{}\n" + json.dumps(_HELLO) + "\n"):
+        ended = piped(config, home, text)
+        assert ended.returncode == 0, ended.stderr
+        assert "Traceback" not in ended.stderr
+        for line in ended.stdout.splitlines():
+            assert json.loads(line)["jsonrpc"] == "2.0"
+        assert ('"serverInfo"' in ended.stdout) == ("initialize" in text)
+
+
+def test_its_help_and_what_is_wrong_are_said_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    assert run(["mcp", "--session-key", " "]) == 2
+    assert "--session-key must not be empty" in capsys.readouterr().err
+    without_sdk(monkeypatch)
+    monkeypatch.delitem(sys.modules, "recalld.mcp_stdio", raising=False)
+    assert run(["mcp"]) == 1
+    assert capsys.readouterr().err == 'recalld: MCP needs its SDK: pip install "recalld[mcp]"\n'
+
+
+def test_a_note_is_found_right_after_it_was_saved(home: Path, notes: Path):
+    with Daemon(home, notes) as daemon:
+        where = json.loads((home / "run" / "service.json").read_text())
+        url = f"http://127.0.0.1:{where['port']}/mcp"
+        (notes / "memory" / "keys.md").write_text("The spare key is with Hallberg on the third floor.\n", "utf-8")
+        call = calling("memory_search", query="spare key Hallberg")
+
+        def first(result: CallToolResult) -> str:
+            results = found(result)["results"]
+            return str(results[0]["path"]) if results else ""
+
+        wait_until(lambda: first(over_http(url, call)) == "memory/keys.md")
+        assert first(over_stdio(daemon.config, home, call)) == "memory/keys.md"
+        (notes / "memory" / "keys.md").unlink()
+        wait_until(lambda: first(over_http(url, call)) != "memory/keys.md")
