@@ -16,6 +16,7 @@ from memory.tools import call_tool
 from recalld.home_memory import HomeMemory
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
+from schemas.errors import UserError
 
 
 def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
@@ -23,11 +24,23 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
 
     Settings are read when the first call needs them: a mistake in them is told to the model that asks, instead of
     a program that would not start. `session_key` says which session asks; it comes before what a call says.
+
+    Raises:
+        UserError: there is no standard input or output.
+        BrokenPipeError: whoever asked went away without waiting for the answers.
     """
+    if sys.stdin is None or sys.stdout is None:
+        raise UserError("`recalld mcp` speaks on its standard input and output, and one of them is closed")
     configure_logs(level=logging.WARNING)
     # Reading standard input blocks a thread that only its end would free; an interrupt is to end the process at once.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    asyncio.run(_serve(HomeMemory(invocation), session_key))
+    gone = False
+    try:
+        asyncio.run(_serve(HomeMemory(invocation), session_key))
+    except* BrokenPipeError:
+        gone = True
+    if gone:
+        raise BrokenPipeError
 
 
 async def _serve(memory: HomeMemory, session_key: str | None) -> None:

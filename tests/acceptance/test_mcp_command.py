@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -198,11 +199,52 @@ def test_it_ends_when_its_input_ends_and_writes_nothing_but_the_protocol(config:
         assert ('"serverInfo"' in ended.stdout) == ("initialize" in text)
 
 
-def test_its_help_and_what_is_wrong_are_said_at_once(
+def started(config: Path, home: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *arguments(config, home)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env=clean_environment(),
+        text=True,
+    )
+
+
+def test_a_program_that_went_away_leaves_no_traceback(config: Path, home: Path):
+    with started(config, home) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        process.stdin.write(json.dumps(_HELLO) + "\n")
+        process.stdin.close()
+        assert process.wait(30) == 141
+        assert process.stderr.read() == ""
+
+
+def test_an_interrupt_ends_it_at_once(config: Path, home: Path):
+    with started(config, home) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write(json.dumps(_HELLO) + "\n")
+        process.stdin.flush()
+        assert '"serverInfo"' in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == -signal.SIGINT
+        assert process.stderr.read() == ""
+
+
+def test_what_is_wrong_with_its_start_is_said_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     assert run(["mcp", "--session-key", " "]) == 2
     assert "--session-key must not be empty" in capsys.readouterr().err
+    with monkeypatch.context() as closed:
+        closed.setattr(sys, "stdin", None)
+        assert run(["mcp"]) == 1
+    assert "one of them is closed" in capsys.readouterr().err
     without_sdk(monkeypatch)
     monkeypatch.delitem(sys.modules, "recalld.mcp_stdio", raising=False)
     assert run(["mcp"]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from memory.mcp_server import SESSION_KEY_META
+from memory.service.mcp_door import SESSION_KEY_HEADER
 from recalld.cli import COMMANDS, LazyGroup, root
 from recalld.configuration import load
 from recalld.settings_docs import END, example_toml, settings_table, with_settings_table
@@ -120,6 +123,22 @@ def test_what_the_readme_searches_for_is_in_the_sample_workspace() -> None:
         assert words in sample
     shown = (ROOT / "deploy" / "sample-workspace" / "memory" / "2026-11-11.md").read_text("utf-8")
     assert "陈宇 is convinced: she described how she found a slow disk" in shown
+
+
+def test_the_readme_says_how_a_connection_and_a_call_name_their_session() -> None:
+    for name in (SESSION_KEY_HEADER, SESSION_KEY_META, "--session-key"):
+        assert f"`{name}`" in README or f'"{name}"' in README or f" {name} " in README, name
+
+
+def test_the_readmes_settings_for_agents_programs_are_well_formed() -> None:
+    section = README.partition("## As tools of an agent")[2].partition("\n## ")[0]
+    tables = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", section, flags=re.DOTALL)]
+    assert [table["mcp_servers"]["recalld"]["url"] for table in tables] == [
+        "http://127.0.0.1:7373/mcp",
+        "http://127.0.0.1:7373/mcp/research",
+    ]
+    [objects] = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", section, flags=re.DOTALL)]
+    assert objects["mcp"]["servers"]["recalld"]["args"][0] == "mcp"
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:
