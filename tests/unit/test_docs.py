@@ -131,7 +131,7 @@ def test_the_readme_says_how_a_connection_and_a_call_name_their_session() -> Non
 
 
 def test_the_readmes_settings_for_agents_programs_are_well_formed() -> None:
-    section = README.partition("## As tools of an agent")[2].partition("\n## ")[0]
+    section = README.partition("## By the Model Context Protocol")[2].partition("\n## ")[0]
     tables = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", section, flags=re.DOTALL)]
     assert [table["mcp_servers"]["recalld"]["url"] for table in tables] == [
         "http://127.0.0.1:7373/mcp",
