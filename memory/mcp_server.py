@@ -76,7 +76,7 @@ def build_server(answer: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Ser
             return _refused(f"{params.name} failed; recalld's log says where")
         return CallToolResult(content=[_text(json.dumps(found, ensure_ascii=False))], structured_content=found)
 
-    server = Server(
+    return Server(
         "recalld",
         title="recalld",
         version=recalld_version(),
@@ -85,9 +85,6 @@ def build_server(answer: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Ser
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
-    # The SDK's own tracing: what is asked of a memory is not for whoever collects spans.
-    server.middleware.clear()
-    return server
 
 
 def _described(tool: ToolDefinition) -> Tool:

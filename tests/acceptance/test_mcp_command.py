@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -199,9 +199,9 @@ def test_it_ends_when_its_input_ends_and_writes_nothing_but_the_protocol(config:
         assert ('"serverInfo"' in ended.stdout) == ("initialize" in text)
 
 
-def started(config: Path, home: Path) -> subprocess.Popen[str]:
+def started(config: Path, home: Path, *, program: Sequence[str] = ("-m", "recalld")) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *arguments(config, home)],
+        [sys.executable, *program, *arguments(config, home)[2:]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -221,6 +221,43 @@ def test_a_program_that_went_away_leaves_no_traceback(config: Path, home: Path):
         process.stdin.close()
         assert process.wait(30) == 141
         assert process.stderr.read() == ""
+
+
+_PRINTING = """
+import sys
+from recalld import cli, direct
+read = direct.get
+def printing(*arguments):
+    print("a stray line")
+    return read(*arguments)
+direct.get = printing
+sys.exit(cli.run(sys.argv[1:]))
+"""
+
+
+def test_what_is_printed_by_mistake_does_not_reach_the_protocol(
+    settings: Settings, config: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_index(settings)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it, nothing is left to be flushed at the end
+    call = {"name": "memory_get", "arguments": {"path": "MEMORY.md"}}
+    with started(config, settings.home, program=("-c", _PRINTING)) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        for message in (
+            _HELLO,
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+        ):
+            process.stdin.write(json.dumps(message) + "\n")
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.stdin.close()
+        assert process.stdout.read() == ""
+        assert process.wait(30) == 0
+        assert process.stderr.read() == "a stray line\n"
+    assert answers[1]["result"]["structuredContent"]["text"] == "The build server is called Basalt."
 
 
 def test_an_interrupt_ends_it_at_once(config: Path, home: Path):
