@@ -83,6 +83,11 @@ class FallingBackWatcher(Watcher):
         except WatchLimitReached as limit:
             self._poll(agent, str(limit))
 
+    def settle(self, agent: str, timeout_seconds: float) -> bool:
+        with self._lock:
+            native = self._native if agent not in self._reasons else None
+        return native is not None and native.settle(agent, timeout_seconds)
+
     def state(self, agent: str) -> WatchState:
         with self._lock:
             reason = self._reasons.get(agent)

@@ -56,6 +56,7 @@ class HandOver:
         self._debouncer = Debouncer(quiet_seconds)
         self._waiting: dict[str, dict[DocumentKey, FileStat | None]] = {}
         self._failing = False
+        self._delivering = False
         self._retry_at: float | None = None
         self._pause = RETRY_SECONDS[0]
         self._stopping = False
@@ -71,20 +72,30 @@ class HandOver:
             before = self._debouncer.next_due()
             self._debouncer.touch(agent, key, now=self._clock())
             if self._debouncer.next_due() != before:
-                self._changed.notify()
+                self._changed.notify_all()
 
     def submit(self, agent: str, keys: Iterable[DocumentKey] | Mapping[DocumentKey, FileStat | None]) -> None:
         """Hand these over at once, whatever their events say. With their stat, the latest transcripts go first."""
         with self._changed:
             self._keep(agent, keys)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def flush(self, agent: str | None = None) -> None:
         """Hand over at once what waits for its quiet time, of one agent or of all."""
         with self._changed:
             for owner, keys in self._debouncer.flush(agent).items():
                 self._keep(owner, keys)
-            self._changed.notify()
+            self._changed.notify_all()
+
+    def settle(self, timeout_seconds: float) -> bool:
+        """Wait until nothing that was due before is still here; False after the timeout, or while the queue is away."""
+        with self._changed:
+            return (
+                self._changed.wait_for(
+                    lambda: self._retry_at is not None or not (self._waiting or self._delivering), timeout_seconds
+                )
+                and not self._waiting
+            )
 
     def waiting(self) -> int:
         """How many documents are known to have changed and are not with the queue."""
@@ -97,7 +108,7 @@ class HandOver:
         with self._changed:
             self._stopping = True
             self._retry_at = None
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join()
 
     def _keep(self, agent: str, keys: Iterable[DocumentKey] | Mapping[DocumentKey, FileStat | None]) -> None:
@@ -115,10 +126,14 @@ class HandOver:
                 batches = {} if held_back else self._waiting
                 if not held_back:
                     self._waiting = {}
+                self._delivering = bool(batches)
                 if not batches and not stopping:
                     self._changed.wait(self._pause_until_next(now))
                     continue
             self._deliver(batches)
+            with self._changed:
+                self._delivering = False
+                self._changed.notify_all()
             if stopping:
                 return
             if self._retry_at is None:

@@ -41,7 +41,10 @@ class InboxReader:
             try:
                 event = self._inbox.take(TAKE_SECONDS)
                 if event is not None:
-                    self._handle(event)
+                    try:
+                        self._handle(event)
+                    finally:
+                        self._inbox.answer(event)
                     continue
             except Exception:
                 log.exception("event_unreadable")

@@ -19,6 +19,7 @@ from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, Inotify
 
 from memory.agent_files import may_be_document
 from producers.inotify_directories import LIMIT_ERRNOS, Directory, WatchedDirectories, limit_reason
+from producers.inotify_marks import InotifyMarks
 from producers.watching import (
     NativeListener,
     Role,
@@ -78,6 +79,7 @@ class InotifyWatcher(Watcher, WatchCallback):
             raise
         self._inotify.name = "watch-inotify"
         self._directories = WatchedDirectories(self._inotify, self)
+        self._marks = InotifyMarks(self._inotify)
         self._inotify.start()
 
     # The Watcher
@@ -112,9 +114,16 @@ class InotifyWatcher(Watcher, WatchCallback):
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         return WatchState(WatchMode.EVENTS, f"{refused[0]}{more} cannot be watched: permission denied")
 
+    def settle(self, agent: str, timeout_seconds: float) -> bool:
+        with self._lock:
+            if self._closed or agent not in self._agents or not self._inotify.is_alive():
+                return False
+        return self._marks.wait(timeout_seconds)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
+        self._marks.close()
         self._inotify.stop()
         if self._inotify is not threading.current_thread():
             self._inotify.join()

@@ -36,6 +36,9 @@ SETTLE_SECONDS = 1.0
 #: After a move, a job that had read a document at its old place may still commit it; so there is a second look.
 SECOND_LOOK_SECONDS = 30.0
 
+#: Seconds that each of those who are flushed gets to say that it is done.
+SETTLED_WITHIN_SECONDS = 0.5
+
 SPOOL_SECONDS = 2.0
 EPOCH_SECONDS = 5.0
 
@@ -143,10 +146,19 @@ class Producers:
             if agent.sync.on_session_start:
                 self._request(agent.id, event.kind, urgent=True)
         elif event.kind == "flush":
-            self._tailer.flush(agent.id)
-            self.hand_over.flush(agent.id)
+            self._flush(agent.id)
         else:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown kind")
+
+    def _flush(self, agent: str) -> None:
+        """Queue everything that was written before, and wait until it is queued."""
+        if self._watcher is None or not self._watcher.settle(agent, SETTLED_WITHIN_SECONDS):
+            # Polled, or not watched at all: only a comparison can tell.
+            self._request(agent, "flush", urgent=True)
+        self._tailer.flush(agent)
+        self._tailer.settle(SETTLED_WITHIN_SECONDS)
+        self.hand_over.flush(agent)
+        self.hand_over.settle(SETTLED_WITHIN_SECONDS)
 
     def _changed(self, agent: str, paths: tuple[str, ...]) -> None:
         files = self._files[agent]

@@ -70,6 +70,7 @@ class Tailer:
         # What is to be looked at, and whether any change is enough.
         self._waiting: dict[tuple[str, DocumentKey], bool] = {}
         self._urgent = False
+        self._looking = False
         self._stopping = False
         # Of the thread alone.
         self._known: OrderedDict[tuple[str, DocumentKey], Growth] = OrderedDict()
@@ -84,21 +85,26 @@ class Tailer:
         with self._changed:
             self._debouncer.touch(agent, key, now=self._clock())
             self._waiting.setdefault((agent, key), False)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def force(self, agent: str, key: DocumentKey) -> None:
         """Hand a transcript over now, unless it is as it was when it was handed over last."""
         with self._changed:
             self._waiting[agent, key] = True
             self._urgent = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def flush(self, agent: str | None = None) -> None:
         """Hand over now what waits for its quiet time, of one agent or of all."""
         with self._changed:
             self._force_all(self._debouncer.flush(agent))
             self._urgent = True
-            self._changed.notify()
+            self._changed.notify_all()
+
+    def settle(self, timeout_seconds: float) -> bool:
+        """Wait until every transcript that was to be looked at before was; False after the timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._waiting or self._looking), timeout_seconds)
 
     def waiting(self) -> int:
         """How many transcripts wait to be looked at or for their quiet time."""
@@ -110,7 +116,7 @@ class Tailer:
         with self._changed:
             self._force_all(self._debouncer.flush())
             self._stopping = True
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join()
 
     def _force_all(self, due: Mapping[str, list[DocumentKey]]) -> None:
@@ -125,6 +131,7 @@ class Tailer:
                 self._force_all(self._debouncer.take_due(now=now))
                 looks, self._waiting = self._waiting, {}
                 self._urgent = False
+                self._looking = bool(looks)
                 stopping = self._stopping
                 if not looks and not stopping:
                     next_due = self._debouncer.next_due()
@@ -134,6 +141,9 @@ class Tailer:
             entries = iter(looks.items())
             while some := dict(itertools.islice(entries, LOOKS_AT_A_TIME)):
                 self._look_safely(some)
+            with self._changed:
+                self._looking = False
+                self._changed.notify_all()
             if stopping:
                 return
             with self._changed:

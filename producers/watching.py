@@ -103,6 +103,10 @@ class Watcher(ABC):
             WatchLimitReached: nothing is watched for this agent any more.
         """
 
+    def settle(self, agent: str, timeout_seconds: float) -> bool:  # noqa: ARG002 - for those who can
+        """Wait until the listener was told of everything that was written before; False where nobody can tell."""
+        return False
+
     @abstractmethod
     def state(self, agent: str) -> WatchState:
         """How the agent is watched."""

@@ -82,7 +82,7 @@ class Client:
     ) -> dict[str, Any]:
         """Search; the answer of `POST /v1/search`.
 
-        `min_score` is from 0 to 1; `wait_ms` waits that many milliseconds for documents that are behind.
+        `min_score` is from 0 to 1; `wait_ms` waits so long at most for what was written before (None: 500).
 
         Raises:
             ServiceUnavailable, RequestRefused

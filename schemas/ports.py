@@ -141,12 +141,14 @@ class Event:
 
     `kind`: session-start or reconcile (compare everything), flush (what waits for its quiet time is due), changed
     (these paths are due), compaction (these transcripts are due, if the settings say so) or grew (these transcripts
-    are due when their thresholds or their quiet time say so).
+    are due when their thresholds or their quiet time say so). With a `ticket`, whoever left it waits until it was
+    dealt with (`EventInbox.ask`).
     """
 
     kind: str
     agent: str
     paths: tuple[str, ...] = field(default=())
+    ticket: str | None = None
 
 
 class EventInbox(Protocol):
@@ -161,6 +163,12 @@ class EventInbox(Protocol):
 
     def take(self, timeout_seconds: float) -> Event | None:
         """Wait for one event; None after the timeout or when the broker does not answer."""
+
+    def ask(self, event: Event, timeout_seconds: float) -> bool:
+        """Leave one event and wait until it was dealt with; False after the timeout, or when nobody can be asked."""
+
+    def answer(self, event: Event) -> None:
+        """Say that an event that somebody waits for was dealt with. Never raises."""
 
 
 class TroubleReporter(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memory.store.reader import IndexCounts, IndexedFile, StoreReader, TranscriptMark
 from schemas.documents import DocumentKey, FileStat, Lane
@@ -74,6 +75,7 @@ class RecordingInbox:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
+        self.answered: list[Event] = []
         self._changed = threading.Condition()
 
     def put(self, event: Event) -> None:
@@ -85,6 +87,18 @@ class RecordingInbox:
         with self._changed:
             self._changed.wait_for(lambda: self._events, min(timeout_seconds, 0.05))
             return self._events.pop(0) if self._events else None
+
+    def ask(self, event: Event, timeout_seconds: float) -> bool:
+        asked = replace(event, ticket="ticket")
+        self.put(asked)
+        with self._changed:
+            return self._changed.wait_for(lambda: asked in self.answered, timeout_seconds)
+
+    def answer(self, event: Event) -> None:
+        with self._changed:
+            if event.ticket is not None:
+                self.answered.append(event)
+            self._changed.notify_all()
 
 
 class RememberedFiles:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import uuid
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import redis
@@ -14,6 +17,9 @@ from workers.names import Keys
 #: Events kept while no producer takes them. An event is a hint: losing one costs nothing but time.
 MAX_WAITING = 10_000
 
+#: Seconds that an answer is kept for whoever asked, who may have gone.
+ANSWER_SECONDS = 60
+
 
 class BrokerInbox:
     """`schemas.ports.EventInbox` as a list in the broker."""
@@ -24,7 +30,7 @@ class BrokerInbox:
 
     def put(self, event: Event) -> None:
         """Leave one event; raises BrokerUnavailable."""
-        body = json.dumps({"kind": event.kind, "agent": event.agent, "paths": event.paths})
+        body = json.dumps({"kind": event.kind, "agent": event.agent, "paths": event.paths, "ticket": event.ticket})
         try:
             with self._client.pipeline() as pipe:
                 pipe.rpush(self._key, body)
@@ -42,4 +48,31 @@ class BrokerInbox:
         if found is None:
             return None
         body = json.loads(found[1])
-        return Event(kind=str(body["kind"]), agent=str(body["agent"]), paths=tuple(map(str, body["paths"])))
+        ticket = body.get("ticket")
+        return Event(
+            kind=str(body["kind"]),
+            agent=str(body["agent"]),
+            paths=tuple(map(str, body["paths"])),
+            ticket=str(ticket) if ticket is not None else None,
+        )
+
+    def ask(self, event: Event, timeout_seconds: float) -> bool:
+        """See `EventInbox.ask`. The answer comes in a list of its own, which ends by itself."""
+        ticket = uuid.uuid4().hex
+        try:
+            self.put(replace(event, ticket=ticket))
+            return self._client.blpop([self._answers(ticket)], timeout=max(timeout_seconds, 0.001)) is not None
+        except (BrokerUnavailable, redis.RedisError):
+            return False
+
+    def answer(self, event: Event) -> None:
+        """See `EventInbox.answer`."""
+        if event.ticket is None:
+            return
+        with suppress(redis.RedisError), self._client.pipeline() as pipe:
+            pipe.rpush(self._answers(event.ticket), "done")
+            pipe.expire(self._answers(event.ticket), ANSWER_SECONDS)
+            pipe.execute()
+
+    def _answers(self, ticket: str) -> str:
+        return f"{self._key}:{ticket}"

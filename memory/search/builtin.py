@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -28,6 +29,7 @@ from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import takeover_token
+from memory.watch_state import read_watch_state
 from schemas.documents import DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
@@ -38,7 +40,13 @@ from schemas.status import AgentStatus, Availability
 _log = structlog.get_logger(__name__)
 
 #: How often a search that waits for pending documents looks.
-_PENDING_POLL_SECONDS = 0.02
+_PENDING_POLL_SECONDS = 0.01
+
+#: Milliseconds that a search waits for what was written before it, where it does not say.
+DEFAULT_WAIT_MS = 500
+
+#: More documents than this behind are a backlog.
+_BACKLOG_DOCUMENTS = 20
 
 #: Share of the deadline that waiting for pending documents may take; the rest is for the search.
 _WAIT_SHARE = 0.75
@@ -228,8 +236,7 @@ class BuiltinManager(SearchManager):
                 vector=vectors.get(asked, agent=self._agent.id),
                 threads=self._resources.keyword_threads,
             )
-        if request.wait_ms:
-            self._wait_for_pending(min(request.wait_ms / 1000, timeout * _WAIT_SHARE))
+        self._wait_for_changes(request.wait_ms, timeout * _WAIT_SHARE)
         query = self._agent.query
         wanted = Wanted(
             query=asked,
@@ -351,14 +358,30 @@ class BuiltinManager(SearchManager):
             self._counted = known
         return known[2]
 
-    def _wait_for_pending(self, timeout_seconds: float) -> None:
-        if self._pending is None:
+    def _wait_for_changes(self, wait_ms: int | None, at_most_seconds: float) -> None:
+        """Let what was written before this search be queued at once, and wait until it is indexed.
+
+        Nobody who did not ask for it waits for a backlog.
+        """
+        wanted = DEFAULT_WAIT_MS if wait_ms is None else wait_ms
+        if self._pending is None or not wanted:
             return
-        deadline = time.monotonic() + timeout_seconds
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + min(wanted / 1000, at_most_seconds)
+        if self._pending.pending(self._agent.id) is None:
+            return  # the queue is away
+        if self._inbox is not None and self._agent.sync.on_search and self._is_watched():
+            self._inbox.ask(Event(kind="flush", agent=self._agent.id), deadline - time.monotonic())
+        most = _BACKLOG_DOCUMENTS if wait_ms is None else math.inf
+        while True:
             pending = self._pending.pending(self._agent.id)
-            if pending is None or pending.documents == 0 or self._closing.wait(_PENDING_POLL_SECONDS):
+            if pending is None or not 0 < pending.documents <= most or time.monotonic() >= deadline:
                 return
+            if self._closing.wait(_PENDING_POLL_SECONDS):
+                return
+
+    def _is_watched(self) -> bool:
+        """Whether somebody would answer who watches the files."""
+        return read_watch_state(self._settings.home, self._agent.id) is not None
 
     def _unavailable(self, error: str, *, action: str) -> SearchAnswer:
         return SearchAnswer(

@@ -27,14 +27,18 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     configure_logs()
     # A search has a deadline, with or without the broker.
     broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
+    # Whoever waits for an answer of the producers waits as long as the search may.
+    waiting = open_broker(settings)
     try:
         with coordinating(settings) as coordination:
             serve(
                 settings,
                 broker.board,
+                inbox=waiting.inbox,
                 coordinate=coordination,
                 stop=stop,
                 on_ready=lambda: announce_ready(supervised=supervised),
             )
     finally:
         broker.client.close()
+        waiting.client.close()

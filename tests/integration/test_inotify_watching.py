@@ -585,3 +585,39 @@ def test_a_mistake_while_watching_ends_in_polling_and_not_in_silence(
     (desk.memory / "trigger").mkdir()
     wait_until(lambda: desk.watcher.state("main").mode is WatchMode.POLLING)
     assert "ZeroDivisionError" in (desk.watcher.state("main").reason or "")
+
+
+def test_who_waits_for_it_to_settle_has_heard_of_all_that_was_written_before(desk: Desk) -> None:
+    desk.watch()
+    for number in range(50):
+        written = [desk.memory / f"{number}-{name}.md" for name in range(20)]
+        for path in written:
+            path.write_text("text")
+        assert desk.watcher.settle("main", 10)
+        assert {("main", str(path)) for path in written} <= set(desk.heard.changes)
+
+
+def test_several_may_wait_for_it_to_settle_at_once(desk: Desk) -> None:
+    desk.watch()
+    heard: list[bool] = []
+
+    def wait(number: int) -> None:
+        path = desk.memory / f"{number}.md"
+        path.write_text("text")
+        assert desk.watcher.settle("main", 10)
+        heard.append(("main", str(path)) in desk.heard.changes)
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert heard == [True] * 8
+
+
+def test_of_whom_nobody_watches_nothing_settles(desk: Desk) -> None:
+    assert not desk.watcher.settle("main", 0.1)
+    desk.watch()
+    assert desk.watcher.settle("main", 10)
+    desk.watcher.close()
+    assert not desk.watcher.settle("main", 0.1)

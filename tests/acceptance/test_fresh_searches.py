@@ -1,0 +1,48 @@
+"""What was written before a search is found by it, whatever the quiet times say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recalld.client import Client
+from tests.daemon import Daemon
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def daemon(home: Path, workspace: Path, tmp_path: Path) -> Iterator[Daemon]:
+    (tmp_path / "sessions").mkdir()
+    config = (
+        f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\nsessions = ["{tmp_path / "sessions"}"]\n'
+        "sync.watch_debounce_ms = 600000\nsync.sessions.quiet_seconds = 3600\n"
+    )
+    with Daemon(home, workspace, config=config) as running:
+        wait_until(lambda: running.status()["ok"], timeout=30)
+        yield running
+
+
+def paths(daemon: Daemon, query: str, *, wait_ms: int | None) -> list[str]:
+    client = Client.at_home(daemon.home)
+    assert client is not None
+    return [result["path"] for result in client.search(query, wait_ms=wait_ms)["results"]]
+
+
+def test_a_note_and_a_transcript_written_a_moment_ago_are_found(daemon: Daemon, tmp_path: Path) -> None:
+    for number in range(5):
+        daemon.write(f"memory/note-{number}.md", f"The wombat{number} digs.\n")
+        assert f"memory/note-{number}.md" in paths(daemon, f"wombat{number}", wait_ms=20_000)
+    talk = tmp_path / "sessions" / "talk.jsonl"
+    for number in range(5):
+        with talk.open("a") as file:
+            file.write(json.dumps({"role": "user", "content": f"the quokka{number} smiles"}) + "\n")
+        assert "sessions/talk.jsonl" in paths(daemon, f"quokka{number}", wait_ms=20_000)
+
+
+def test_who_waits_for_nothing_is_answered_from_what_is_there(daemon: Daemon) -> None:
+    daemon.write("memory/late.md", "The numbat sleeps.\n")
+    assert "memory/late.md" not in paths(daemon, "numbat", wait_ms=0)
+    assert "memory/late.md" in paths(daemon, "numbat", wait_ms=20_000)

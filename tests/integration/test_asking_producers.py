@@ -1,0 +1,83 @@
+"""Whoever asks the producers waits for their answer, and no longer than he wants to."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import redis
+
+from producers.inbox_reading import InboxReader
+from schemas.ports import Event
+from schemas.settings import Settings
+from workers.connection import namespace
+from workers.inbox import BrokerInbox
+from workers.names import Keys
+
+FLUSH = Event("flush", "main")
+
+
+@pytest.fixture
+def inbox(client: redis.Redis, settings: Settings) -> BrokerInbox:
+    return BrokerInbox(client, Keys(namespace(settings)))
+
+
+def test_who_asks_goes_on_when_the_event_was_dealt_with(inbox: BrokerInbox) -> None:
+    handled: list[Event] = []
+    reader = InboxReader(inbox, handled.append)
+    reader.start()
+    try:
+        assert inbox.ask(FLUSH, 10)
+        assert [(event.kind, event.agent) for event in handled] == [("flush", "main")]
+    finally:
+        reader.stop()
+
+
+def test_a_handler_that_fails_keeps_nobody_waiting(inbox: BrokerInbox) -> None:
+    def fail(_: Event) -> None:
+        raise RuntimeError("no")
+
+    reader = InboxReader(inbox, fail)
+    reader.start()
+    try:
+        began = time.monotonic()
+        assert inbox.ask(FLUSH, 30)
+        assert time.monotonic() - began < 20
+    finally:
+        reader.stop()
+
+
+def test_without_producers_the_time_is_over_some_time(inbox: BrokerInbox) -> None:
+    assert not inbox.ask(FLUSH, 0.05)
+    assert inbox.take(1) is not None, "the hint itself is kept"
+
+
+def test_answers_do_not_mix(inbox: BrokerInbox) -> None:
+    answers: dict[str, bool] = {}
+    threads = [
+        threading.Thread(target=lambda name=name: answers.update({name: inbox.ask(Event("flush", name), 10)}))
+        for name in ("one", "two")
+    ]
+    for thread in threads:
+        thread.start()
+    events = [event for _ in threads if (event := inbox.take(10)) is not None]
+    [two] = [event for event in events if event.agent == "two"]
+    inbox.answer(two)
+    threads[1].join(10)
+    assert answers == {"two": True}
+    [one] = [event for event in events if event.agent == "one"]
+    inbox.answer(one)
+    threads[0].join(10)
+    assert answers == {"one": True, "two": True}
+
+
+def test_an_answer_that_nobody_waits_for_ends_by_itself(inbox: BrokerInbox, client: redis.Redis) -> None:
+    assert not inbox.ask(FLUSH, 0.01)
+    event = inbox.take(1)
+    assert event is not None
+    inbox.answer(event)
+    keys = [key for key in client.scan_iter("*") if str(event.ticket).encode() in key]
+    assert len(keys) == 1
+    assert 0 < client.ttl(keys[0]) <= 60
+    inbox.answer(Event("flush", "main"))  # nobody asked: nothing happens
