@@ -1,7 +1,8 @@
 """Lines with secrets and lines without, written so that no scanner takes this file for a leak.
 
 In a line of `WITH_SECRETS` the secret stands between §; `{A20}` in it is twenty letters and digits, `{h32}` hexadecimal
-digits, `{d10}` digits, `{U16}` capitals and digits, `{u35}` letters, digits, - and _; `{P}` is somebody's password.
+digits, `{d10}` digits, `{U16}` capitals and digits, `{u35}` letters, digits, - and _, `{L20}` letters, `{b40}` base64;
+`{P}` is somebody's password.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ _ALPHABETS = {
     "d": string.digits,
     "U": string.ascii_uppercase + string.digits,
     "u": string.ascii_letters + string.digits + "-_",
+    "L": string.ascii_letters,
+    "b": string.ascii_letters + string.digits + "+/",
 }
 
 PASSWORD = "hun" + "ter2"
@@ -25,7 +28,7 @@ def made(template: str, source: random.Random) -> str:
     """A secret of a template."""
     text = template.replace("{P}", PASSWORD).replace("{B}", "dXNlcj" + "pwYXNzd29yZA==")
     return re.sub(
-        r"\{([AhdUu])(\d+)\}", lambda place: "".join(source.choices(_ALPHABETS[place[1]], k=int(place[2]))), text
+        r"\{([AhdUuLb])(\d+)\}", lambda place: "".join(source.choices(_ALPHABETS[place[1]], k=int(place[2]))), text
     )
 
 
@@ -186,6 +189,50 @@ password => '§{P}§'
 TOKEN=§{A5}1§
 §{d9}:AA{u32}§
 key: §{h32}.{A16}§
+aws_secret_access_key = §/{b39}§
+AWS_SECRET_ACCESS_KEY=§/{b39}§
+"SecretAccessKey": "§/{b39}§",
+DefaultEndpointsProtocol=https;AccountName=x;AccountKey=§/{b85}==§;EndpointSuffix=core.windows.net
+SharedAccessKeyName=Root;SharedAccessKey=§/{b42}=§
+encryption_key: §/{b42}=§
+Cookie: sessionid=§{A32}§
+Cookie: theme=dark; sessionid=§{A32}§; lang=en
+Cookie: PHPSESSID=§{h26}§; sidebar=open
+cookie: connect.sid=§s%3A{u32}.{b43}§
+Cookie: a=[redacted:token]; sessionid=§{A32}§
+Cookie: csrftoken=§{A32}§
+Cookie: SID=§{u70}1§; author=bob
+Cookie: x=§{A40}§
+Set-Cookie: session=§{u43}§; Path=/; HttpOnly
+Set-Cookie: theme=dark; Expires=Wed, 21 Oct 2026 07:28:00 GMT; jwt=§{u43}1§; SameSite=Lax
+set-cookie: id_token="§{A20}1§"; Secure
+-H 'Cookie: sessionid=§{A32}§' https://x.example
+curl --cookie "auth=§{A20}1§" https://x.example
+curl -b theme=dark; curl -b sessionid=§{A20}1§ https://x.example
+curl -b sessionid=§{A20}1§ https://x.example
+"Cookie": "lang=en; session=§{A32}§",
+{\\"cookie\\": \\"session=§{A32}§\\"}
+{"name": "Cookie", "value": "session=§{A32}§"}
+document.cookie = "session=§{A32}§; path=/"
+    client-key-data: §LS0tLS1CRUdJTi{b400}=§
+"client-key-data": "§LS0tLS1CRUdJTi{b400}=§"
+{"auths": {"r.example": {"auth": "§{B}§"}}}
+    "auth": "§{B}§"
+--password §{L20}§
+--passphrase §{L20}§
+machine h login me password §{L20}§
+The password is §{L20}!§.
+The password is §{L20}§.
+密码是 §{L20}§
+passphrase: §{L6}-{L6}-{L7}§
+(password: §{L20}§)
+my password is §{L20}§ and
+password = §{L20}§
+user root, password §{L24}§
+| password | §{L24}§ |
+--token §{L32}§
+the token is §{L32}§
+token: §{L20}/{L20}§
 """.splitlines()
     if line
 )
@@ -338,6 +385,51 @@ PASS: hunter22
 docker run mysql -p3306:3306
 mysql -p db
 a passkey is better than a password
+private_key: /etc/ssl/private/server.key
+password_file=/run/secrets/db
+token: ./tokens/main.json
+private_key: /etc/ssl/private/ServerKeys/Main2024
+secret_key = /Users/JohnSmith/Projects/MyApp2/Secrets/Token
+access_key=/opt/Keys/2024/ProductionServer/Backup1
+client-certificate-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSURCVENDQWUyZ0F3SUJB
+Cookie: theme=dark; lang=en
+Cookie: sessionid=<id>; auth=true; session=deleted; token=xxxxxxxx
+Cookie: author=someone1; sidebar=closed-2024; tz=Europe/Amsterdam; seen=2024-01-05T10:00:00Z
+Cookie: prefs=%7B%22theme%22%3A%22dark%22%2C%22size%22%3A12%7D
+Set-Cookie: theme=dark; Path=/; Expires=Wed, 21 Oct 2026 07:28:00 GMT; HttpOnly; Secure
+Set-Cookie: session=$SESSION; Path=/
+the cookie session=value pair
+cookie = cookies[0]
+"auth": "required"
+auth: password
+auth = username
+auth: {"user": "x"}
+"auth": "dXNlcm5hbWU="
+--password PASSWORD
+which are original--pass `strict=False` instead
+the password “Forgot it again”
+"client-key-data": TEST_CLIENT_KEY_BASE64,
+wget --ask-password -user=foo2
+passwd: HTTPPasswordMgr
+--password PlaceholderText
+--password requiredArgument
+the password is required
+the password is NotRequiredAnymore
+The password is PostgreSQL's
+password: getPassword
+password: LastPass
+- **Password**: Bitwarden
+password: Required
+the password is HTTPSConnection
+my password is Donaudampfschifffahrt
+password alphabet abcdefghijklmnopqrstuvwxyz
+password management documentation
+the password wprowadzanie wachtwoordbeheer
+passphrase: see the wiki
+passphrase: PasswordBasedEncryption,
+--passphrase-file /etc/backup/passphrase
+密码是 Required
+token XMLHttpRequestEventTarget
 """.splitlines()
     if line
 )

@@ -47,6 +47,9 @@ _BARE_END = re.compile(rb"&[\w.-]{1,32}=|[,;][\w.-]{1,32}[=:]|;|\\+[nrt\"']|\|")
 
 _TRAILING = b",;:.)]}|\\*_?"
 
+#: What goes on after most labels in prose: "the password flow".
+_PLAIN_WORD = re.compile(rb"[A-Z]?[a-z]+[^A-Za-z0-9]{0,2}(?:\s|$)")
+
 _AFTER_ALONE = re.compile(rb"[ \t.*_`\"'|)]*(?:\r?\n|\r?$)")
 _AFTER_CODE = re.compile(rb"[\])}]*[ \t]*[,)}\];]")
 
@@ -75,21 +78,24 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
 
 def _value_after(core: Core, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes]) -> Span | None:
     """The secret that a core word at `position` announces, if it does; `joint` is what stands between them."""
+    how = str(joint.lastgroup)
+    before = data[max(0, position - _LABEL_BYTES) : position]
+    start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
+    is_flag = how == "space" and _is_flag(data, start)
+    if how == "space" and not is_flag and _PLAIN_WORD.match(data, joint.end()):
+        return None
     value = _value_at(data, joint.end())
     if value is None:
         return None
     if not value.quoted and CALL.match(data, value.start, value.end):
         return None
-    how = str(joint.lastgroup)
-    before = data[max(0, position - _LABEL_BYTES) : position]
-    start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
     bare = joint.start() == position + len(core.needle)
     if not _is_label(core, data, lowered, start, position, bare=bare) and not (
         bare and core.needle == b"pass" and _is_login(data, start, position, value)
     ):
         return None
     form = FORMS[how]
-    if how == "space" and _is_flag(data, start):
+    if is_flag:
         form = Form.FLAG
     elif how == "argument" and joint["closing"] is None:
         return None

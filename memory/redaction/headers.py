@@ -1,6 +1,6 @@
 """Credentials as HTTP and its tools carry them: `Authorization`, bearer, basic, and `curl -u`.
 
-RFC 6750 (bearer), RFC 7617 (basic).
+RFC 6750 (bearer), RFC 7617 (basic). Docker's `config.json` keeps `user:password` as basic does.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ _AUTHORIZATION = re.compile(
     rb"(?:(?:bearer|basic|token|apikey|api-key|bot|digest|negotiate|key)[ \t]{1,4})?"
     rb"([A-Za-z0-9_~+/.=:-]{6,})",
     re.IGNORECASE,
+)
+_AUTH = re.compile(
+    rb"\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"']?([A-Za-z0-9+/]{8,8192}+={0,2})(?![A-Za-z0-9+/=])"
 )
 _CURL_USER = re.compile(
     rb"\s(?:-u|--user|--proxy-user|-U)(?:[ \t]{1,4}|=)[\"']?[^\s:\"'<>$]{1,128}:([^\s\"'<>\x80-\xff]{3,256})"
@@ -45,6 +48,10 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
             yield _trimmed(data, found, "bearer-token")
     for position in _after(lowered, b"basic"):
         found = _BASIC.match(data, position)
+        if found is not None and _is_user_and_password(found[1]):
+            yield Span(*found.span(1), "basic-auth")
+    for position in _after(lowered, b"auth"):
+        found = _AUTH.match(data, position)
         if found is not None and _is_user_and_password(found[1]):
             yield Span(*found.span(1), "basic-auth")
     for position in _after(lowered, b"authorization"):
@@ -89,7 +96,8 @@ def _is_user_and_password(value: bytes) -> bool:
         decoded = base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
         return False
-    return b":" in decoded and decoded.isascii() and decoded.decode().isprintable()
+    # A password may have several lines: Google's registries take a file for one.
+    return b":" in decoded and decoded.isascii() and decoded.decode().replace("\n", "").isprintable()
 
 
 def _command_end(data: bytes, lowered: bytes, position: int, command: bytes) -> int:

@@ -28,7 +28,7 @@ JOINT = re.compile(
       | [ \t]{0,4} , [ \t]{0,4} (?= ["'] ) (?P<argument>)
       | \( (?= ["'] ) (?P<call>)
       | > (?P<element>)
-      | [ \t]{1,4} (?(aside)(?!)) (?= [^\s]{0,64}? [0-9] | (?<= [ \t] ) ["'] ) (?P<space>)
+      | [ \t]{1,4} (?(aside)(?!)) (?= [^\s]{0,64}? [0-9] | [A-Za-z][^\s"'`]{7} | (?<= [ \t] ) ["'] ) (?P<space>)
     )
     """,
     re.VERBOSE,
@@ -116,7 +116,8 @@ CORES = (
     _core("mot de passe", Family.PASSWORD, "password", word="mot de passe"),
     _core("secret", Family.SECRET, "secret", word="secrets?"),
     _core("credential", Family.SECRET, "secret", word="credentials?"),
-    _core("key", Family.SECRET, "key", before=_OPENING),
+    # kubeconfig's own key is `client-key-data`; other data of keys is public.
+    _core("key", Family.SECRET, "key", word="key(?:(?<=client-key)-data)?", before=_OPENING),
     _core("_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])\\Z"),
     _core(
         "token",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from memory.redaction.addresses import find_addresses
 from memory.redaction.assignments import find_assignments
+from memory.redaction.cookies import find_cookies
 from memory.redaction.headers import find_headers
 from memory.redaction.masking import mask_spans, without_masks
 from memory.redaction.private_keys import find_private_keys
@@ -56,6 +57,7 @@ class Redactor:
             *find_tokens(seen),
             *find_addresses(seen, lowered),
             *find_headers(seen, lowered),
+            *find_cookies(seen, lowered),
             *find_assignments(seen, lowered),
         ]
         if self.patterns:

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from memory.redaction.randomness import RANDOM_BITS, SURELY_RANDOM_BITS, are_random_letters, is_random_key
+
 
 class Family(Enum):
     """What a label announces: a word that a person chose, a long key, or something that other things are called too."""
@@ -64,7 +66,7 @@ _WORDS = frozenset(
     must should can will correct incorrect wrong valid invalid weak strong safe secure plain plaintext hash basic bearer
     jwt oauth oidc saml sso ldap bcrypt argon scrypt vault keychain keyring env environment file stdin prompt manual
     random secret public private session access refresh new old change reset update login user username email field
-    input label help todo
+    input label help todo bitwarden lastpass keepass keepassxc dashlane
     """.split()
 )
 _WORD_ENDING = re.compile(rb"[a-z]+(?:ed|ing|able|ible|less|tion|ment|ly)", re.IGNORECASE)
@@ -82,6 +84,9 @@ _PROSE = re.compile(
     re.IGNORECASE,
 )
 _UNDIVIDED = re.compile(rb"[A-Za-z]+")
+
+#: Bytes of a key that is nothing but letters.
+_LEAST_OF_KEY = 16
 
 #: Names that have digits and are no secrets.
 _TECHNICAL = re.compile(
@@ -109,6 +114,9 @@ _ATTRIBUTE = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)
 #: my-app-v2, text-embedding-3-large: a name that somebody gave to something.
 _SLUG = re.compile(rb"[a-z]+(?:[-_.](?:[a-z]+|v?[0-9]{1,4}))+", re.IGNORECASE)
 
+#: DEFAULT_KEY: what a program calls a value that stands elsewhere.
+_CONSTANT = re.compile(rb"[A-Z]+(?:_[A-Z]+[0-9]{0,2}|_[0-9]{1,2})+")
+
 _DIGIT = re.compile(rb"[0-9]")
 _LETTER = re.compile(rb"[A-Za-z\xc3-\xdf]")
 _MIXED_CASE = re.compile(rb"[a-z].*[A-Z]|[A-Z]{2}.*[a-z]")
@@ -127,11 +135,18 @@ def is_secret(found: Candidate) -> bool:
     value = found.value
     if len(value) < (_LEAST_IN_SETTINGS if found.form in _SETTINGS else _LEAST)[found.family]:
         return False
-    if value.endswith((b"...", b"\xe2\x80\xa6")) or _PLACEHOLDER.match(value) or _PATH.fullmatch(value):
+    # Before what else begins with a slash, or has four x somewhere.
+    if is_random_key(value):
+        return True
+    if is_placeholder(value) or _PATH.fullmatch(value):
         return False
+    if found.form is Form.FLAG and not found.quoted and value.startswith(b"-"):
+        return False  # the next flag
     if not found.quoted and found.form is not Form.ENVIRONMENT and _ATTRIBUTE.fullmatch(value):
         return False
     if _WORDY.fullmatch(value):
+        if _letters_are_secret(found):
+            return True
         if value.lower() in _WORDS or _WORD_ENDING.fullmatch(value):
             return False
         if found.form is not Form.ENVIRONMENT and _LABEL_WORD.search(value):
@@ -152,9 +167,30 @@ def is_secret(found: Candidate) -> bool:
     return bool(_DIGIT.search(value)) and (found.form not in {Form.LISTED, Form.BESIDE} or len(value) >= 16)
 
 
+def is_placeholder(value: bytes) -> bool:
+    """Whether a value only shows where a secret goes."""
+    return value.endswith((b"...", b"\xe2\x80\xa6")) or _PLACEHOLDER.match(value) is not None
+
+
+def _letters_are_secret(found: Candidate) -> bool:
+    """Whether a machine threw the letters. The less a label announces a value, the surer that has to be."""
+    is_doubtful = (
+        found.family is not Family.PASSWORD
+        or found.form in {Form.LISTED, Form.BESIDE}
+        or (found.in_code and found.form not in _SETTINGS)
+    )
+    if found.family is not Family.PASSWORD and len(found.value) < _LEAST_OF_KEY:
+        return False
+    if b" " in found.value or _LABEL_WORD.search(found.value):
+        return False
+    return are_random_letters(found.value, below=SURELY_RANDOM_BITS if is_doubtful else RANDOM_BITS)
+
+
 def _is_argument(found: Candidate) -> bool:
     """Whether a bare value is the name of something in a program: `f(token=token2)`."""
-    return found.in_code and found.form not in _SETTINGS and _LABEL_WORD.search(found.value) is not None
+    if not found.in_code or found.form in _SETTINGS:
+        return False
+    return _LABEL_WORD.search(found.value) is not None or _CONSTANT.fullmatch(found.value) is not None
 
 
 def _words_are_secret(found: Candidate) -> bool:
@@ -200,7 +236,7 @@ def _mixture_is_password(found: Candidate) -> bool:
         return b" " not in value or found.form is Form.EQUALS or found.form in _SETTINGS or bool(_DIGIT.search(value))
     if _is_argument(found):
         return False
-    telling = bool(_DIGIT.search(value) or _ODD_SIGN.search(value[:-1]))
+    telling = bool(_DIGIT.search(value) or _ODD_SIGN.search(value[:-1])) or _letters_are_secret(found)
     if found.form is Form.VERB:
         return telling and len(value) >= 5
     if found.form in {Form.LISTED, Form.BESIDE}:

@@ -34,9 +34,10 @@ def test_twice_the_worst_input_takes_at_most_about_twice_as_long(case: str) -> N
 
 _STARTS = (
     *("", "password=", "password: ", "token='", "my password is ", "api_key: /", "密码：", "a://", "a://b:", "bearer "),
+    *("cookie: ", "cookie: a=", "curl -b a=", "auth: ", "--password ", "password is "),
     *("authorization: ", "curl -u ", "mysql ", "sk-", "pa-", "eyJ", "A3-", "-----BEGIN PRIVATE KEY-----\n"),
 )
-_PIECES = (*tuple("aA0-_./ =:\"'\\([*,"), "a1", "a-", "/a", "://", "\\n")
+_PIECES = (*tuple("aA0-_./ =:\"'\\([*,"), "a1", "a-", "/a", "://", "\\n", ";", "a=", "; ")
 _ENDS = ("", "!", '"', "\n", "\x01", "é", "@", "0")
 
 
