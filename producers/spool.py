@@ -13,7 +13,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.ports import Event
@@ -54,7 +54,7 @@ def write_event(home: Path, event: Event) -> Path:
     descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(event), file)
+            json.dump({"kind": event.kind, "agent": event.agent, "paths": event.paths}, file)
             file.flush()
             os.fsync(file.fileno())
         hidden.rename(path)
