@@ -22,6 +22,22 @@ _FILE = Path("run") / "keyword-settings.json"
 
 
 @dataclass(frozen=True, slots=True)
+class KeywordMmr:
+    """See `schemas.settings.Mmr`."""
+
+    enabled: bool
+    lambda_: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordDecay:
+    """See `schemas.settings.TemporalDecay`."""
+
+    enabled: bool
+    half_life_days: float
+
+
+@dataclass(frozen=True, slots=True)
 class KeywordHybrid:
     """See `schemas.settings.Hybrid`."""
 
@@ -30,6 +46,8 @@ class KeywordHybrid:
     vector_weight: float
     text_weight: float
     candidate_multiplier: int
+    mmr: KeywordMmr
+    temporal_decay: KeywordDecay
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +96,20 @@ def recall(home: Path, key: str, *, agent: str | None) -> KeywordAgent | None:
         if agent is None and kept["count"] != 1:
             return None
         found = next(one for one in kept["agents"] if agent in (None, one["id"]))
-        return KeywordAgent(**{**found, "sources": tuple(found["sources"]), "hybrid": KeywordHybrid(**found["hybrid"])})
+        hybrid = found["hybrid"]
+        return KeywordAgent(
+            **{
+                **found,
+                "sources": tuple(found["sources"]),
+                "hybrid": KeywordHybrid(
+                    **{
+                        **hybrid,
+                        "mmr": KeywordMmr(**hybrid["mmr"]),
+                        "temporal_decay": KeywordDecay(**hybrid["temporal_decay"]),
+                    }
+                ),
+            }
+        )
     except (OSError, ValueError, KeyError, TypeError, StopIteration):
         return None
 
@@ -115,6 +146,10 @@ def _agents(settings: Settings) -> list[KeywordAgent]:
                 vector_weight=agent.query.hybrid.vector_weight,
                 text_weight=agent.query.hybrid.text_weight,
                 candidate_multiplier=agent.query.hybrid.candidate_multiplier,
+                mmr=KeywordMmr(agent.query.hybrid.mmr.enabled, agent.query.hybrid.mmr.lambda_),
+                temporal_decay=KeywordDecay(
+                    agent.query.hybrid.temporal_decay.enabled, agent.query.hybrid.temporal_decay.half_life_days
+                ),
             ),
             max_snippet_chars=agent.limits.max_snippet_chars,
             cited=agent.citations != "off",

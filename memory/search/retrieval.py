@@ -6,13 +6,12 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from memory.search.calibration import calibration_of
-from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, gate_of, relevant, with_coverage
-from memory.search.overlap import repeats
-from memory.search.terms import Coverage, sought
+from memory.search.fusion import Fused
+from memory.search.ranking import HybridSettings, ranked
+from memory.search.terms import sought
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBackend
 
@@ -24,33 +23,16 @@ if TYPE_CHECKING:
 #: Candidates of one side at most, however many results are asked for.
 MAX_CANDIDATES = 200
 
-#: Best keyword hits whose texts tell how common the query's terms are.
-COVERAGE_SAMPLE = 16
-
 #: Share of the deadline that is kept for the store when waiting for the query's vector.
 _STORE_SHARE = 0.1
-
-
-class HybridSettings(Protocol):
-    """How both sides are put together; `schemas.settings.Hybrid` is one."""
-
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def fusion(self) -> str: ...
-    @property
-    def vector_weight(self) -> float: ...
-    @property
-    def text_weight(self) -> float: ...
-    @property
-    def candidate_multiplier(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What one search asks for. `deadline` is a monotonic clock's time; `timeout_seconds` how far away it was.
 
-    `withheld` says of which documents nothing may be found; None means that there are none.
+    `withheld` says of which documents nothing may be found; None means that there are none. `now` is in Unix
+    seconds: what memory's age is measured from.
     """
 
     query: str
@@ -61,6 +43,7 @@ class Wanted:
     deadline: float
     timeout_seconds: float
     withheld: Callable[[DocumentKey], bool] | None = None
+    now: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +113,8 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
         if by_text:
             bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25])
     terms = sought(wanted.query)
-    ranked = _ranked(reader, wanted, cosines, bm25, terms, model=side.model if side is not None else "")
     return Found(
-        hits=tuple(ranked),
+        hits=_ranked(reader, wanted, cosines, bm25, terms, model=side.model if side is not None else ""),
         terms=tuple(terms),
         mode=_mode(by_text=by_text, by_vector=bool(cosines)),
         degraded=tuple(degraded),
@@ -143,8 +125,9 @@ def _found_by_words(reader: StoreReader, wanted: Wanted, texts: Future[list[Hit]
     """Raises TimeoutError when even the keywords have not been looked up by the deadline."""
     bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
     terms = sought(wanted.query)
-    ranked = _ranked(reader, wanted, {}, bm25, terms, model="")
-    return Found(hits=tuple(ranked), terms=tuple(terms), mode="keyword", degraded=())
+    return Found(
+        hits=_ranked(reader, wanted, {}, bm25, terms, model=""), terms=tuple(terms), mode="keyword", degraded=()
+    )
 
 
 def _permitted(reader: StoreReader, wanted: Wanted, search: Callable[[int], list[Hit]], k: int) -> list[Hit]:
@@ -212,39 +195,18 @@ def _ranked(
     terms: Sequence[str],
     *,
     model: str,
-) -> list[tuple[Fused, ChunkRow]]:
-    hybrid = wanted.hybrid
-    best = sorted(bm25, key=lambda id_: (-bm25[id_], id_))[:COVERAGE_SAMPLE]
-    rows = reader.chunk_rows(best)
-    if hybrid.fusion == "weighted" and cosines:
-        fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
-        return _distinct(reader, relevant(fused, min_score=wanted.min_score), rows, wanted.max_results)
-    coverage = Coverage(terms, [row.text for row in rows.values()])
-    covered = coverage.of(rows[best[0]].text) if best and best[0] in rows else 0.0
-    fused = fuse_minmax(cosines, bm25, gate=gate_of(covered), calibration=calibration_of(model))
-    hits = _distinct(reader, relevant(fused, min_score=wanted.min_score), rows, wanted.max_results)
-    measured = [item if item.text is None else with_coverage(item, coverage.of(row.text)) for item, row in hits]
-    return list(zip(descending(measured), (row for _, row in hits), strict=True))
-
-
-def _distinct(
-    reader: StoreReader, fused: Sequence[Fused], known: dict[int, ChunkRow], limit: int
-) -> list[tuple[Fused, ChunkRow]]:
-    """The best `limit` that do not repeat a better one.
-
-    A chunk that a commit took away meanwhile is nobody's answer.
-    """
-    kept: list[tuple[Fused, ChunkRow]] = []
-    for start in range(0, len(fused), limit):
-        group = fused[start : start + limit]
-        rows = known | reader.chunk_rows([item.id for item in group if item.id not in known])
-        for item in group:
-            row = rows.get(item.id)
-            if row is not None and not repeats(row, (other for _, other in kept)):
-                kept.append((item, row))
-                if len(kept) == limit:
-                    return kept
-    return kept
+) -> tuple[tuple[Fused, ChunkRow], ...]:
+    return ranked(
+        reader,
+        cosines,
+        bm25,
+        terms,
+        hybrid=wanted.hybrid,
+        model=model,
+        max_results=wanted.max_results,
+        min_score=wanted.min_score,
+        now=wanted.now,
+    )
 
 
 def _mode(*, by_text: bool, by_vector: bool) -> Mode:

@@ -222,6 +222,10 @@ class StoreReader(ABC):
         """Vectors that the index already holds for these texts."""
 
     @abstractmethod
+    def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
+        """Vectors by chunk id; chunks without one are left out."""
+
+    @abstractmethod
     def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         """The k nearest chunks by cosine, best first. Empty when the index holds no vectors.
 

@@ -200,6 +200,11 @@ class SqliteReader(StoreReader):
             vectors = vec0_tables.vectors_of(connection, list(hashes), dimensions)
         return {hashes[chunk_id]: vector for chunk_id, vector in vectors.items()}
 
+    def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
+        with self._readers.borrow() as connection:
+            dimensions = self._dimensions(connection)
+            return vec0_tables.vectors_of(connection, ids, dimensions) if dimensions is not None else {}
+
     def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         with self._readers.borrow() as connection:
             if self._searchable_dimensions(connection, vector) is None or k < 1:

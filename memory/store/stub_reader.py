@@ -121,6 +121,11 @@ class InMemoryReader(StoreReader):
                 if chunk.vector is not None and chunk.text_hash in wanted
             }
 
+    def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
+        with self._lock:
+            found = {chunk_id: self._chunks[chunk_id].vector for chunk_id in ids if chunk_id in self._chunks}
+            return {chunk_id: vector for chunk_id, vector in found.items() if vector is not None}
+
     def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
         with self._lock:
             scores = self.vector_scores(vector, self._ids_of(sources))
