@@ -25,7 +25,7 @@ else:
     np = LazyModule("numpy")
 
 _TOKEN = re.compile(r"[^\W_]+")
-_STOP_WORDS = ENGLISH_STOP_WORDS | CHINESE_STOP_BIGRAMS | CHINESE_STOP_CHARACTERS
+_STOP_WORDS = ENGLISH_STOP_WORDS | CHINESE_STOP_BIGRAMS
 
 #: Digits of a cosine that mean something: what comes after them depends on a row's place in its matrix.
 _COSINE_DIGITS = 5
@@ -93,7 +93,8 @@ class ByMeaning(Similarity):
 
 def tokens(text: str) -> frozenset[str]:
     """The distinct words of a text as the keyword index has them, without stop words."""
-    return frozenset(_TOKEN.findall(index_text(text).casefold())) - _STOP_WORDS
+    found = set(_TOKEN.findall(index_text(text).casefold())) - _STOP_WORDS
+    return frozenset(token for token in found if CHINESE_STOP_CHARACTERS.isdisjoint(token))
 
 
 def varied(relevance: Sequence[float], similarity: Similarity, *, share: float, limit: int) -> list[int]:

@@ -105,6 +105,18 @@ def test_an_edit_keeps_the_chunks_that_it_does_not_name(store: Store) -> None:
     assert set(store.vector_scores(vector(2), [one, two, three])) == {one, three}
 
 
+def test_vectors_are_read_by_the_chunks_that_have_one(store: Store) -> None:
+    assert store.vectors_of([1]) == {}
+    store.write([document(NOTE, "one", "two", "three", vectors=[vector(1), None, vector(3)])])
+    one, two, three = ids_of(store, NOTE)
+
+    found = store.vectors_of([three, one, two, 999])
+
+    assert found.keys() == {one, three}
+    assert found[one].tolist() == pytest.approx(vector(1).tolist())
+    assert found[three].tolist() == pytest.approx(vector(3).tolist())
+
+
 def test_a_write_cannot_touch_the_chunks_of_another_document(store: Store) -> None:
     store.write([document(NOTE, "mine"), document(OTHER, "theirs")])
     [theirs] = ids_of(store, OTHER)

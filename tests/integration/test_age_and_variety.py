@@ -1,0 +1,165 @@
+"""Results that differ, and old memory that sinks, through the manager over a real index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.search.builtin import BuiltinManager
+from memory.search.resources import SearchResources
+from memory.store.writer import Store
+from schemas.documents import DocumentKey
+from schemas.search import SearchAnswer, SearchRequest
+from schemas.settings import AgentSettings, Settings
+from tests.storing import chunk, mark, piece
+from tests.written_index import write_index
+
+MMR = {"mmr": {"enabled": True, "lambda": 0.5}}
+DECAY = {"temporal_decay": {"enabled": True, "half_life_days": 30}}
+
+#: Three notes that say the same, one that says another thing about it, and two that are hardly about it.
+SAME_AGAIN = {
+    "memory/standup.md": "数据库迁移定在周五晚上九点，由小王负责。\n",
+    "memory/chat.md": "数据库迁移定在周五晚上九点，由小王负责！\n",
+    "memory/mail.md": "数据库迁移，定在周五晚上九点，由小王负责。\n",
+    "memory/rollback.md": "如果数据库迁移失败，就用周四的备份恢复，先通知客户。\n",
+    "memory/dentist.md": "周五的牙医预约改到早上，记得带保险卡。\n",
+    "memory/garden.md": "阳台上的番茄和罗勒每天都要浇水，周五除外。\n",
+}
+
+#: Words that most notes have in common say nothing; with these, those of the four are rare.
+OTHERS = {f"memory/garden-{row}.md": f"第{row}行的番茄和罗勒每天早上浇水。\n" for row in range(20)}
+
+
+def notes(workspace: Path, texts: Mapping[str, str]) -> None:
+    for path, text in texts.items():
+        (workspace / path).write_text(text, "utf-8")
+
+
+def dated(days_ago: int, slug: str = "") -> str:
+    return f"memory/{date.today() - timedelta(days=days_ago)}{slug}.md"  # as a person dates a note
+
+
+def searched(settings: Settings, query: str, hybrid: Mapping[str, Any], **options: Any) -> SearchAnswer:
+    """One search of the only agent with these settings of `query.hybrid`."""
+    agent = settings.agents[0]
+    changed = AgentSettings.model_validate({**agent.model_dump(), "query": {"hybrid": hybrid}})
+    resources = SearchResources(settings, model_wait_seconds=5)
+    manager = BuiltinManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
+    try:
+        answer = manager.search(SearchRequest(query=query, **options))
+    finally:
+        manager.close()
+        resources.close()
+    assert answer.error is None
+    assert answer.degraded == ()
+    return answer
+
+
+def paths(answer: SearchAnswer) -> list[str]:
+    return [result.path for result in answer.results]
+
+
+@pytest.mark.parametrize("fusion", ["minmax", "weighted"])
+@pytest.mark.parametrize("vectors", [True, False], ids=["by vectors", "by words"])
+def test_what_differs_comes_before_what_repeats(
+    settings: Settings, workspace: Path, fusion: str, *, vectors: bool
+) -> None:
+    notes(workspace, SAME_AGAIN | OTHERS)
+    write_index(settings, vectors=vectors).close()
+    query = "数据库迁移定在周五"
+
+    plain = searched(settings, query, {"fusion": fusion}, max_results=6, min_score=0)
+    mixed = searched(settings, query, {"fusion": fusion, **MMR}, max_results=6, min_score=0)
+    alone = searched(
+        settings, query, {"fusion": fusion, "mmr": {"enabled": True, "lambda": 1}}, max_results=6, min_score=0
+    )
+
+    assert paths(plain)[3] == "memory/rollback.md"
+    assert paths(mixed)[:2] == [paths(plain)[0], "memory/rollback.md"]
+    assert mixed.results[1].score == plain.results[3].score
+    assert alone.results == plain.results
+
+
+def test_variety_is_looked_for_beyond_the_best_results(settings: Settings, workspace: Path) -> None:
+    notes(workspace, SAME_AGAIN | OTHERS)
+    write_index(settings).close()
+
+    assert "memory/rollback.md" not in paths(searched(settings, "数据库迁移定在周五", {}, max_results=2))
+    assert "memory/rollback.md" in paths(searched(settings, "数据库迁移定在周五", MMR, max_results=2))
+
+
+def test_an_old_note_sinks_below_a_new_one_and_evergreens_stay(settings: Settings, workspace: Path) -> None:
+    old, new = dated(90, "-迁移"), dated(0)
+    text = "我们决定周五迁移数据库。\n"
+    notes(workspace, {old: text, new: text, "memory/database.md": text, "MEMORY.md": text, dated(-5): text})
+    write_index(settings).close()
+
+    plain = {result.path: result.score for result in searched(settings, "什么时候迁移数据库", {}).results}
+    answer = searched(settings, "什么时候迁移数据库", DECAY)
+
+    assert paths(answer)[-1] == old
+    aged = {result.path: result.score for result in answer.results}
+    assert aged.keys() == plain.keys()
+    assert aged[old] == pytest.approx(plain[old] / 8, abs=1e-3)
+    assert {path: score for path, score in aged.items() if path != old} == {
+        path: score for path, score in plain.items() if path != old
+    }
+
+
+def test_age_alone_loses_nothing_to_min_score(settings: Settings, workspace: Path) -> None:
+    notes(workspace, {dated(3000): "The dentist appointment moved to Friday.\n", "memory/b.md": "Basil and thyme.\n"})
+    write_index(settings).close()
+
+    for query in ("dentist appointment", "dentists appointments"):
+        answer = searched(settings, query, DECAY, min_score=0.3)
+        assert dated(3000) in paths(answer)
+        assert answer.results[-1].score < 0.3
+
+
+def said(store: Store, path: str, text: str, *, days_ago: float) -> None:
+    said_at = time.time() - days_ago * 86_400
+    write = piece(replace(chunk(text), said_at=said_at), continues=None, to=mark(1), of=DocumentKey("sessions", path))
+    store.write([write])
+
+
+def test_talk_is_as_old_as_its_messages(settings: Settings) -> None:
+    store = write_index(settings)
+    said(store, "sessions/a.jsonl", "The server is called Basalt.", days_ago=60)
+    said(store, "sessions/b.jsonl", "The server is called Basalt!", days_ago=30)
+    said(store, "sessions/c.jsonl", "The server is called Basalt", days_ago=0)
+    store.close()
+
+    answer = searched(settings, "server called Basalt", DECAY)
+
+    assert paths(answer) == ["sessions/c.jsonl", "sessions/b.jsonl", "sessions/a.jsonl"]
+    assert [result.score for result in answer.results] == pytest.approx([1.0, 0.5, 0.25], abs=1e-3)
+
+
+def test_both_together_prefer_what_is_new_and_differs(settings: Settings, workspace: Path) -> None:
+    standup, chat, mail, rollback, dentist, garden = SAME_AGAIN.values()
+    fresh = dated(0, "-会议")
+    notes(workspace, {fresh: standup, dated(1): chat, dated(50): mail, "memory/rollback.md": rollback})
+    notes(workspace, {"memory/dentist.md": dentist, "memory/garden.md": garden} | OTHERS)
+    write_index(settings).close()
+
+    answer = searched(settings, "数据库迁移定在周五", {**MMR, **DECAY}, max_results=3, min_score=0)
+
+    assert paths(answer)[:2] == [fresh, "memory/rollback.md"]
+
+
+def test_overlapping_pieces_of_one_file_are_shown_once(settings: Settings, workspace: Path) -> None:
+    sentence = "数据库迁移定在周五晚上九点，由小王负责，备份先做好，客户要先通知。"
+    notes(workspace, {"memory/long.md": "\n".join(f"{place}：{sentence}" for place in range(60)) + "\n"})
+    write_index(settings).close()
+
+    plain = searched(settings, "数据库迁移", {}, max_results=10)
+    mixed = searched(settings, "数据库迁移", MMR, max_results=10)
+
+    assert {result.citation for result in mixed.results} == {result.citation for result in plain.results}
