@@ -97,15 +97,15 @@ class Mmr(_Section):
     """Maximal marginal relevance: trade relevance for variety."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-    enabled: bool = Field(False, description="Rerank results for variety.")
+    enabled: bool = Field(False, description="Choose results that differ, not only the best ones.")
     lambda_: Share = Field(0.7, alias="lambda", description="1 ranks by relevance alone, 0 by variety alone.")
 
 
 class TemporalDecay(_Section):
-    """Older notes count less."""
+    """Older notes and messages count less."""
 
-    enabled: bool = Field(False, description="Let the score of dated notes fall with age.")
-    half_life_days: float = Field(30, gt=0, description="Days after which a score is halved.")
+    enabled: bool = Field(False, description="Let the score of dated notes and of transcripts fall with age.")
+    half_life_days: float = Field(30, gt=0, description="Days after which rank and score are halved.")
 
 
 class Hybrid(_Section):

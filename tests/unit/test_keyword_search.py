@@ -77,6 +77,24 @@ def test_the_quick_answer_is_the_managers(indexed: Path, request_: dict[str, Any
     assert bool(quick["results"]) == (request_["query"] != "zzzzqqqq" and "sources" not in request_)
 
 
+def test_the_quick_answer_ages_and_differs_as_the_managers_does(indexed: Path) -> None:
+    plain = search(indexed, "gateway memory restart")
+    file = indexed / "recalld.toml"
+    hybrid = "query.hybrid.mmr = {enabled = true, lambda = 0.3}\nquery.hybrid.temporal_decay.enabled = true\n"
+    file.write_text(hybrid + file.read_text("utf-8"), "utf-8")
+    configuration.remember_for_search(config=None, home=str(indexed))
+    invocation = Invocation(home=str(indexed))
+
+    slow = direct.search_with_manager(invocation, {"query": "gateway memory restart"})
+    quick = direct.search(invocation, {"query": "gateway memory restart"})
+
+    assert quick["degraded"] == [direct.KEYWORDS_ONLY, *slow["degraded"]]
+    assert [result["path"] for result in quick["results"]] == [result["path"] for result in slow["results"]]
+    for one, other in zip(quick["results"], slow["results"], strict=True):
+        assert one["score"] == pytest.approx(other["score"], abs=1e-3)  # a moment passes between both
+    assert quick["results"] != plain["results"]
+
+
 def test_the_quick_way_loads_neither_models_nor_numbers_nor_validation(indexed: Path) -> None:
     code = (
         "import sys\n"
