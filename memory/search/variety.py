@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from memory.lazy_module import LazyModule
@@ -47,16 +49,20 @@ class ByWords(Similarity):
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._tokens = [tokens(text) for text in texts]
+        #: Where a word is: only texts that have one in common are ever compared.
+        self._holders: dict[str, list[int]] = {}
+        for place, found in enumerate(self._tokens):
+            for token in found:
+                self._holders.setdefault(token, []).append(place)
 
     def to(self, place: int) -> Sequence[float]:
         """See `Similarity.to`."""
-        return [self.between(place, other) for other in range(len(self._tokens))]
-
-    def between(self, one: int, other: int) -> float:
-        """The similarity 0..1 of two candidates."""
-        first, second = self._tokens[one], self._tokens[other]
-        common = len(first & second)
-        return common / (len(first) + len(second) - common) if common else 0.0
+        words = self._tokens[place]
+        common = Counter(chain.from_iterable(self._holders[token] for token in words))
+        similar = [0.0] * len(self._tokens)
+        for other, count in common.items():
+            similar[other] = count / (len(words) + len(self._tokens[other]) - count)
+        return similar
 
 
 class ByMeaning(Similarity):
@@ -70,25 +76,23 @@ class ByMeaning(Similarity):
 
     def __init__(self, vectors: Sequence[Vector | None], texts: Sequence[str], *, unrelated: float) -> None:
         self._unrelated = unrelated
-        self._count = len(texts)
-        self._places = [place for place, vector in enumerate(vectors) if vector is not None]
-        self._rows = {place: row for row, place in enumerate(self._places)}
+        places = [place for place, vector in enumerate(vectors) if vector is not None]
+        self._rows = {place: row for row, place in enumerate(places)}
         known = [vector for vector in vectors if vector is not None]
         self._matrix = np.stack(known) if known else None
         self._words = ByWords(texts) if len(known) < len(texts) else None
 
     def to(self, place: int) -> Sequence[float]:
         """See `Similarity.to`."""
+        similar = [0.0] * len(self._rows) if self._words is None else list(self._words.to(place))
         row = self._rows.get(place)
-        by_words = self._words
         if row is None or self._matrix is None:
-            return by_words.to(place) if by_words is not None else ()
+            return similar
         cosines = np.round(self._matrix @ self._matrix[row], _COSINE_DIGITS)
         near = np.clip((cosines - self._unrelated) / (1.0 - self._unrelated), 0.0, 1.0).tolist()
-        if by_words is None:
-            return near  # type: ignore[no-any-return]  # numpy's tolist() says Any
-        known = dict(zip(self._places, near, strict=True))
-        return [known[other] if other in known else by_words.between(place, other) for other in range(self._count)]
+        for other, value in zip(self._rows, near, strict=True):
+            similar[other] = value
+        return similar
 
 
 def tokens(text: str) -> frozenset[str]:

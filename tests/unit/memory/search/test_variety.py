@@ -66,6 +66,12 @@ def test_the_values_are_those_of_the_formula() -> None:
     assert varied([1.0, 0.8, 0.6, 0.1], Table(rows), share=0.5, limit=4) == [0, 2, 3, 1]
 
 
+def test_what_repeats_an_early_choice_stays_behind_after_later_ones() -> None:
+    rows = np.eye(4)
+    rows[0, 1] = rows[1, 0] = 1
+    assert varied([1.0, 0.9, 0.8, 0.5], Table(rows.tolist()), share=0.5, limit=4) == [0, 2, 3, 1]
+
+
 @given(given_=candidates(distinct=False), limit=st.integers(0, 12))
 def test_with_lambda_1_relevance_alone_decides(given_: tuple[list[float], list[list[float]]], limit: int) -> None:
     relevance, rows = given_
