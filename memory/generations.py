@@ -20,6 +20,7 @@ from memory.store.errors import StoreCorrupt, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from memory.store.sqlite_reader import SqliteReader
+from memory.store.vector_shelf import VectorShelf
 
 CURRENT = "CURRENT"
 NEXT = "NEXT"
@@ -29,11 +30,15 @@ _ATTEMPTS = 5
 
 
 class Generations:
-    """One agent's folder, for readers. Nothing is made or changed; the folder need not exist."""
+    """One agent's folder, for readers. Nothing is made or changed; the folder need not exist.
 
-    def __init__(self, folder: Path, options: StoreOptions) -> None:
+    `shelf` is where readers may hold vectors in memory.
+    """
+
+    def __init__(self, folder: Path, options: StoreOptions, *, shelf: VectorShelf | None = None) -> None:
         self._folder = folder
         self._options = options
+        self._shelf = shelf
 
     def current(self) -> str | None:
         """File name of the generation that answers, None when there is none."""
@@ -66,7 +71,7 @@ class Generations:
         """
         path = self._folder / name
         try:
-            return SqliteReader(path, self._options)
+            return SqliteReader(path, self._options, shelf=self._shelf)
         except (StoreUnreadable, StoreCorrupt):
             if path.exists():
                 raise

@@ -84,7 +84,9 @@ class BuiltinManager(SearchManager):
         self._inbox = inbox
         self._chosen = (takeover_token(settings, agent), self._resources.embedder(agent))
         self._files = AgentFiles.of(settings, agent)
-        self._generations = Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+        self._generations = Generations(
+            settings.indexes_path / agent.id, StoreOptions.of(settings.store), shelf=self._resources.shelf
+        )
         self._reader = SharedReader(self._generations)
         self._counted: tuple[StoreReader, object, IndexCounts] | None = None
         self._closing = threading.Event()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
 from memory.search.query_vectors import QueryVectors
+from memory.store.vector_shelf import VectorShelf
 from memory.taking_over import provider_of
 from schemas.settings import AgentSettings, Settings
 
@@ -39,6 +40,8 @@ class SearchResources:
         self._model_wait_seconds = model_wait_seconds
         self._lock = threading.Lock()
         self._vectors: dict[tuple[str, str], QueryVectors] = {}
+        #: Vectors of hot agents.
+        self.shelf = VectorShelf()
         self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed-query")
         self.store_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="search")
         # Of their own: a search that waits for its keyword side must not keep that side from a thread.

@@ -13,6 +13,7 @@ import apsw
 from memory.segmenting import match_terms
 from memory.store import sqlite_search, text_ranking, vec0_tables
 from memory.store.errors import VectorSearchUnavailable
+from memory.store.held_vectors import HeldVectors
 from memory.store.options import StoreOptions
 from memory.store.reader import (
     ChunkRow,
@@ -49,6 +50,7 @@ from memory.store.sqlite_rows import (
     stored_chunk,
 )
 from memory.store.sqlite_schema import TRANSCRIPTS_SCHEMA_NUMBER
+from memory.store.vector_shelf import VectorShelf
 from schemas.documents import DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
@@ -105,16 +107,19 @@ SELECT
 class SqliteReader(StoreReader):
     """One generation, read-only. Works in a folder that this user cannot write, and while others write.
 
+    With a place on a shelf its vectors are held in memory once it is searched often.
+
     Raises:
         StoreUnreadable: the file cannot be opened, or belongs to another version of recalld.
         StoreCorrupt: the file is damaged, or is no index.
     """
 
-    def __init__(self, path: Path, options: StoreOptions) -> None:
+    def __init__(self, path: Path, options: StoreOptions, *, shelf: VectorShelf | None = None) -> None:
         self._path = path
         self._options = options
         self._readers = ReadConnections(path, options)
         self._known_dimensions: int | None = None
+        self._held = HeldVectors(shelf) if shelf is not None else None
 
     @property
     def name(self) -> str:
@@ -209,7 +214,7 @@ class SqliteReader(StoreReader):
         with self._readers.borrow() as connection:
             if self._searchable_dimensions(connection, vector) is None or k < 1:
                 return []
-            return sqlite_search.nearest(connection, vector, k, sources)
+            return sqlite_search.nearest(connection, vector, k, sources, self._held)
 
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
         with self._readers.borrow() as connection:
@@ -260,6 +265,8 @@ class SqliteReader(StoreReader):
 
     def close(self) -> None:
         self._readers.close()
+        if self._held is not None:
+            self._held.close()
 
     def _dimensions(self, connection: apsw.Connection) -> int | None:
         """None as long as the index never held a vector."""

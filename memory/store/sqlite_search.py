@@ -15,6 +15,8 @@ from memory.store.sqlite_rows import as_json, fetch
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from memory.store.held_vectors import HeldVectors
 else:
     np = LazyModule("numpy")
 
@@ -48,9 +50,29 @@ WHERE c.id IN (SELECT value FROM json_each(?)) AND f.source IN (SELECT value FRO
 SELECT_NEXT_SOURCE = "SELECT min(source) FROM files WHERE source > ?"
 
 
-def nearest(connection: apsw.Connection, vector: Vector, k: int, sources: Sequence[str] | None) -> list[Hit]:
-    """The k chunks of these sources with the highest cosine, best first. Exact."""
-    ids, cosines = vec0_tables.cosines(connection, vector)
+def nearest(
+    connection: apsw.Connection,
+    vector: Vector,
+    k: int,
+    sources: Sequence[str] | None,
+    held: HeldVectors | None = None,
+) -> list[Hit]:
+    """The k chunks of these sources with the highest cosine, best first. Exact.
+
+    `held` may have the vectors in memory.
+    """
+    with vec0_tables.snapshot(connection):
+        scan = vec0_tables.cosines if held is None else held.cosines
+        return _nearest(connection, *scan(connection, vector), k, sources)
+
+
+def _nearest(
+    connection: apsw.Connection,
+    ids: npt.NDArray[np.int64],
+    cosines: npt.NDArray[np.float32],
+    k: int,
+    sources: Sequence[str] | None,
+) -> list[Hit]:
     if sources is None or _covers_all(connection, sources):
         return top(ids, cosines, k)
     hits = _of_sources(connection, top(ids, cosines, k * OVER_FETCH), sources)
@@ -64,9 +86,10 @@ def nearest(connection: apsw.Connection, vector: Vector, k: int, sources: Sequen
 def top(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> list[Hit]:
     """The k best of arrays of equal length, best first, equal scores by id."""
     if len(ids) > k:
-        best = np.argpartition(-scores, k - 1)[:k]
+        # All that score like the last one of them: which of these are left out is for their ids to say.
+        best = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
         ids, scores = ids[best], scores[best]
-    order = np.lexsort((ids, -scores))
+    order = np.lexsort((ids, -scores))[:k]
     return [Hit(int(ids[index]), float(scores[index])) for index in order]
 
 
