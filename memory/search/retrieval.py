@@ -105,13 +105,19 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
     near = _nearest(reader, wanted, side, k, degraded)
     if texts is None and near is None:
         by_text, texts = True, _started(None, lambda: _permitted(reader, wanted, by_words, k))
-    bm25 = {hit.id: hit.score for hit in texts.result()} if texts is not None else {}
+    asked: set[int] = set()
+    bm25: dict[int, float] = {}
+    if near is not None and texts is not None and not texts.done():
+        # While the keyword side is still at work.
+        asked = set(near.cosines)
+        bm25 = reader.text_scores(wanted.query, list(asked))
+    bm25 |= {hit.id: hit.score for hit in texts.result()} if texts is not None else {}
     cosines: dict[int, float] = {}
     if near is not None:
         # Each side scores the other side's candidates, too.
         cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
         if by_text:
-            bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25])
+            bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25.keys() | asked])
     terms = sought(wanted.query)
     return Found(
         hits=_ranked(reader, wanted, cosines, bm25, terms, model=side.model if side is not None else ""),

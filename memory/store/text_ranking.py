@@ -28,6 +28,10 @@ WORTH_LEAVING = 2_000
 #: FTS5's bm25 multiplies a term's inverse document frequency by at most k1 + 1; its k1 is 1.2.
 _HIGHEST_FACTOR = 2.2
 
+#: What the k-th best chunk scores, in inverse document frequencies of the rarest term that enough chunks hold. Measured
+#: on 100,000 chunks of words that are distributed as in a language: 1.3 to 2 are the fastest.
+_BEST_OVER_AVERAGE = 1.6
+
 # An upper bound of the number of chunks, without a scan.
 SELECT_HIGHEST_ID = "SELECT max(rowid) FROM chunks"
 
@@ -96,12 +100,15 @@ def _by_rare_terms(connection: apsw.Connection, terms: Sequence[_Term], k: int) 
 def _first_cut(terms: Sequence[_Term], k: int) -> int:
     """How many of the rarest terms will probably decide.
 
-    A chunk of average length that holds a term once gets about its inverse document frequency for it. So the
-    guess is right when enough chunks hold one of these terms, and the others cannot make up for the least of them.
+    A chunk of average length that holds a term once gets about its inverse document frequency for it. The best k of
+    some more than k chunks hold another term, too, or one several times. So the guess is right when the terms that are
+    left out cannot make up for that. A wrong one costs time, not exactness.
     """
+    reached: float | None = None
     for cut in range(1, len(terms)):
-        enough = sum(term.count for term in terms[:cut]) >= 2 * k
-        if enough and _bound(terms[cut:]) <= terms[cut - 1].idf:
+        if reached is None and sum(term.count for term in terms[:cut]) >= 2 * k:
+            reached = terms[cut - 1].idf * _BEST_OVER_AVERAGE
+        if reached is not None and _bound(terms[cut:]) <= reached:
             return cut
     return len(terms)
 
