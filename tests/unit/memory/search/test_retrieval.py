@@ -52,6 +52,24 @@ class AtOnce(Executor):
         return future
 
 
+class WhenAsked(Future):
+    """Work that is not done before somebody wants its result."""
+
+    def __init__(self, work) -> None:
+        super().__init__()
+        self.work = work
+
+    def result(self, timeout=None):
+        return self.work()
+
+
+class Late(Executor):
+    """Runs what it is given as late as can be."""
+
+    def submit(self, work, /, *arguments, **options):
+        return WhenAsked(lambda: work(*arguments, **options))
+
+
 def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: InMemoryStore | None = None):
     store = store or InMemoryStore()
     store.set_meta({"identity": json.dumps({"embedding": identity})})
@@ -82,7 +100,9 @@ def find(store: InMemoryStore, query: str, *, vector=None, **options) -> Found:
         timeout_seconds=5,
     )
     value = embed(query) if vector is None else vector
-    return retrieve(store, wanted, QuerySide(PROVIDER.identity, PROVIDER.model, Ready(value), AtOnce()))
+    return retrieve(
+        store, wanted, QuerySide(PROVIDER.identity, PROVIDER.model, Ready(value), options.pop("threads", AtOnce()))
+    )
 
 
 def paths(found: Found) -> list[str]:
@@ -98,6 +118,13 @@ def test_both_sides_find_together():
     best = found.hits[0][0]
     assert best.vector is not None
     assert best.text is not None
+
+
+def test_a_keyword_side_that_takes_longer_finds_the_same():
+    for query in ("dentist appointment", "ERR_BROKER_4711", "basil Friday", "周五"):
+        expected = find(index(), query, vector=embed(NOTES["memory/garden.md"]))
+        found = find(index(), query, vector=embed(NOTES["memory/garden.md"]), threads=Late())
+        assert found == expected
 
 
 def test_an_exact_id_comes_first_even_when_its_vector_is_far_away():

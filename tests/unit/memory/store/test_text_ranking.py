@@ -61,3 +61,9 @@ def test_chunks_with_common_words_only_are_not_scored_when_rare_ones_decide(
     monkeypatch.setattr(text_ranking, "_select", noting)
     text_ranking.best_texts(index, ['"alpha"', '"quark"', '"lepton"'], 10)
     assert scored == ['("quark" OR "lepton") AND ("alpha")', '("quark" OR "lepton") NOT ("alpha")']
+
+
+def test_a_rare_word_that_enough_chunks_hold_leaves_the_common_ones_aside() -> None:
+    counts = [(366, 5.61), (804, 4.81), (9_701, 2.23), (31_961, 0.76), (32_358, 0.74)]
+    terms = [text_ranking._Term(str(count), count, idf) for count, idf in counts]
+    assert text_ranking._first_cut(terms, 24) == 2
