@@ -152,7 +152,7 @@ password = §{P}§
 password: `§{P}§`
 `password`: `§{P}§`
 Passwort: §geheim42§
-//registry.npmjs.org/:_authToken=§{h36}§
+//npm.example.org/:_authToken=§{h36}§
 _auth=§{B}§
 token: §abc123def456§
 token = "§abc123def456§"
