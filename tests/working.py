@@ -94,8 +94,11 @@ class Workers:
 
     def complete(self, agent: str = "main") -> bool:
         """Whether every mark is over and every chunk has its vector."""
+        # In this order: what was committed when the last mark ended is in the counts.
+        if not self.settled(agent):
+            return False
         counts = self.counts(agent)
-        return self.settled(agent) and counts.vectors_pending == 0 and counts.vectors_ready == counts.chunks > 0
+        return counts.vectors_pending == 0 and counts.vectors_ready == counts.chunks > 0
 
     @contextmanager
     def reading(self, agent: str) -> Iterator[StoreReader | None]:
