@@ -12,6 +12,7 @@ from memory.indexing import Indexer
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
 from memory.redaction import redactor_for
 from memory.session_roots import SESSIONS_SOURCE
+from memory.store.letters import FORGOTTEN
 from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
 from memory.store.writer import NewChunk, Store, TranscriptWrite
 from schemas.documents import DocumentKey
@@ -21,7 +22,7 @@ _NOWHERE = TranscriptMark(0, 0, "", "")
 
 
 def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
-    """Transcripts that the answering generation holds and the one that is written does not."""
+    """Transcripts that the answering generation holds and the one that is written does not, or not whole."""
     if indexer.generations.next() is None:
         return []
     reader = indexer.generations.open_reader()
@@ -29,9 +30,8 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
         return []
     target = indexer.target()
     try:
-        return [
-            file.key for file in reader.files() if file.key.source == SESSIONS_SOURCE and target.file(file.key) is None
-        ]
+        transcripts = [file.key for file in reader.files() if file.key.source == SESSIONS_SOURCE]
+        return [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
     finally:
         reader.close()
 
@@ -54,15 +54,16 @@ def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
 def _copy(indexer: Indexer, reader: StoreReader, target: Store, known: IndexedFile) -> None:
     numbers = [chunk.id for chunk in reader.chunks_of(known.key)]
     starts = range(0, max(1, len(numbers)), MAX_CHUNKS_PER_COMMIT)
-    continues = None
+    # Begun anew if somebody died in the middle: what is there already is taken over by its text.
+    continues = target.transcript(known.key)
     for start in starts:
         part = numbers[start : start + MAX_CHUNKS_PER_COMMIT]
         write = TranscriptWrite(
             key=known.key,
             continues=continues,
             mark=_NOWHERE,
-            stat=known.stat,
-            keep=None,
+            stat=known.stat if start == starts[-1] else FORGOTTEN,
+            keep=0 if start == 0 else None,
             added=tuple(_chunks(indexer, reader, part, first=start)),
             final=start == starts[-1],
             notes=known.notes,

@@ -80,7 +80,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 root = LazyGroup(
     "recalld",
-    help="Fresh, crash-safe, hybrid-searchable memory for agents, from Markdown notes.",
+    help="Fresh, crash-safe, hybrid-searchable memory for agents, from Markdown notes and transcripts.",
     epilog=EXIT_CODES,
     params=[
         *global_options(),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memory import planned_groups, transcript_slicing
+from memory import carrying_over, planned_groups, transcript_slicing
 from memory.agent_files import AgentFiles
 from memory.completing import complete_generation, differences
 from memory.embedding.cache import EmbeddingCache
@@ -321,6 +321,34 @@ def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     assert [list(time.values()) for time in after] == [list(time.values()) for time in times] != []
     assert len(provider.paid) == paid
     assert indexer.target().counts().vectors_pending == 0
+
+
+def test_a_rebuild_that_dies_while_it_carries_over_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrying_over, "MAX_CHUNKS_PER_COMMIT", 3)
+    indexer = world.indexer()
+    gone = world.write(lines(60), "gone.jsonl")
+    index(indexer, gone)
+    before = content(indexer, gone)
+    assert len(before) > 6
+    (world.sessions / "gone.jsonl").unlink()
+    identity = indexer.fingerprint()
+    indexer.generations.start_rebuild(identity.digest, identity.description)
+    store = indexer.target()
+    write, left = store.write, 2
+
+    def dies(changes: Sequence[DocumentWrite | DocumentDelete | TranscriptWrite]) -> list[WriteOutcome]:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        return write(changes)
+
+    monkeypatch.setattr(store, "write", dies)
+    with pytest.raises(KeyboardInterrupt):
+        complete_generation(indexer)
+    left = 1_000
+    assert complete_generation(indexer)
+    assert content(indexer, gone) == before
 
 
 def test_a_run_that_is_out_of_time_goes_on_where_it_was(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
