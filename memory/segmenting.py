@@ -6,7 +6,9 @@ on both sides; everything else is left to `unicode61` and the Porter stemmer aro
 knows ASCII suffixes and leaves the bigrams alone).
 
 Two things that the tokenizer drops are written out for it as well: the parts of a camelCase word
-(`openReader` is also `open Reader`), and `C++`, `C#` and `F#`, which would otherwise all be one letter.
+(`openReader` is also `open Reader`), and `C++`, `C#` and `F#`, which would otherwise all be one letter. A query
+asks for an identifier as a whole and for its parts, for a hash also by what it begins with, and for a day
+in the way in which notes are dated.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import add
 
+from memory.asked_dates import dates_in
 from memory.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
 
-#: Part of an index's fingerprint: raise it with every change of what `index_text` returns.
-SEGMENTER_VERSION = 1
+#: Part of an index's fingerprint: raise it with every change of what `index_text` or `index_title` returns.
+SEGMENTER_VERSION = 2
 
 #: The FTS5 tokenizer that both sides are written for.
 FTS5_TOKENIZER = "porter unicode61 remove_diacritics 2"
@@ -86,7 +89,13 @@ _SHARP_HINTS = ("C+", "c+", "C#", "c#", "F#", "f#")
 
 # What ends a word of a query. Not `-_./:@#&+`: paths, dates, versions and ids are asked for as a whole.
 _BETWEEN_WORDS = re.compile(r"[\s\x00-\x1f,;!?()\[\]{}<>\"'`|*^=~\\“”‘’«»…、。，；：！？（）【】《》「」『』〈〉·]+")
+# What a sentence puts around a word, and the tokenizer does not see.
+_AROUND_WORDS = "-_./:@&"
 _COMPOUND_PART = re.compile(r"[^\W\d_]{3,}")
+# Digits and letters as of a commit's or a file's hash.
+_HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
+#: How much of a hash people write down, where not all of it.
+_SHORT_HASHES = (7, 8, 10, 12)
 _WORD_CHARACTER = re.compile(r"[^\W_]")
 
 
@@ -110,6 +119,18 @@ def index_text(text: str) -> str:
             text = text.replace(wide, sign)
         text = _CJK_RUN.sub(_spread, unicodedata.normalize("NFKC", text))
     return _spell_out(text)
+
+
+def index_title(source: str, path: str) -> str:
+    """Return what a note's name adds to its chunks: `projects/gateway-plan` of `memory/projects/gateway-plan.md`.
+
+    Of an absolute path only the file's name; nothing of a transcript, whose name is a number.
+    """
+    if source != "memory":
+        return ""
+    named = path.rpartition("/")[2] if path.startswith("/") else path.removeprefix("memory/")
+    stem, dot, _ = named.rpartition(".")
+    return stem if dot else named
 
 
 def query_terms(query: str) -> tuple[QueryTerm, ...]:
@@ -191,6 +212,8 @@ def _terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
         yield from _run_terms(run[0])
         position = run.end()
     yield from _word_terms(text[position:])
+    for date in dates_in(text):
+        yield QueryTerm(text=date, typed=date), False
 
 
 def _run_terms(run: str) -> Iterator[tuple[QueryTerm, bool]]:
@@ -212,18 +235,33 @@ def _is_stop_bigram(bigram: str) -> bool:
 
 
 def _word_terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
-    for word in _BETWEEN_WORDS.split(text):
+    for written in _BETWEEN_WORDS.split(text):
+        word = written.strip(_AROUND_WORDS)
         if not _WORD_CHARACTER.search(word):
             continue
         if sharp := _SHARP.fullmatch(word):
             yield QueryTerm(text=f"{sharp[1]}{_SHARP_NAMES[sharp[2]]}", typed=word), False
             continue
+        word = word.strip("#+")
+        if _HASH.fullmatch(word):
+            yield QueryTerm(text=word, typed=word, prefix=True), False
+            for length in _SHORT_HASHES:
+                if length < len(word):
+                    yield QueryTerm(text=word[:length], typed=word[:length]), False
+            continue
         yield QueryTerm(text=word, typed=word), _is_stop_word(word)
-        parts = _COMPOUND_PART.findall(word)
-        if len(parts) > 1 or (parts and parts[0] != word):
-            for part in parts:
-                yield QueryTerm(text=part, typed=part), _is_stop_word(part)
+        for part in _identifier_parts(word):
+            yield QueryTerm(text=part, typed=part), _is_stop_word(part)
+
+
+def _identifier_parts(word: str) -> Iterator[str]:
+    """The words of `open_reader`, `store/reader.py` and `openReader`."""
+    for part in _COMPOUND_PART.findall(word):
+        if part != word:
+            yield part
+        if _HUMP.search(part) and len(part) <= _MAX_CAMEL_CHARACTERS:
+            yield from (hump for hump in _PARTS.findall(part) if len(hump) >= _MIN_PART_CHARACTERS)
 
 
 def _is_stop_word(word: str) -> bool:
-    return word.casefold().strip("-_./:@#&+") in ENGLISH_STOP_WORDS
+    return word.casefold() in ENGLISH_STOP_WORDS

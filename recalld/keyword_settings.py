@@ -38,11 +38,20 @@ class KeywordDecay:
 
 
 @dataclass(frozen=True, slots=True)
+class KeywordMinMax:
+    """See `schemas.settings.MinMax`."""
+
+    vector_weight: float
+    text_weight: float
+
+
+@dataclass(frozen=True, slots=True)
 class KeywordHybrid:
     """See `schemas.settings.Hybrid`."""
 
     enabled: bool
     fusion: str
+    minmax: KeywordMinMax
     vector_weight: float
     text_weight: float
     candidate_multiplier: int
@@ -104,6 +113,7 @@ def recall(home: Path, key: str, *, agent: str | None) -> KeywordAgent | None:
                 "hybrid": KeywordHybrid(
                     **{
                         **hybrid,
+                        "minmax": KeywordMinMax(**hybrid["minmax"]),
                         "mmr": KeywordMmr(**hybrid["mmr"]),
                         "temporal_decay": KeywordDecay(**hybrid["temporal_decay"]),
                     }
@@ -143,6 +153,7 @@ def _agents(settings: Settings) -> list[KeywordAgent]:
             hybrid=KeywordHybrid(
                 enabled=agent.query.hybrid.enabled,
                 fusion=agent.query.hybrid.fusion,
+                minmax=KeywordMinMax(agent.query.hybrid.minmax.vector_weight, agent.query.hybrid.minmax.text_weight),
                 vector_weight=agent.query.hybrid.vector_weight,
                 text_weight=agent.query.hybrid.text_weight,
                 candidate_multiplier=agent.query.hybrid.candidate_multiplier,

@@ -108,6 +108,13 @@ class TemporalDecay(_Section):
     half_life_days: float = Field(30, gt=0, description="Days after which rank and score are halved.")
 
 
+class MinMax(_Section):
+    """Weights of the min-max formula."""
+
+    vector_weight: float = Field(0.4, ge=0, le=1, description="Weight of the vector side in min-max fusion.")
+    text_weight: float = Field(0.6, ge=0, le=1, description="Weight of the keyword side in min-max fusion.")
+
+
 class Hybrid(_Section):
     """How the vector side and the keyword side are put together."""
 
@@ -115,6 +122,7 @@ class Hybrid(_Section):
     fusion: Literal["minmax", "weighted"] = Field(
         "minmax", description="minmax: rank by normalised scores of both sides; weighted: the reference formula."
     )
+    minmax: MinMax = MinMax()
     vector_weight: float = Field(0.7, ge=0, le=1, description="Weight of the vector score in the weighted formula.")
     text_weight: float = Field(0.3, ge=0, le=1, description="Weight of the keyword score in the weighted formula.")
     candidate_multiplier: int = Field(

@@ -3,13 +3,13 @@
 Two formulas, chosen by `query.hybrid.fusion`:
 
 * `fuse_minmax` (default): both sides are scaled to 0..1 over the union of their candidates, both scores filled in
-  for every candidate, and added with weights. How much the keywords count depends on the query: `gate`
-  takes their weight away when even the best keyword hit holds little of what was asked, as with a
-  question in one language over notes in another.
+  for every candidate, and added with weights. How much the keywords count depends on the candidate: a place that
+  holds a part of what was asked gets that part of their weight. So words decide where they agree, and the vector
+  where they do not, as with a question in one language over notes in another.
 * `fuse_weighted`: the reference formula, `vector_weight * cosine + text_weight / (1 + position)`.
 
 What a min-max score says is "best of this list", not "good"; so the list is ordered by `rank` and
-reports and filters by `score`, an absolute one (see `Fused`).
+reports and filters by `score`, an absolute one (`memory.search.evidence`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-#: Weights of the min-max formula, measured best over six question sets in two languages.
-MINMAX_VECTOR_WEIGHT = 0.4
-MINMAX_TEXT_WEIGHT = 0.6
-
 
 @dataclass(frozen=True, slots=True)
 class Fused:
     """One candidate after fusion.
 
-    `rank` orders the list and means nothing outside of it. `score` is 0..1 and absolute: how well the
-    place answers by the better of its two sides. `vector` is the cosine, `text` the keyword score, both
-    0..1, None where that side does not know the candidate. The keyword score of `fuse_minmax` is relative to
-    the best hit until `with_coverage` makes it the absolute one.
+    `rank` orders the list and means nothing outside of it. `score` is 0..1 and absolute: how surely the place answers.
+    `vector` is the cosine, `text` the keyword score (by min-max fusion the share of the query that the place holds),
+    both 0..1, None where that side does not know the candidate.
     """
 
     id: int
@@ -39,52 +34,44 @@ class Fused:
     text: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """Which cosines of a model mean unrelated (score 0) and surely related (score 1)."""
-
-    unrelated: float
-    related: float
-
-    def score(self, cosine: float) -> float:
-        """Scale a cosine to 0..1."""
-        return _clip((cosine - self.unrelated) / (self.related - self.unrelated))
-
-
 def fuse_minmax(
     cosines: Mapping[int, float],
     bm25: Mapping[int, float],
+    coverage: Mapping[int, float],
     *,
-    gate: float,
-    calibration: Calibration,
+    vector_weight: float,
+    text_weight: float,
+    exact: Mapping[int, float] | None = None,
 ) -> list[Fused]:
-    """Fuse by min-max scaling over the union; best first, ties by id.
+    """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 and still to be found out.
 
     Args:
         cosines: chunk id -> cosine; a chunk without a vector is absent and judged by its keywords alone.
         bm25: chunk id -> BM25, positive; a chunk that holds no term of the query is absent and counts as 0.
-        gate: 0..1, multiplies the weight of the keyword side.
-        calibration: turns cosines into absolute scores.
+        coverage: chunk id -> share 0..1 of the query that it holds; absent is 0.
+        vector_weight: with `text_weight` scaled to sum 1; both 0 means equal ones.
+        text_weight: see `vector_weight`.
+        exact: chunk id -> share 0..1 of what the query means exactly; comes before everything else.
     """
     ids = cosines.keys() | bm25.keys()
     vector = _scaled(cosines)
     text = _scaled({id_: bm25.get(id_, 0.0) for id_ in ids}) if bm25 else {}
-    text_weight = MINMAX_TEXT_WEIGHT * gate if bm25 else 0.0
-    vector_weight = MINMAX_VECTOR_WEIGHT if cosines else 0.0
-    if vector_weight == 0:
-        text_weight = 1.0
+    total = vector_weight + text_weight
+    share = vector_weight / total if total > 0 else 0.5
     fused = []
     for id_ in ids:
-        keyword = text.get(id_, 0.0)
-        near = vector.get(id_, keyword * min(1.0, gate))
-        rank = (vector_weight * near + text_weight * keyword) / (vector_weight + text_weight)
+        words = text.get(id_, 0.0) if id_ in bm25 else 0.0
+        if cosines:
+            words *= coverage.get(id_, 0.0)
+        near = vector.get(id_, words)
+        rank = share * near + (1 - share) * words if cosines else words
         fused.append(
             Fused(
                 id=id_,
-                rank=rank,
-                score=calibration.score(cosines[id_]) if id_ in cosines else 0.0,
+                rank=rank + (exact.get(id_, 0.0) if exact else 0.0),
+                score=0.0,
                 vector=_clip(cosines[id_]) if id_ in cosines else None,
-                text=keyword if id_ in bm25 else None,
+                text=_clip(coverage.get(id_, 0.0)) if id_ in bm25 else None,
             )
         )
     return sorted(fused, key=lambda item: (-item.rank, item.id))
@@ -114,12 +101,6 @@ def fuse_weighted(
     return sorted(fused, key=lambda item: (-item.rank, item.id))
 
 
-def with_coverage(fused: Fused, coverage: float) -> Fused:
-    """Make the share 0..1 of the query's weight that a keyword hit covers its absolute keyword score."""
-    text = _clip(coverage)
-    return replace(fused, text=text, score=max(fused.score, text))
-
-
 def relevant(fused: Iterable[Fused], *, min_score: float) -> list[Fused]:
     """Leave out what only its vector speaks for and whose score is below `min_score`.
 
@@ -137,14 +118,6 @@ def descending(fused: Sequence[Fused]) -> list[Fused]:
         result.append(item if item.score == floor else replace(item, score=floor))
     result.reverse()
     return result
-
-
-def gate_of(best_coverage: float) -> float:
-    """How far to trust the keyword side: not at all below a tenth of the query's weight, fully from half of it on.
-
-    Measured on questions in one language over notes in two, against the same with one language.
-    """
-    return _clip((best_coverage - 0.1) * 2.5)
 
 
 def _scaled(scores: Mapping[int, float]) -> dict[int, float]:

@@ -1,21 +1,30 @@
-"""From the scores of both sides to an answer's hits: fused, aged, without repetitions, varied, cut, scored."""
+"""From the scores of both sides to an answer's hits: fused, without repetitions, scored, aged, varied, cut."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from memory.search.calibration import calibration_of
+from memory.asked_dates import dates_in
 from memory.search.decay import decayed
-from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, gate_of, relevant, with_coverage
+from memory.search.evidence import CROWD, Evidence, calibration_of, is_cjk, scores
+from memory.search.exactness import exact_pieces
+from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
 from memory.search.overlap import repeats
 from memory.search.reordering import DecaySettings, MmrSettings, factors_of, varied_hits
-from memory.search.terms import Coverage
+from memory.search.terms import Coverage, fold
+from memory.segmenting import index_title
 from memory.store.reader import ChunkRow, StoreReader
 
-#: Best keyword hits whose texts tell how common the query's terms are.
-COVERAGE_SAMPLE = 16
+
+class MinMaxWeights(Protocol):
+    """Weights of the min-max formula; `schemas.settings.MinMax` is one."""
+
+    @property
+    def vector_weight(self) -> float: ...
+    @property
+    def text_weight(self) -> float: ...
 
 
 class HybridSettings(Protocol):
@@ -25,6 +34,8 @@ class HybridSettings(Protocol):
     def enabled(self) -> bool: ...
     @property
     def fusion(self) -> str: ...
+    @property
+    def minmax(self) -> MinMaxWeights: ...
     @property
     def vector_weight(self) -> float: ...
     @property
@@ -37,11 +48,23 @@ class HybridSettings(Protocol):
     def temporal_decay(self) -> DecaySettings: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a chunk holds of a query: a share of its weight, of what it means exactly, and whether a day it names."""
+
+    coverage: float = 0.0
+    exact: float = 0.0
+    dated: bool = False
+
+
+_NOTHING = _Held()
+
+
 def ranked(
     reader: StoreReader,
     cosines: Mapping[int, float],
     bm25: Mapping[int, float],
-    terms: Sequence[str],
+    query: str,
     *,
     hybrid: HybridSettings,
     model: str,
@@ -55,55 +78,119 @@ def ranked(
         reader: has the candidates' texts, times and vectors.
         cosines: chunk id -> cosine; empty when keywords are searched alone.
         bm25: chunk id -> BM25, positive.
-        terms: what the query asks for, see `memory.search.terms.sought`.
+        query: what was asked.
         hybrid: how the sides are put together, and whether age and variety count.
         model: whose vectors they are.
         max_results: at least 1.
-        min_score: see `memory.search.fusion.relevant`; compared before age counts.
+        min_score: 0..1, compared before age counts. What only keywords can speak for, because it has no vector or holds
+            what the query means exactly, is never lost to it; neither is anything that ranks above what is kept.
         now: Unix seconds.
     """
-    calibration = calibration_of(model)
-    best = sorted(bm25, key=lambda id_: (-bm25[id_], id_))[:COVERAGE_SAMPLE]
-    rows = reader.chunk_rows(best)
-    coverage: Coverage | None = None
-    if hybrid.fusion == "weighted" and cosines:
+    reference = hybrid.fusion == "weighted" and bool(cosines)
+    if reference:
         fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
+        fused = relevant(fused, min_score=min_score)
+        rows: dict[int, ChunkRow] = {}
+        held: dict[int, _Held] = {}
     else:
-        coverage = Coverage(terms, [row.text for row in rows.values()])
-        covered = coverage.of(rows[best[0]].text) if best and best[0] in rows else 0.0
-        fused = fuse_minmax(cosines, bm25, gate=gate_of(covered), calibration=calibration)
-    fused = relevant(fused, min_score=min_score)
-    factors: dict[int, float] = {}
-    if hybrid.temporal_decay.enabled:
-        rows |= reader.chunk_rows([item.id for item in fused if item.id not in rows])
-        factors = factors_of(reader, rows, half_life_days=hybrid.temporal_decay.half_life_days, now=now)
-        fused = decayed(fused, factors)
-    if not hybrid.mmr.enabled:
-        return _scored(_distinct(reader, fused, rows, max_results), coverage, factors)
-    chosen = varied_hits(
-        reader,
-        _distinct(reader, fused, rows, max(1, len(fused))),
-        share=hybrid.mmr.lambda_,
-        limit=max_results,
-        unrelated=calibration.unrelated if cosines else None,
-    )
-    # Variety decides what is shown and in which order; a score goes on saying how well its place answers.
-    by_relevance = sorted(chosen, key=lambda hit: (-hit[0].rank, hit[0].id))
-    scored = {item.id: item for item, _ in _scored(by_relevance, coverage, factors)}
-    return tuple((scored[item.id], row) for item, row in chosen)
+        rows = reader.chunk_rows(list(bm25))
+        held = _held(reader, query, rows)
+        fused = fuse_minmax(
+            cosines,
+            bm25,
+            {id_: one.coverage for id_, one in held.items()},
+            exact={id_: one.exact for id_, one in held.items()},
+            vector_weight=hybrid.minmax.vector_weight,
+            text_weight=hybrid.minmax.text_weight,
+        )
+    reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
+    hits = _distinct(reader, fused, rows, max(1, len(fused)) if reordered else max_results)
+    if not reference:
+        hits = _scored(reader, query, hits, cosines, held, model=model, min_score=min_score)
+    if reordered:
+        hits = _reordered(reader, hits, hybrid, max_results, now=now, model=model if cosines else None)
+    # Variety decides the order; a score goes on saying how well its place answers.
+    by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)))
+    reported = {item.id: item for item in by_relevance}
+    return tuple((reported[item.id], row) for item, row in hits)
+
+
+def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
+    if not rows:
+        return {}
+    coverage, exact, days = Coverage(query, reader.term_counts(query)), exact_pieces(query), tuple(dates_in(query))
+    held = {}
+    for id_, row in rows.items():
+        # As it is indexed: with the note's name.
+        title = index_title(row.key.source, row.key.path)
+        text = f"{title}\n{row.text}" if title else row.text
+        folded = fold(text)
+        held[id_] = _Held(coverage.of(text, folded), exact.share(folded), any(day in folded for day in days))
+    return held
 
 
 def _scored(
-    hits: Sequence[tuple[Fused, ChunkRow]], coverage: Coverage | None, factors: Mapping[int, float]
-) -> tuple[tuple[Fused, ChunkRow], ...]:
-    """Put absolute scores, less for what is old, on hits in the order of their ranks."""
-    scored = []
+    reader: StoreReader,
+    query: str,
+    hits: Sequence[tuple[Fused, ChunkRow]],
+    cosines: Mapping[int, float],
+    held: Mapping[int, _Held],
+    *,
+    model: str,
+    min_score: float,
+) -> list[tuple[Fused, ChunkRow]]:
+    """Put scores on hits and drop the tail that is below `min_score`."""
+    nearest = sorted(cosines.values(), reverse=True)[:CROWD]
+    asked_in_cjk = is_cjk(query)
+    places = []
     for item, row in hits:
-        absolute = item
-        if coverage is not None and item.text is not None:
-            absolute = with_coverage(item, coverage.of(row.text))
-        scored.append(replace(absolute, score=absolute.score * factors.get(item.id, 1.0)))
-    return tuple(zip(descending(scored), (row for _, row in hits), strict=True))
+        one = held.get(item.id, _NOTHING)
+        places.append(
+            Evidence(
+                cosine=cosines.get(item.id),
+                coverage=one.coverage,
+                exact=one.exact > 0 or one.dated,
+                same_script=is_cjk(row.text) == asked_in_cjk,
+            )
+        )
+    found = scores(
+        places,
+        crowd=sum(nearest) / len(nearest) if nearest else 0.0,
+        chunks=reader.term_counts("").chunks,
+        calibration=calibration_of(model),
+    )
+    scored = [replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)]
+    return [
+        (item, row)
+        for item, (_, row), place, above in zip(scored, hits, places, descending(scored), strict=True)
+        if above.score >= min_score or place.exact or place.cosine is None
+    ]
+
+
+def _reordered(
+    reader: StoreReader,
+    hits: Sequence[tuple[Fused, ChunkRow]],
+    hybrid: HybridSettings,
+    limit: int,
+    *,
+    now: float,
+    model: str | None,
+) -> list[tuple[Fused, ChunkRow]]:
+    """The best `limit` hits after age, or variety, or both had their say. `model` is None without vectors."""
+    row_of = {row.id: row for _, row in hits}
+    items = [item for item, _ in hits]
+    if hybrid.temporal_decay.enabled:
+        factors = factors_of(reader, row_of, half_life_days=hybrid.temporal_decay.half_life_days, now=now)
+        items = [replace(item, score=item.score * factors.get(item.id, 1.0)) for item in decayed(items, factors)]
+    if not hybrid.mmr.enabled:
+        return [(item, row_of[item.id]) for item in items[:limit]]
+    return varied_hits(
+        reader,
+        [(item, row_of[item.id]) for item in items],
+        share=hybrid.mmr.lambda_,
+        limit=limit,
+        unrelated=calibration_of(model).unrelated if model is not None else None,
+    )
 
 
 def _distinct(

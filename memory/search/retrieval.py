@@ -120,7 +120,7 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
             bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25.keys() | asked])
     terms = sought(wanted.query)
     return Found(
-        hits=_ranked(reader, wanted, cosines, bm25, terms, model=side.model if side is not None else ""),
+        hits=_ranked(reader, wanted, cosines, bm25, model=side.model if side is not None else ""),
         terms=tuple(terms),
         mode=_mode(by_text=by_text, by_vector=bool(cosines)),
         degraded=tuple(degraded),
@@ -131,9 +131,7 @@ def _found_by_words(reader: StoreReader, wanted: Wanted, texts: Future[list[Hit]
     """Raises TimeoutError when even the keywords have not been looked up by the deadline."""
     bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
     terms = sought(wanted.query)
-    return Found(
-        hits=_ranked(reader, wanted, {}, bm25, terms, model=""), terms=tuple(terms), mode="keyword", degraded=()
-    )
+    return Found(hits=_ranked(reader, wanted, {}, bm25, model=""), terms=tuple(terms), mode="keyword", degraded=())
 
 
 def _permitted(reader: StoreReader, wanted: Wanted, search: Callable[[int], list[Hit]], k: int) -> list[Hit]:
@@ -198,7 +196,6 @@ def _ranked(
     wanted: Wanted,
     cosines: dict[int, float],
     bm25: dict[int, float],
-    terms: Sequence[str],
     *,
     model: str,
 ) -> tuple[tuple[Fused, ChunkRow], ...]:
@@ -206,7 +203,7 @@ def _ranked(
         reader,
         cosines,
         bm25,
-        terms,
+        wanted.query,
         hybrid=wanted.hybrid,
         model=model,
         max_results=wanted.max_results,

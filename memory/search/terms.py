@@ -9,24 +9,38 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator
 
-from memory.segmenting import query_terms
+from memory.segmenting import QueryTerm, query_terms
+from memory.store.reader import TermCounts
 
 #: Full-width ASCII is written with these; one character each way, so positions stay true.
 _NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
 _WIDE = re.compile("[\uff01-\uff5e\u3000]")
 
+#: Latin letters with accents, which the full-text index does not see either.
+_PLAIN = {
+    code: plain
+    for code in range(0xC0, 0x250)
+    if (plain := unicodedata.normalize("NFD", chr(code))[0]).isascii() and plain.isalpha()
+}
+_ACCENTED = re.compile("[\u00c0-\u024f]")
+
 #: Words longer than this are looked for without their last letters: a cheap stem.
 _STEM_FROM = 6
 
+#: Weight of a pair of characters that no text has.
+_STRADDLING = 0.3
+
 
 def fold(text: str) -> str:
-    """Lower case and narrow forms, keeping every character at its place."""
+    """Lower case, narrow forms and no accents, keeping every character at its place."""
     if text.isascii():
         return text.lower()
     # Translating is slow, and few texts need it.
     narrow = text.translate(_NARROW) if _WIDE.search(text) else text
+    narrow = narrow.translate(_PLAIN) if _ACCENTED.search(narrow) else narrow
     lower = narrow.lower()
     if len(lower) == len(text):
         return lower
@@ -38,47 +52,51 @@ def sought(query: str) -> list[str]:
 
     A phrase of Chinese, Japanese or Korean is there through its pairs of characters.
     """
-    terms = (term for term in query_terms(query) if " " not in term.text)
-    return list(dict.fromkeys(_stem(fold(term.typed)) for term in terms))
+    return list(dict.fromkeys(_stem(fold(term.typed)) for term in _single_terms(query)))
 
 
 class Coverage:
     """Measures how much of a query a text holds.
 
-    A term weighs its inverse document frequency among `sample` (the best keyword hits), so words that all of
-    them have in common say little, and a word that none of them has weighs most.
+    A term weighs its inverse document frequency, `ln(1 + (N - n + 0.5) / (n + 0.5))`, so that words which many chunks
+    have say little, and a word that none has weighs most. But a pair of characters that none has probably
+    straddles two words, as no text would write it: it weighs a third.
     """
 
-    def __init__(self, terms: Sequence[str], sample: Sequence[str]) -> None:
-        self._terms = terms
-        found = [_found(terms, text) for text in sample]
-        self._weights = [
-            math.log(1 + (len(sample) + 1) / (sum(flags[place] for flags in found) + 0.5))
-            for place in range(len(terms))
-        ]
-        self._total = sum(self._weights)
+    def __init__(self, query: str, counts: TermCounts) -> None:
+        self._terms: list[tuple[str, float]] = []
+        for term in _single_terms(query):
+            holding = counts.holding.get(term.text, 0)
+            weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
+            straddles = not holding and len(term.text) == 2 and not term.text.isascii()
+            self._terms.append((_stem(fold(term.typed)), weight * _STRADDLING if straddles else weight))
+        self._total = sum(weight for _, weight in self._terms)
 
-    def of(self, text: str) -> float:
-        """Share of the query's weight that the text holds, 0..1."""
+    def of(self, text: str, folded: str) -> float:
+        """Share 0..1 of the query's weight that a text holds; `folded` is `fold(text)`."""
         if not self._total:
             return 0.0
-        found = _found(self._terms, text)
-        return sum(weight for weight, flag in zip(self._weights, found, strict=True) if flag) / self._total
+        return min(1.0, sum(weight for term, weight in self._terms if _begins_word(term, text, folded)) / self._total)
 
 
-def _found(terms: Sequence[str], text: str) -> list[bool]:
-    folded = fold(text)
-    found = [term in folded for term in terms]
-    # A pair of characters that straddles two words is in no text; between two pairs that are found it counts as found.
-    return [
-        flag or (0 < place < len(terms) - 1 and found[place - 1] and found[place + 1] and _straddles(terms, place))
-        for place, flag in enumerate(found)
-    ]
+def _single_terms(query: str) -> Iterator[QueryTerm]:
+    """The query's terms without phrases: a phrase of Chinese, Japanese or Korean is there through its pairs."""
+    return (term for term in query_terms(query) if " " not in term.text)
 
 
-def _straddles(terms: Sequence[str], place: int) -> bool:
-    before, pair, after = terms[place - 1 : place + 2]
-    return len(before) == len(pair) == len(after) == 2 and pair == before[1] + after[0] and not pair.isascii()
+def _begins_word(term: str, text: str, folded: str) -> bool:
+    """Whether a term is there and not only in the middle of a word; `Reader` begins one in `openReader`."""
+    place = folded.find(term)
+    if not term[0].isascii():
+        return place >= 0
+    while place > 0:
+        before = text[place - 1]
+        if not before.isalnum() or not before.isascii() or (text[place].isupper() and not before.isupper()):
+            return True
+        if before.isdigit() != text[place].isdigit():
+            return True
+        place = folded.find(term, place + 1)
+    return place == 0
 
 
 def _stem(word: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -128,6 +128,17 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class TermCounts:
+    """How common the terms of a query are: `holding` says for each `QueryTerm.text` how many of `chunks` hold it.
+
+    Good for weighing terms: it may be of one commit before the search that uses it.
+    """
+
+    chunks: int
+    holding: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class IndexCounts:
     """Row counts and sizes, for status. `last_commit_at` is Unix time, None before the first commit."""
 
@@ -247,6 +258,10 @@ class StoreReader(ABC):
     @abstractmethod
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         """BM25 of these chunks for the query; chunks that hold none of its terms are left out."""
+
+    @abstractmethod
+    def term_counts(self, query: str) -> TermCounts:
+        """How many chunks hold each of the query's terms, whatever their source."""
 
     @abstractmethod
     def dead_letters(self) -> list[DeadLetterRow]:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import apsw
 
-from memory.segmenting import index_text
+from memory.segmenting import index_text, index_title
 from memory.store import vec0_tables
 from memory.store.reader import Vector, VectorBackend, VectorState
 from memory.store.sqlite_rows import as_blob, fetch, meta_value
 from memory.store.sqlite_schema import SET_META, create_chunks_vec
 from memory.store.writer import NewChunk
+from schemas.documents import DocumentKey
 
 # The highest id that was ever given, also to a chunk that is gone.
 SELECT_LAST_CHUNK_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
@@ -38,6 +39,7 @@ class ChunkRows:
         [(last_chunk_id,)] = fetch(connection, SELECT_LAST_CHUNK_ID)
         self._last_chunk_id: int = last_chunk_id
         self._added: list[tuple[int, int, NewChunk]] = []  # id, file id, chunk
+        self._titles: dict[int, str] = {}  # by file id
         self._removed: list[tuple[int, str]] = []  # id, vector state
         self._joined: list[tuple[int, Vector]] = []
         self._files: set[int] = set()
@@ -47,9 +49,10 @@ class ChunkRows:
         """Whether vectors can be written at all; without sqlite-vec their chunks stay pending."""
         return self._backend is VectorBackend.SQLITE_VEC
 
-    def add(self, file_id: int, chunks: Iterable[NewChunk]) -> None:
+    def add(self, file_id: int, key: DocumentKey, chunks: Iterable[NewChunk]) -> None:
         """Insert chunks of a document."""
         self._files.add(file_id)
+        self._titles[file_id] = index_title(key.source, key.path)
         for chunk in chunks:
             self._last_chunk_id += 1
             self._added.append((self._last_chunk_id, file_id, chunk))
@@ -78,6 +81,7 @@ class ChunkRows:
         self.insert_vectors(self._joined)
         self._removed, self._added, self._joined = [], [], []
         self._files.clear()
+        self._titles.clear()
 
     def insert_vectors(self, rows: Sequence[tuple[int, Vector]]) -> None:
         """Insert vectors at once; the first ones of an index make their table.
@@ -115,7 +119,11 @@ class ChunkRows:
     def _add_chunks(self) -> None:
         self._connection.executemany(INSERT_CHUNK, [self._chunk_values(*added) for added in self._added])
         self._connection.executemany(
-            INSERT_FTS, ((chunk_id, index_text(chunk.text)) for chunk_id, _, chunk in self._added)
+            INSERT_FTS,
+            (
+                (chunk_id, index_text(f"{title}\n{chunk.text}" if (title := self._titles[file_id]) else chunk.text))
+                for chunk_id, file_id, chunk in self._added
+            ),
         )
         self.insert_vectors(
             [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 
 import apsw
 
-from memory.segmenting import match_terms
+from memory.segmenting import match_terms, query_terms
 from memory.store import sqlite_search, text_ranking, vec0_tables
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.held_vectors import HeldVectors
@@ -25,6 +26,7 @@ from memory.store.reader import (
     RefusedChunk,
     StoredChunk,
     StoreReader,
+    TermCounts,
     TranscriptMark,
     Vector,
     VectorBackend,
@@ -50,6 +52,7 @@ from memory.store.sqlite_rows import (
     stored_chunk,
 )
 from memory.store.sqlite_schema import TRANSCRIPTS_SCHEMA_NUMBER
+from memory.store.term_frequencies import TermFrequencies
 from memory.store.vector_shelf import VectorShelf
 from schemas.documents import DocumentKey
 
@@ -120,6 +123,7 @@ class SqliteReader(StoreReader):
         self._readers = ReadConnections(path, options)
         self._known_dimensions: int | None = None
         self._held = HeldVectors(shelf) if shelf is not None else None
+        self._frequencies = TermFrequencies()
 
     @property
     def name(self) -> str:
@@ -229,7 +233,7 @@ class SqliteReader(StoreReader):
         if not terms or k < 1:
             return []
         with self._readers.borrow() as connection:
-            return sqlite_search.best_texts(connection, terms, k, sources)
+            return sqlite_search.best_texts(connection, terms, k, sources, partial(self._frequencies.of, connection))
 
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
         terms = match_terms(query)
@@ -237,6 +241,12 @@ class SqliteReader(StoreReader):
             return {}
         with self._readers.borrow() as connection:
             return text_ranking.scores(connection, terms, ids)
+
+    def term_counts(self, query: str) -> TermCounts:
+        names = [term.text for term in query_terms(query)]
+        with self._readers.borrow() as connection:
+            held = self._frequencies.of(connection, match_terms(query))
+            return TermCounts(self._frequencies.chunks(connection), dict(zip(names, held, strict=True)))
 
     def dead_letters(self) -> list[DeadLetterRow]:
         with self._readers.borrow() as connection:

@@ -93,11 +93,17 @@ def top(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> 
     return [Hit(int(ids[index]), float(scores[index])) for index in order]
 
 
-def best_texts(connection: apsw.Connection, terms: Sequence[str], k: int, sources: Sequence[str] | None) -> list[Hit]:
+def best_texts(
+    connection: apsw.Connection,
+    terms: Sequence[str],
+    k: int,
+    sources: Sequence[str] | None,
+    holders: text_ranking.Holders,
+) -> list[Hit]:
     """The k chunks of these sources with the highest BM25 for any of the terms, best first."""
     if sources is None or _covers_all(connection, sources):
-        return text_ranking.best_texts(connection, terms, k)
-    candidates = text_ranking.best_texts(connection, terms, k * OVER_FETCH)
+        return text_ranking.best_texts(connection, terms, k, holders)
+    candidates = text_ranking.best_texts(connection, terms, k * OVER_FETCH, holders)
     hits = _of_sources(connection, candidates, sources)
     if len(hits) >= k or len(candidates) < k * OVER_FETCH:
         return hits[:k]

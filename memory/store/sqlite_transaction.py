@@ -96,7 +96,7 @@ class WriteTransaction:
         self._connection.executemany(
             MOVE_CHUNK, [(kept.ordinal, kept.start_line, kept.end_line, kept.id, file_id) for kept in change.moved]
         )
-        self._rows.add(file_id, change.added)
+        self._rows.add(file_id, change.key, change.added)
         return self._settle(change.key, refusal=any(chunk.refused is not None for chunk in change.added))
 
     def put_slice(self, change: TranscriptWrite) -> WriteOutcome:

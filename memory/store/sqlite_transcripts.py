@@ -54,7 +54,7 @@ def write_chunks(connection: apsw.Connection, rows: ChunkRows, file_id: int, cha
     if change.keep is not None:
         connection.execute(MAKE_STALE, (file_id, change.keep))
     added, refusal = _take_over(connection, rows, file_id, change.added)
-    rows.add(file_id, added)
+    rows.add(file_id, change.key, added)
     if change.final:
         rows.remove(file_id, fetch(connection, SELECT_STALE, (file_id,)))
     return refusal or any(chunk.refused is not None for chunk in added)

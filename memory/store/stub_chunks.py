@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from memory.segmenting import QueryTerm, index_text, query_terms
+from memory.segmenting import QueryTerm, index_text, index_title, query_terms
 from memory.store.reader import ChunkRow, Vector, VectorState
 from memory.store.writer import NewChunk
 from schemas.documents import DocumentKey
@@ -57,7 +57,7 @@ def new_chunk(chunk_id: int, key: DocumentKey, added: NewChunk) -> MemoryChunk:
             text=added.text,
         ),
         text_hash=added.text_hash,
-        words=_WORD.findall(index_text(added.text).casefold()),
+        words=_WORD.findall(index_text(f"{index_title(key.source, key.path)}\n{added.text}").casefold()),
         vector=None if added.refused is not None else added.vector,
         refusal=added.refused,
         said_at=added.said_at,
@@ -76,6 +76,13 @@ def bm25(query: str, chunks: Mapping[int, MemoryChunk]) -> dict[int, float]:
             weight = count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * length))
             scores[chunk_id] = scores.get(chunk_id, 0.0) + max(idf, _SMALLEST_IDF) * weight
     return scores
+
+
+def holders(query: str, chunks: Mapping[int, MemoryChunk]) -> dict[str, int]:
+    """How many of the chunks hold each of the query's terms."""
+    return {
+        term.text: sum(_occurrences(term, chunk.words) > 0 for chunk in chunks.values()) for term in query_terms(query)
+    }
 
 
 def _occurrences(term: QueryTerm, words: Sequence[str]) -> int:

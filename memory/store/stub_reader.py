@@ -18,12 +18,13 @@ from memory.store.reader import (
     RefusedChunk,
     StoredChunk,
     StoreReader,
+    TermCounts,
     TranscriptMark,
     Vector,
     VectorBackend,
     VectorState,
 )
-from memory.store.stub_chunks import MemoryChunk, bm25
+from memory.store.stub_chunks import MemoryChunk, bm25, holders
 from schemas.documents import DocumentKey
 
 
@@ -153,6 +154,10 @@ class InMemoryReader(StoreReader):
         with self._lock:
             wanted = set(ids)
             return {chunk_id: score for chunk_id, score in bm25(query, self._chunks).items() if chunk_id in wanted}
+
+    def term_counts(self, query: str) -> TermCounts:
+        with self._lock:
+            return TermCounts(len(self._chunks), holders(query, self._chunks))
 
     def dead_letters(self) -> list[DeadLetterRow]:
         with self._lock:

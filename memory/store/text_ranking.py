@@ -11,8 +11,9 @@ looked at, and the result is exact. When they were not, the next term counts as 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import apsw
 
@@ -35,8 +36,6 @@ _BEST_OVER_AVERAGE = 1.6
 # An upper bound of the number of chunks, without a scan.
 SELECT_HIGHEST_ID = "SELECT max(rowid) FROM chunks"
 
-COUNT_MATCHES = "SELECT count(*) FROM chunks_fts WHERE chunks_fts MATCH ?"
-
 # FTS5's bm25 is negative, lower is better. Its own `ORDER BY rank` sorts whole rows of positions and takes
 # twice as long as sorting the numbers here.
 SELECT_BEST = """
@@ -53,6 +52,10 @@ WHERE chunks_fts MATCH ? AND +rowid IN (SELECT value FROM json_each(?))
 """
 
 
+#: How many chunks hold each of some terms.
+Holders: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Term:
     """A quoted term, how many chunks hold it, and its inverse document frequency as FTS5 computes it."""
@@ -62,14 +65,14 @@ class _Term:
     idf: float
 
 
-def best_texts(connection: apsw.Connection, terms: Sequence[str], k: int) -> list[Hit]:
+def best_texts(connection: apsw.Connection, terms: Sequence[str], k: int, holders: Holders) -> list[Hit]:
     """The k chunks with the highest BM25 for any of the terms (quoted FTS5 expressions), best first, equal scores by
     id."""
     chunks = fetch(connection, SELECT_HIGHEST_ID)[0][0] or 0
     if chunks < LARGE_INDEX or len(terms) < 2:
         hits = _select(connection, _any(terms), k)
     else:
-        hits = _by_rare_terms(connection, _rarest_first(connection, terms, chunks), k)
+        hits = _by_rare_terms(connection, _rarest_first(terms, chunks, holders), k)
     ranked = sorted(hits.items(), key=lambda item: (-item[1], item[0]))
     return [Hit(id_, score) for id_, score in ranked[:k]]
 
@@ -118,10 +121,9 @@ def _bound(terms: Sequence[_Term]) -> float:
     return sum(_HIGHEST_FACTOR * term.idf for term in terms)
 
 
-def _rarest_first(connection: apsw.Connection, terms: Sequence[str], chunks: int) -> list[_Term]:
+def _rarest_first(terms: Sequence[str], chunks: int, holders: Holders) -> list[_Term]:
     found = []
-    for expression in terms:
-        count = fetch(connection, COUNT_MATCHES, (expression,))[0][0]
+    for expression, count in zip(terms, holders(terms), strict=True):
         # With an upper bound of the number of chunks this is one of the frequency, too.
         found.append(_Term(expression, count, max(math.log((chunks - count + 0.5) / (count + 0.5)), 1e-6)))
     return sorted(found, key=lambda term: term.count)

@@ -61,7 +61,7 @@ def test_a_shared_session_finds_other_notes_in_place_of_long_term_memory(manager
     private = manager.search(SearchRequest(query=query, max_results=5))
     assert [hit.path for hit in private.results] == ["MEMORY.md"] * 5
 
-    shared = manager.search(SearchRequest(query=query, max_results=5, session_key=session_key))
+    shared = manager.search(SearchRequest(query=query, max_results=5, min_score=0, session_key=session_key))
     assert {hit.path for hit in shared.results} == {f"memory/vault-{number}.md" for number in range(5)}
     assert SECRET not in shared.model_dump_json()
 

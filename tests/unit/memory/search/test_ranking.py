@@ -24,7 +24,7 @@ def texts(hybrid: dict[str, Any], *, by_vectors: bool) -> list[str]:
         store,
         scores if by_vectors else {},
         {} if by_vectors else scores,
-        [],
+        "boats",
         hybrid=Hybrid.model_validate(hybrid),
         model="stub",
         max_results=2,

@@ -18,7 +18,7 @@ from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Refusal, Store, WriteOutcome
 from tests.storing import STAT, chunk, key, text_hash, vector
 
-PATHS = ("MEMORY.md", "memory/a.md", "memory/数据.md")
+PATHS = ("MEMORY.md", "memory/a.md", "memory/笔记.md")
 TEXTS = ("gateway", "数据库迁移", "deploy", "C++ and 网关", "one more")
 
 # What a new chunk comes with: a vector, nothing yet, or a refusal.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -10,6 +11,7 @@ import pytest
 
 from memory.segmenting import FTS5_TOKENIZER
 from memory.store import text_ranking
+from memory.store.term_frequencies import TermFrequencies
 
 CHUNKS = 6_000
 COMMON, RARE = ["alpha", "beta", "gamma"], ["quark", "lepton", "boson", "hadron"]
@@ -19,6 +21,7 @@ COMMON, RARE = ["alpha", "beta", "gamma"], ["quark", "lepton", "boson", "hadron"
 def index(tmp_path_factory: pytest.TempPathFactory) -> apsw.Connection:
     connection = apsw.Connection(str(Path(tmp_path_factory.mktemp("ranking")) / "index.sqlite"))
     connection.execute("CREATE TABLE chunks (id INTEGER PRIMARY KEY)")
+    connection.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT)")
     connection.execute(
         f"CREATE VIRTUAL TABLE chunks_fts USING fts5 (text, content = '', contentless_delete = 1, "
         f"tokenize = '{FTS5_TOKENIZER}')"
@@ -41,9 +44,10 @@ def test_the_result_is_that_of_scoring_everything(
     choose = random.Random(seed)
     words = choose.sample([*COMMON, *RARE, "filler17", "filler99", "absent"], choose.randrange(2, 7))
     terms, k = [f'"{word}"' for word in words], choose.choice([1, 5, 24, 200])
-    quick = text_ranking.best_texts(index, terms, k)
+    frequencies = partial(TermFrequencies().of, index)
+    quick = text_ranking.best_texts(index, terms, k, frequencies)
     monkeypatch.setattr(text_ranking, "LARGE_INDEX", CHUNKS * 10)
-    plain = text_ranking.best_texts(index, terms, k)
+    plain = text_ranking.best_texts(index, terms, k, frequencies)
     assert [hit.id for hit in quick] == [hit.id for hit in plain]
     assert [hit.score for hit in quick] == pytest.approx([hit.score for hit in plain])
 
@@ -59,7 +63,7 @@ def test_chunks_with_common_words_only_are_not_scored_when_rare_ones_decide(
         return select(connection, expression, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(text_ranking, "_select", noting)
-    text_ranking.best_texts(index, ['"alpha"', '"quark"', '"lepton"'], 10)
+    text_ranking.best_texts(index, ['"alpha"', '"quark"', '"lepton"'], 10, partial(TermFrequencies().of, index))
     assert scored == ['("quark" OR "lepton") AND ("alpha")', '("quark" OR "lepton") NOT ("alpha")']
 
 

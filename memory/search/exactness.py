@@ -1,0 +1,80 @@
+"""What of a query can only be meant exactly: identifiers, quoted words, the query itself as it stands. Pure.
+
+A meaning has no opinion on `FP-131` or `ECONNRESET`; whoever asks for one wants the place that holds it, first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from memory.search.terms import fold
+
+#: Longer queries are texts of their own; nothing holds them as they stand.
+MAX_VERBATIM_CHARACTERS = 200
+
+# Not a quotation: the apostrophe in "don't".
+_QUOTED = re.compile(r'"([^"\n]{2,200})"|“([^”\n]{2,200})”|「([^」\n]{2,200})」|『([^』\n]{2,200})』|`([^`\n]{2,200})`')
+_TOKEN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:#@+-]*[A-Za-z0-9_+#]")
+#: `27th`, `1990s`, `10km`, `5pm`, `3.5`, `2-3`: numbers, however written, name no one thing.
+_NUMBER = re.compile(r"[\d.,:/-]+[A-Za-z]{0,3}")
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?")
+_CONSTANT = re.compile(r"[A-Z]{6,}")
+_ABBREVIATION = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]?")
+_DIGIT_AND_LETTER = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
+_JOINED = re.compile(r"[A-Za-z0-9][_/.:@][A-Za-z0-9]|[a-z][A-Z]")
+_HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
+_SPACES = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPieces:
+    """What to look for, folded. `verbatim` is the whole query, empty when it is one of the pieces or too long."""
+
+    pieces: tuple[str, ...]
+    verbatim: str
+
+    def share(self, folded: str) -> float:
+        """How much of it a folded text holds, 0..1. The whole query, as it stands, is everything."""
+        if self.verbatim and self.verbatim in folded and _stands_alone(self.verbatim, folded):
+            return 1.0
+        if not self.pieces:
+            return 0.0
+        held = sum(piece in folded and _stands_alone(piece, folded) for piece in self.pieces)
+        return held / len(self.pieces)
+
+
+def exact_pieces(query: str) -> ExactPieces:
+    """Find what of the query is meant exactly."""
+    quoted = [next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(query)]
+    names = [token for token in _TOKEN.findall(query) if _is_identifier(token)]
+    pieces = tuple(dict.fromkeys(fold(piece) for piece in [*quoted, *names] if len(piece) > 1))
+    whole = _SPACES.sub(" ", fold(query)).strip(" \t\n?!.。？！\"'`“”「」『』")
+    # A single word is one of many reasons to find a place; several in this order are the place.
+    several = " " in whole or (not whole.isascii() and len(whole) >= 4)
+    verbatim = whole if several and len(whole) <= MAX_VERBATIM_CHARACTERS and whole not in pieces else ""
+    return ExactPieces(pieces, verbatim)
+
+
+def _is_identifier(token: str) -> bool:
+    if _ADDRESS.fullmatch(token) or _CONSTANT.fullmatch(token):
+        return True
+    if len(token) < 4 or _NUMBER.fullmatch(token) or _ABBREVIATION.fullmatch(token):
+        return False
+    return bool(_DIGIT_AND_LETTER.match(token) or _JOINED.search(token))
+
+
+def _stands_alone(piece: str, folded: str) -> bool:
+    """Whether it is somewhere not a part of a longer word: `fp-13` is not in `fp-131`. Of a hash its start will do."""
+    needs_end = not _HASH.fullmatch(piece)
+    place = folded.find(piece)
+    while place >= 0:
+        before, after = folded[place - 1 : place], folded[place + len(piece) : place + len(piece) + 1]
+        if not (_joins(before) and _joins(piece[0])) and not (needs_end and _joins(after) and _joins(piece[-1])):
+            return True
+        place = folded.find(piece, place + 1)
+    return False
+
+
+def _joins(character: str) -> bool:
+    return character.isascii() and (character.isalnum() or character == "_")

@@ -1,0 +1,221 @@
+"""What is found: questions with known answers, asked of an index of the notes and transcripts that hold these.
+
+    python -m tests.benchmarks.bench_questions SET... [--strangers] [--set KEY=VALUE]... [--home DIR] [--results DIR]
+
+SET is a folder with `workspace/` (notes) and/or `sessions/` (transcripts) and `queries.jsonl`: lines of
+`{"id", "query", "relevant": [{"path", "lines": [first, last]}], "category"?, "scope"?}`. A result answers a question
+when it is of one of these paths and overlaps its lines; with `scope` only results below that path count. `--set`
+changes any setting (`--set provider=stub`, `--set query.hybrid.fusion=weighted`). `--home` keeps the indexes for the
+next run, `--results` receives `SET.results.jsonl`: `{"id", "results": [{"path", "startLine", "endLine", "score"}]}`.
+
+Printed for each set and category:
+
+    MRR@10     mean of 1 / place of the first result that answers, 0 beyond the tenth place
+    hit@1 @6   share of the questions with an answer among the first results
+    lost       share of the questions with an answer among the default number of results that lose it to the default
+               `query.min_score`
+    nothing    with --strangers: share of the questions of every *other* set (at most 200 each) that get no result
+               from this memory; sets with a file or the first part of their name in common are no strangers
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from memory.search_manager import SearchManager, get_search_manager
+from recalld.configuration import load
+from schemas.search import SearchRequest, SearchResult
+from tests.waiting import wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+#: Results asked for before a scope is applied.
+DEEP = 100
+STRANGERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One line of `queries.jsonl`."""
+
+    id: str
+    text: str
+    relevant: tuple[tuple[str, int, int], ...]
+    category: str
+    scope: str
+
+    def is_answered_by(self, result: SearchResult) -> bool:
+        return any(
+            result.path == path and result.start_line <= last and result.end_line >= first
+            for path, first, last in self.relevant
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Place of the first answer (from 1, None when it is not found), and whether `min_score` keeps it."""
+
+    category: str
+    place: int | None
+    kept: bool
+
+
+class QuestionSet:
+    """A folder with questions, and the index of what is beside them."""
+
+    def __init__(self, folder: Path, *, home: Path, settings: Sequence[str]) -> None:
+        self.name = folder.name
+        self._folder = folder
+        self._home = home / folder.name
+        self._settings = settings
+        self.questions = [_question(line) for line in (folder / "queries.jsonl").open(encoding="utf-8") if line.strip()]
+
+    def is_stranger_to(self, other: QuestionSet) -> bool:
+        """Whether nobody would look for answers to these questions there."""
+        if self.name.partition("_")[0] == other.name.partition("_")[0]:
+            return False
+        return not {path for q in self.questions for path, _, _ in q.relevant} & {
+            path for q in other.questions for path, _, _ in q.relevant
+        }
+
+    @contextmanager
+    def memory(self) -> Iterator[SearchManager]:
+        """The manager of the set's index, which is brought up to date first."""
+        config = self._write_settings()
+        subprocess.run(
+            [sys.executable, "-m", "recalld", "--config", config, "--home", self._home, "index"],
+            cwd=REPOSITORY,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        overrides = dict(setting.split("=", 1) for setting in self._settings)
+        loaded = load(config=str(config), home=str(self._home), workspace=None, agent=None, overrides=overrides)
+        manager, error = get_search_manager(loaded.settings, "main")
+        assert manager is not None, error
+        ready = SearchRequest(query="is the model there?", max_results=1)
+        try:
+            wait_until(lambda: not manager.search(ready).degraded, timeout=60)
+            yield manager
+        finally:
+            manager.close()
+
+    def _write_settings(self) -> Path:
+        workspace, sessions = self._folder / "workspace", self._folder / "sessions"
+        if not workspace.is_dir():
+            workspace = self._home / "no-notes"
+            workspace.mkdir(parents=True, exist_ok=True)
+        config = self._home / "recalld.toml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        lines = ["[[agents]]", 'id = "main"', f"workspace = {json.dumps(str(workspace.resolve()))}"]
+        if sessions.is_dir():
+            lines.append(f"sessions = [{json.dumps(str(sessions.resolve()))}]")
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return config
+
+
+def main() -> None:
+    """Ask every set, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", type=Path, nargs="+", metavar="SET")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--strangers", action="store_true")
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--results", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="recalld-bench-") as folder:
+        home = arguments.home or Path(folder)
+        sets = [QuestionSet(path, home=home, settings=arguments.settings) for path in arguments.sets]
+        print("| questions | | MRR@10 | hit@1 | hit@6 | lost |" + (" nothing |" if arguments.strangers else ""))
+        print("|---|---|---|---|---|---|" + ("---|" if arguments.strangers else ""))
+        for one in sets:
+            with one.memory() as memory:
+                outcomes = list(ask(one, memory, arguments.results))
+                strangers = [other for other in sets if other.is_stranger_to(one)] if arguments.strangers else []
+                shares = [(other.name, share_of_nothing(other, memory)) for other in strangers]
+            show(one.name, outcomes, shares)
+
+
+def ask(questions: QuestionSet, memory: SearchManager, results: Path | None) -> Iterator[Outcome]:
+    """Ask each question twice: for its best hundred, whatever their score, and as a user would."""
+    written = []
+    for question in questions.questions:
+        deep = memory.search(SearchRequest(query=question.text, max_results=DEEP, min_score=0.0, wait_ms=0)).results
+        within = [result for result in deep if result.path.startswith(question.scope)]
+        place = next((at for at, result in enumerate(within, 1) if question.is_answered_by(result)), None)
+        shallow = memory.search(SearchRequest(query=question.text, min_score=0.0, wait_ms=0)).results
+        usual = memory.search(SearchRequest(query=question.text, wait_ms=0)).results
+        had = any(map(question.is_answered_by, shallow))
+        yield Outcome(question.category, place, kept=not had or any(map(question.is_answered_by, usual)))
+        written.append({"id": question.id, "results": [_written(result) for result in within[:10]]})
+    if results is not None:
+        results.mkdir(parents=True, exist_ok=True)
+        with (results / f"{questions.name}.results.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in written)
+
+
+def share_of_nothing(strangers: QuestionSet, memory: SearchManager) -> float:
+    """Share of (some of) the questions that this memory, which knows nothing of them, says nothing to."""
+    asked = strangers.questions
+    if len(asked) > STRANGERS:
+        asked = random.Random(7).sample(asked, STRANGERS)
+    return statistics.fmean(
+        not memory.search(SearchRequest(query=question.text, wait_ms=0)).results for question in asked
+    )
+
+
+def show(name: str, outcomes: Sequence[Outcome], shares: Sequence[tuple[str, float]]) -> None:
+    """Print the rows of a set: all its questions, and each category if there are several."""
+    by_category: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        by_category[outcome.category].append(outcome)
+    nothing = f" {min(share for _, share in shares):.2f} |" if shares else ""
+    print(f"| {name} | {len(outcomes)} | {_figures(outcomes)} |{nothing}", flush=True)
+    for category, some in sorted(by_category.items()) if len(by_category) > 1 else ():
+        print(f"| {name}: {category} | {len(some)} | {_figures(some)} |" + (" |" if shares else ""))
+    for other, share in shares:
+        print(f"  {other} asked of {name}: {share:.3f} get nothing", file=sys.stderr)
+
+
+def _figures(outcomes: Sequence[Outcome]) -> str:
+    share = partial(_share, outcomes)
+    mrr = statistics.fmean(1 / o.place if o.place is not None and o.place <= 10 else 0.0 for o in outcomes)
+    lost = 1 - share(lambda o: o.kept)
+    return f"{mrr:.3f} | {share(lambda o: o.place == 1):.3f} | {share(lambda o: (o.place or 99) <= 6):.3f} | {lost:.3f}"
+
+
+def _share(outcomes: Sequence[Outcome], holds: Any) -> float:
+    return statistics.fmean(bool(holds(outcome)) for outcome in outcomes)
+
+
+def _question(line: str) -> Question:
+    fields = json.loads(line)
+    return Question(
+        id=fields["id"],
+        text=fields["query"],
+        relevant=tuple(
+            (item["path"].removeprefix("workspace/"), item["lines"][0], item["lines"][1]) for item in fields["relevant"]
+        ),
+        category=str(fields.get("category", "")),
+        scope=fields.get("scope", "").removeprefix("workspace/"),
+    )
+
+
+def _written(result: SearchResult) -> dict[str, Any]:
+    return {"path": result.path, "startLine": result.start_line, "endLine": result.end_line, "score": result.score}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What can only be meant exactly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.search.exactness import exact_pieces
+from memory.search.terms import fold
+
+
+@pytest.mark.parametrize(
+    ("query", "pieces"),
+    [
+        ("when did we order FP-131?", ["fp-131"]),
+        ("what does openReader in store/reader.py do", ["openreader", "store/reader.py"]),
+        ("ERR_BROKER_4711 after the restart", ["err_broker_4711"]),
+        ("ECONNREFUSED from 10.0.0.7:6379", ["econnrefused", "10.0.0.7:6379"]),
+        ("commit 3f2a9c4", ["3f2a9c4"]),
+        ("who wrote to anna@example.org", ["anna@example.org"]),
+        ('the "connection reset by peer" thing', ["connection reset by peer"]),
+        ("谁说过「周五迁移」这句话", ["周五迁移"]),
+        ("covid-19 with gpt-4o", ["covid-19", "gpt-4o"]),
+        ("on April 27th, in the 1990s, 10km at 5pm for 3.50, 2-3 times", []),
+        ("e.g. the U.S. in 2024", []),
+        ("don't they're LGBTQ", []),
+    ],
+)
+def test_identifiers_and_quotations_are_meant_exactly(query: str, pieces: list[str]) -> None:
+    assert list(exact_pieces(query).pieces) == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("We ordered FP-131 and FP-132.", 1.0),
+        ("We ordered FP-131.", 0.5),
+        ("We ordered FP-1310 and xFP-132.", 0.0),
+        ("fp-131/fp-132", 1.0),
+        ("在FP-131和FP-132之间", 1.0),
+    ],
+)
+def test_a_place_holds_a_share_of_them_as_words_of_their_own(text: str, share: float) -> None:
+    assert exact_pieces("FP-131 and FP-132, please").share(fold(text)) == share
+
+
+def test_of_a_hash_the_beginning_will_do() -> None:
+    asked = exact_pieces("what was 3f2a9c4")
+
+    assert asked.share("merged 3f2a9c41d09e88ab") == 1.0
+    assert asked.share("merged 003f2a9c41d09e88ab") == 0.0
+
+
+def test_a_query_as_it_stands_is_everything() -> None:
+    assert exact_pieces("connection reset by peer?").share("error: connection reset by peer (104)") == 1.0
+    assert exact_pieces("备用钥匙").share("备用钥匙在三楼。") == 1.0
+    assert exact_pieces("gateway").share("the gateway") == 0.0, "one word is a reason among others"
+
+
+@given(query=st.text(max_size=80), text=st.text(max_size=80))
+def test_any_query_finds_itself_and_no_share_is_beyond_all(query: str, text: str) -> None:
+    asked = exact_pieces(query)
+
+    assert 0 <= asked.share(fold(text)) <= 1
+    assert all(asked.share(piece) > 0 for piece in asked.pieces)
