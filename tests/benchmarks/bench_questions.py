@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -76,11 +77,10 @@ class Outcome:
 class QuestionSet:
     """A folder with questions, and the index of what is beside them."""
 
-    def __init__(self, folder: Path, *, home: Path, settings: Sequence[str]) -> None:
+    def __init__(self, folder: Path, *, home: Path) -> None:
         self.name = folder.name
         self._folder = folder
         self._home = home / folder.name
-        self._settings = settings
         self.questions = [_question(line) for line in (folder / "queries.jsonl").open(encoding="utf-8") if line.strip()]
 
     def is_stranger_to(self, other: QuestionSet) -> bool:
@@ -101,8 +101,7 @@ class QuestionSet:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        overrides = dict(setting.split("=", 1) for setting in self._settings)
-        loaded = load(config=str(config), home=str(self._home), workspace=None, agent=None, overrides=overrides)
+        loaded = load(config=str(config), home=str(self._home))
         manager, error = get_search_manager(loaded.settings, "main")
         assert manager is not None, error
         ready = SearchRequest(query="is the model there?", max_results=1)
@@ -135,9 +134,13 @@ def main() -> None:
     parser.add_argument("--home", type=Path)
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
+    for setting in arguments.settings:
+        key, value = setting.split("=", 1)
+        # As variables they hold for the processes that index, too.
+        os.environ[f"RECALLD_{key.replace('.', '__').upper()}"] = value
     with tempfile.TemporaryDirectory(prefix="recalld-bench-") as folder:
         home = arguments.home or Path(folder)
-        sets = [QuestionSet(path, home=home, settings=arguments.settings) for path in arguments.sets]
+        sets = [QuestionSet(path, home=home) for path in arguments.sets]
         print("| questions | | MRR@10 | hit@1 | hit@6 | lost |" + (" nothing |" if arguments.strangers else ""))
         print("|---|---|---|---|---|---|" + ("---|" if arguments.strangers else ""))
         for one in sets:
