@@ -66,9 +66,10 @@ define make_environment
 	@$(PIP) install --quiet --no-index --no-deps --no-build-isolation -e .
 endef
 
-# What is made from the schema: the settings table in the README and the example file.
+# What is made from the code: the settings table in the README, the example file, the tools that the client carries.
 docs: install
 	$(BIN)/python -m recalld.settings_docs README.md deploy/recalld.example.toml
+	$(BIN)/python -m recalld.tool_docs recalld/client/tools.json
 
 # Exact versions and hashes for every platform, of the oldest Python on; no host is written into them.
 LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra local --extra openai --extra mcp \

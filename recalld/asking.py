@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
-from recalld.client import Client, RequestRefused, ServiceUnavailable, agents_with_tokens
+from recalld.client import Client, InvalidSettings, RequestRefused, ServiceUnavailable, agents_with_tokens
 from recalld.invocation import Invocation
 from schemas.errors import UserError
 
-Answer = TypeVar("Answer")
+#: A JSON object, as the service answers it.
+Answer = Mapping[str, Any]
 
 
 def ask(invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[], Answer]) -> Answer:
     """The service's answer if one runs for this home folder, else what this process finds itself.
 
     Raises:
-        UserError: the service refused; the message is its own.
+        UserError: the service refused, or cannot be asked so; the message is its own.
     """
     client = Client.at_home(invocation.home_path, agent=invocation.agent)
     if client is not None:
@@ -29,6 +30,8 @@ def ask(invocation: Invocation, *, service: Callable[[Client], Answer], otherwis
             pass  # it is just starting, stopping or gone: the index is there all the same
         except RequestRefused as error:
             raise _said_no(invocation, error) from None
+        except InvalidSettings as error:
+            raise UserError(str(error), exit_code=2) from None
     return otherwise()
 
 
@@ -41,7 +44,7 @@ def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:
     return UserError(str(error), exit_code=2 if error.status in (400, 404, 422) else 1)
 
 
-def print_json(answer: dict[str, Any]) -> None:
+def print_json(answer: Answer) -> None:
     """The answer as one JSON object, readable by people and machines."""
     click.echo(json.dumps(answer, ensure_ascii=False, indent=2))
 

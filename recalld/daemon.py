@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -194,7 +195,7 @@ def _this_command(invocation: Invocation) -> str:
     return name
 
 
-def _behind(state: dict[str, Any]) -> int:
+def _behind(state: Mapping[str, Any]) -> int:
     """Documents that the index lacks; a broker that lost its marks knows of none until all was compared."""
     disk = state["disk"]
     differing: int = sum(disk.get(name, 0) for name in ("missing", "stale", "vanished"))
@@ -229,7 +230,7 @@ class _Progress:
         self._busy = bool(behind or lacking)
         self._tell(states, behind, lacking)
 
-    def _state(self, agent: str) -> dict[str, Any] | None:
+    def _state(self, agent: str) -> Mapping[str, Any] | None:
         client = Client.at_home(self._settings.home, agent=agent)
         if client is None:
             return None
@@ -239,7 +240,7 @@ class _Progress:
             return None
         return agents[0] if agents else None
 
-    def _tell(self, states: list[dict[str, Any]], behind: int, lacking: int) -> None:
+    def _tell(self, states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> None:
         files = sum(state["index"].get("files", 0) for state in states)
         ready = sum(state["index"].get("vectorsReady", 0) for state in states)
         if not self._busy:

@@ -21,12 +21,14 @@ from memory.service.mcp_routes import McpRoutes
 from memory.service.metrics import ServiceMetrics
 from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_tokens
+from memory.service.tool_routes import tool_routes
 from memory.tools import call_tool, unavailable
 from memory.version import recalld_version
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import Settings
 from schemas.status import Status
+from schemas.tools import ToolRequest
 
 #: Requests that are worked on at a time; the rest waits its turn.
 REQUEST_THREADS = 16
@@ -78,7 +80,7 @@ def create_app(
         redoc_url=None,
     )
     app.add_middleware(Doorkeeper, loopback_only=is_loopback(settings.service.host))
-    errors.install(app, models={"/v1/search": SearchRequest, "/v1/get": GetRequest})
+    errors.install(app, models={"/v1/search": SearchRequest, "/v1/get": GetRequest, "/v1/tools": ToolRequest})
 
     def allowed(authorization: str | None, asked: str | None) -> str:
         with _counting_denials(metrics):
@@ -92,6 +94,7 @@ def create_app(
 
     mcp = McpRoutes(allowed=allowed, call=call)
     app.router.routes.extend(mcp.routes)
+    app.include_router(tool_routes(allowed=allowed, call=call))
 
     @app.post("/v1/search", response_model=SearchAnswer, summary="Search an agent's memory")
     async def search(request: SearchRequest, authorization: Authorization = None) -> Response:

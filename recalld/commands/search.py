@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from recalld.asking import ask, print_json, remark
+from recalld.asking import Answer, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
 
 NOTHING_FOUND = 3
@@ -64,7 +64,7 @@ def command(
     return 0 if answer["results"] else NOTHING_FOUND
 
 
-def _print(answer: dict[str, Any]) -> None:
+def _print(answer: Answer) -> None:
     for number, result in enumerate(answer["results"]):
         place = f"{result['path']}:{result['startLine']}-{result['endLine']}"
         click.echo(("\n" if number else "") + click.style(place, fg="cyan", bold=True), nl=False)

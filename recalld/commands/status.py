@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from recalld.asking import ask, print_json, remark
+from recalld.asking import Answer, ask, print_json, remark
 from recalld.client import Client, RequestRefused, agents_with_tokens
 from recalld.invocation import Invocation, pass_invocation
 
@@ -45,7 +45,7 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     return 0 if answer["ok"] else NOT_OK
 
 
-def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> dict[str, Any]:
+def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:
     """The asked agent's status, or everybody's: each agent's token opens that agent's status only."""
     known = agents_with_tokens(invocation.home_path)
     if invocation.agent is not None or len(known) < 2:
