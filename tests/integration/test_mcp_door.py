@@ -182,6 +182,20 @@ def test_no_door_crosses_agents(two_agents: Settings):
                 assert read["text"] == ""
                 named = over_http(address, calling("memory_search", query="x", agent="bob"), era=era, headers=ada)
                 assert "unknown argument agent" in refusal(named)
+        # The same tools by plain HTTP: the token decides there, too, and nothing that a model says.
+        call = {"name": "memory_search", "arguments": {"query": "password card"}}
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            assert service.post("/v1/tools", json=call, headers=headers).status_code == 401
+        for agent in ("bob", "nobody"):
+            assert service.post("/v1/tools", json={**call, "agent": agent}, headers=ada).status_code == 403, agent
+        for asked in ({}, {"agent": "ada"}, {"sessionKey": "agent:bob:main"}):
+            said = service.post("/v1/tools", json={**call, **asked}, headers=ada).text
+            assert ("password of ada" in said) is ("sessionKey" not in asked), asked
+            assert "bob" not in said
+        call["arguments"] = {"query": "password card", "agent": "bob"}
+        assert "unknown argument agent" in service.post("/v1/tools", json=call, headers=ada).json()["error"]
+        call = {"name": "memory_get", "arguments": {"path": bobs}}
+        assert service.post("/v1/tools", json=call, headers=ada).json()["text"] == ""
         # A key that names another agent opens nothing of that agent's.
         keyed = {**ada, "X-Recalld-Session-Key": "agent:bob:main"}
         assert "bob" not in json.dumps(

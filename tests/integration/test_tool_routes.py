@@ -1,0 +1,165 @@
+"""The tools by plain HTTP, and through both clients, on a real index."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from memory.tools import TOOLS
+from recalld.client import AsyncClient, Client
+from schemas.settings import Settings
+from tests.mcp_clients import calling, found, over_http, refusal
+from tests.serving import running, search
+from tests.waiting import wait_until
+from tests.written_index import write_index
+
+GROUP = "agent:main:telegram:group:7"
+
+
+@pytest.fixture
+def service(settings: Settings, workspace: Path) -> Iterator[httpx.Client]:
+    (workspace / "MEMORY.md").write_text("The build server is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "friday.md").write_text(
+        "# Friday\n\nThe dentist appointment moved to nine.\nBring the insurance card. 带上保险卡。\n", "utf-8"
+    )
+    write_index(settings)
+    with running(settings) as client:
+        wait_until(lambda: search(client, "warm")["mode"] == "hybrid")
+        yield client
+
+
+def call(service: httpx.Client, name: str, arguments: Any, **more: Any) -> dict[str, Any]:
+    response = service.post("/v1/tools", json={"name": name, "arguments": arguments, **more})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def mcp(service: httpx.Client) -> str:
+    return str(service.base_url).rstrip("/") + "/mcp"
+
+
+def test_the_tools_are_listed_as_in_the_model_context_protocol(service: httpx.Client):
+    listed = service.get("/v1/tools").json()["tools"]
+    assert listed == [
+        {
+            "name": tool.name,
+            "title": tool.title,
+            "description": tool.description,
+            "inputSchema": tool.input_schema,
+        }
+        for tool in TOOLS.values()
+    ]
+
+
+def test_a_call_has_the_answer_of_the_other_door(service: httpx.Client):
+    for name, arguments in (
+        ("memory_search", {"query": "dentist appointment", "maxResults": 1}),
+        ("memory_get", {"path": "memory/friday.md", "from": 3, "lines": 1}),
+        ("memory_get", {"path": "memory/nothing.md"}),
+    ):
+        mine = call(service, name, json.dumps(arguments))
+        same = call(service, name, arguments)
+        theirs = found(over_http(mcp(service), lambda client, n=name, a=arguments: client.call_tool(n, a)))
+        for answer in (mine, same, theirs):
+            answer.pop("tookMs", None)
+        assert mine == same == theirs
+    assert call(service, "memory_search", {"query": "dentist"})["results"][0]["snippet"].endswith(
+        "Source: memory/friday.md#L1-L4"
+    )
+
+
+def test_what_a_model_did_wrong_is_an_answer_in_the_words_of_the_other_door(service: httpx.Client):
+    wrong = calling("memory_search", query="x", limit=5)
+    assert call(service, "memory_search", {"query": "x", "limit": 5}) == {
+        "error": refusal(over_http(mcp(service), wrong))
+    }
+    for name, arguments, sentence in (
+        ("memory_search", "{", "memory_search: the arguments are not valid JSON"),
+        ("memory_search", "[" * 100_000, "memory_search: the arguments are not valid JSON"),
+        ("memory_search", "9" * 10_000, "memory_search: the arguments are not valid JSON"),
+        ("memory_search", "[]", "memory_search: the arguments must be a JSON object"),
+        ("memory_search", "null", "memory_search: the arguments must be a JSON object"),
+        ("memory_search", "", "memory_search: query: Field required"),
+        ("memory_write", "{}", "unknown tool memory_write; valid are memory_search, memory_get"),
+        ("", "{}", "unknown tool"),
+        ("../status", "{}", "unknown tool"),
+    ):
+        assert call(service, name, arguments)["error"].startswith(sentence), (name, arguments[:20])
+
+
+def test_no_arguments_break_the_service(service: httpx.Client):
+    for arguments in (
+        '{"query": "\\ud83d"}',
+        '{"\\ud83d": 1}',
+        '{"query": NaN}',
+        '{"query": "x", "minScore": NaN}',
+        '{"query": "x", "maxResults": 1e999}',
+        '{"query": {"query": "x"}}',
+        '{"query": "\\u0000"}',
+        json.dumps({"query": "x" * 100_000}),
+    ):
+        assert isinstance(call(service, "memory_search", arguments), dict), arguments[:40]
+    assert call(service, "memory_get", '{"path": "\\ud83d.md"}').get("error")
+
+
+def test_what_the_loop_did_wrong_is_no_answer_for_a_model(service: httpx.Client):
+    for body, sentence in (
+        ({"arguments": "{}"}, "name: Field required"),
+        ({"name": "memory_search", "args": {}}, "unknown field args; valid are name, arguments, agent, sessionKey"),
+        ({"name": "memory_search", "sessionKey": " "}, "sessionKey"),
+        ({"name": "memory_search", "arguments": 7}, "arguments"),
+    ):
+        refused = service.post("/v1/tools", json=body)
+        assert refused.status_code == 422
+        assert sentence in refused.json()["error"]
+    assert service.post("/v1/tools", json={"name": "memory_search", "agent": "other"}).status_code == 404
+
+
+def test_the_loops_session_decides_what_is_seen(service: httpx.Client):
+    asked = {"query": "build server Basalt", "minScore": 0}
+    everything = call(service, "memory_search", asked)
+    in_a_group = call(service, "memory_search", asked, sessionKey=f" {GROUP} ")
+    assert "MEMORY.md" in {hit["path"] for hit in everything["results"]}
+    assert "MEMORY.md" not in {hit["path"] for hit in in_a_group["results"]}
+    assert in_a_group["citations"] is False
+    assert "unknown argument sessionKey" in call(service, "memory_search", {**asked, "sessionKey": GROUP})["error"]
+
+
+def test_a_memory_that_is_switched_off_is_an_answer(settings: Settings):
+    agent = settings.agents[0].model_copy(update={"enabled": False})
+    with running(settings.model_copy(update={"agents": (agent,)})) as service:
+        answer = call(service, "memory_get", {"path": "MEMORY.md"})
+    assert (answer["path"], answer["disabled"], answer["unavailable"]) == ("MEMORY.md", True, True)
+
+
+def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Settings):
+    with Client(url=str(service.base_url), session_key=GROUP) as client:
+        hit = client.search("dentist appointment", max_results=1)["results"][0]
+        lines = client.get(hit["path"], start_line=3, lines=1)
+        assert (lines["text"], lines["nextFrom"]) == ("The dentist appointment moved to nine.", 4)
+        assert client.get("MEMORY.md")["text"] == ""
+        assert client.status()["agents"][0]["index"]["files"] == 2
+        assert "保险卡" in client.call_tool("memory_search", '{"query": "insurance card"}')
+        assert "unknown tool" in client.call_tool("memory_\ud83d", "{}")
+        said = json.loads(client.call_tool("memory_search", json.dumps({"query": "x" * 2_000_000})))
+        assert "larger than" in said["error"]
+
+    async def run() -> None:
+        client = AsyncClient.at_home(settings.home)
+        assert client is not None
+        async with client:
+            answers = await asyncio.gather(*(client.search("dentist appointment") for _ in range(20)))
+            assert {answer["results"][0]["path"] for answer in answers} == {"memory/friday.md"}
+            assert (await client.get("MEMORY.md"))["text"]
+            assert (await client.status(deep=True))["agents"][0]["integrity"] == []
+            read = json.loads(await client.call_tool("memory_get", '{"path": "memory/friday.md", "lines": 1}'))
+            assert read["text"] == "# Friday"
+
+    asyncio.run(run())

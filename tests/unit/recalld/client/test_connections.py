@@ -1,0 +1,260 @@
+"""How both clients treat connections, against servers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from recalld.client import (
+    AccessRefused,
+    AsyncClient,
+    Client,
+    RequestRefused,
+    ServiceFailed,
+    ServiceTimedOut,
+    ServiceUnavailable,
+)
+from recalld.client.kept import KeptConnections
+from tests.client_talk import KINDS, Talk
+from tests.raw_server import DROP, HANG, REFUSE_EARLY, answer, raw_server
+from tests.waiting import wait_until
+
+OK = answer(b'{"results": []}')
+
+
+@pytest.fixture(params=KINDS)
+def talk(request: pytest.FixtureRequest) -> Talk:
+    return KINDS[request.param]
+
+
+def test_a_connection_is_used_again(talk: Talk):
+    with raw_server([OK, OK, OK]) as server:
+        assert talk(server.url, "a", "b", "c") == [{"results": []}] * 3
+    assert [len(requests) for requests in server.connections] == [3]
+
+
+def test_a_connection_that_the_service_wants_closed_is_not_used_again(talk: Talk):
+    last = answer(b'{"results": []}', "Connection: close")
+    with raw_server([last, OK], [OK]) as server:
+        talk(server.url, "a", "b")
+    assert [len(requests) for requests in server.connections] == [1, 1]
+
+
+def test_a_request_over_a_connection_that_was_just_closed_is_sent_once_more(talk: Talk):
+    with raw_server([OK, DROP], [OK, OK]) as server:
+        assert len(talk(server.url, "a", "b", "c")) == 3
+    assert [len(requests) for requests in server.connections] == [2, 2]
+
+
+def test_a_connection_that_ended_while_it_was_unused_is_replaced(talk: Talk):
+    with raw_server([OK], [OK]) as server:
+        assert len(talk(server.url, "a", "b")) == 2
+
+
+def test_it_is_sent_once_more_only_and_never_over_a_new_connection(talk: Talk):
+    with raw_server([OK, DROP], [DROP], [OK]) as server, pytest.raises(ServiceUnavailable, match="without an answer"):
+        talk(server.url, "a", "b")
+    assert [len(requests) for requests in server.connections] == [2, 1]
+    with raw_server([DROP], [OK]) as server, pytest.raises(ServiceUnavailable, match="start it with `recalld up`"):
+        talk(server.url, "a")
+    assert len(server.requests) == 1
+
+
+def test_half_an_answer_is_no_reason_to_ask_again(talk: Talk):
+    with raw_server([OK, OK[:-4]], [OK]) as server, pytest.raises(ServiceUnavailable, match="closed without"):
+        talk(server.url, "a", "b")
+    assert len(server.requests) == 2
+
+
+def test_a_service_that_does_not_answer_is_given_up_and_its_connection_closed(talk: Talk):
+    with raw_server([OK, HANG], [OK]) as server:
+        with pytest.raises(ServiceTimedOut, match=r"timed out: no answer within 0\.1 seconds"):
+            talk(server.url, "a", "b", answer_timeout_seconds=0.1)
+        assert server.gone.wait(10)
+    assert len(server.requests) == 2
+
+
+def test_the_time_is_for_the_whole_answer(talk: Talk):
+    slowly = [OK[:5], *(b"x" for _ in range(500))]
+    with raw_server([slowly]) as server, pytest.raises(ServiceTimedOut):
+        talk(server.url, "a", answer_timeout_seconds=0.2)
+
+
+def test_a_refusal_that_comes_before_the_request_was_taken_is_read(talk: Talk):
+    with raw_server([REFUSE_EARLY]) as server, pytest.raises(RequestRefused, match="too large") as raised:
+        talk(server.url, "x" * 8_000_000)
+    assert raised.value.status == 413
+
+
+def test_an_answer_in_chunks_is_read(talk: Talk):
+    pieces = [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b'2\r\n{"\r\n',
+        b'4\r\na":1\r\n1\r\n}\r\n0\r\n\r\n',
+    ]
+    with raw_server([pieces, OK]) as server:
+        assert talk(server.url, "a", "b") == [{"a": 1}, {"results": []}]
+    assert len(server.connections) == 1
+
+
+def test_what_is_not_recalld_is_said_to_be_something_else(talk: Talk):
+    for said in (b"SSH-2.0-OpenSSH_9\r\n", answer(b"<html>"), answer(b"[]"), answer(b"[" * 100_000)):
+        with raw_server([said]) as server, pytest.raises(ServiceUnavailable, match="is not recalld"):
+            talk(server.url, "a")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [("401 No", AccessRefused), ("403 No", AccessRefused), ("503 No", ServiceFailed), ("404 No", RequestRefused)],
+)
+def test_every_refusal_has_its_class(talk: Talk, status: str, kind: type[RequestRefused]):
+    said = answer(b'{"error": "a sentence"}', status=status)
+    with raw_server([said]) as server, pytest.raises(kind, match="a sentence") as raised:
+        talk(server.url, "a")
+    assert type(raised.value) is kind
+    assert str(raised.value.status) == status[:3]
+
+
+def test_a_redirect_is_not_followed_but_shown(talk: Talk):
+    moved = answer(b"", "Location: https://memory.example.com/", status="308 Moved")
+    with (
+        raw_server([moved]) as server,
+        pytest.raises(RequestRefused, match=r"redirects to https://memory\.example\.com/"),
+    ):
+        talk(server.url, "a", token="secret")
+
+
+def test_a_service_behind_a_path_is_asked_there(talk: Talk):
+    with raw_server([OK]) as server:
+        talk(server.url + "/team/memory/", "a")
+    assert server.requests[0].startswith(b"POST /team/memory/v1/search HTTP/1.1\r\n")
+
+
+def test_several_threads_get_their_own_answers(echo: str):
+    with Client(url=echo) as client, ThreadPoolExecutor(8) as threads:
+
+        def ask(number: int) -> bool:
+            return client.search(f"question {number}")["results"] == [f"question {number}"]  # type: ignore[comparison-overlap] - not recalld's
+
+        assert all(threads.map(ask, range(200)))
+
+
+def test_several_tasks_get_their_own_answers(echo: str):
+    async def run() -> list[Any]:
+        async with AsyncClient(url=echo) as client:
+            return await asyncio.gather(*(client.search(f"question {number}") for number in range(60)))
+
+    assert [found["results"] for found in asyncio.run(run())] == [[f"question {number}"] for number in range(60)]
+
+
+def test_who_cancels_a_call_closes_its_connection():
+    async def run(url: str) -> None:
+        async with AsyncClient(url=url) as client:
+            call = asyncio.create_task(client.search("a"))
+            while not server.requests:
+                await asyncio.sleep(0.005)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert await client.search("b") == {"results": []}
+
+    with raw_server([HANG], [OK]) as server:
+        asyncio.run(run(server.url))
+        assert server.gone.wait(10)
+    assert [len(requests) for requests in server.connections] == [1, 1]
+
+
+def test_a_connection_of_another_event_loop_is_left_alone():
+    async def run(client: AsyncClient, *, last: bool) -> None:
+        for query in ("a", "b"):
+            await client.search(query)
+        if last:
+            await client.aclose()
+
+    with raw_server([OK, OK], [OK, OK]) as server, warnings.catch_warnings():
+        # asyncio says by itself, and rightly, that nobody closed the first loop's connection.
+        warnings.simplefilter("ignore", ResourceWarning)
+        client = AsyncClient(url=server.url)
+        asyncio.run(run(client, last=False))
+        asyncio.run(run(client, last=True))
+        gc.collect()
+    assert [len(requests) for requests in server.connections] == [2, 2]
+
+
+def test_a_forked_process_opens_connections_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    with raw_server([OK, OK], [OK]) as server, Client(url=server.url) as client:
+        client.search("a")
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        client.search("b")
+    assert [len(requests) for requests in server.connections] == [1, 1]
+
+
+def test_a_client_that_nobody_closed_leaves_nothing_open():
+    with raw_server([OK, OK]) as server:
+        client = Client(url=server.url)
+        client.search("a")
+        del client
+        wait_until(lambda: server.closed == 1)
+
+
+def test_few_unused_connections_are_kept_and_not_for_long(monkeypatch: pytest.MonkeyPatch):
+    class One:
+        closed = False
+
+        def usable(self) -> bool:
+            return True
+
+        def close(self) -> None:
+            self.closed = True
+
+    kept: KeptConnections[One] = KeptConnections()
+    all_of_them = [One() for _ in range(20)]
+    for connection in all_of_them:
+        kept.give(connection)
+    assert [connection.closed for connection in all_of_them] == [False] * 8 + [True] * 12
+    assert kept.take() is all_of_them[7]
+    monkeypatch.setattr("recalld.client.kept.KEPT_SECONDS", 0.0)
+    assert kept.take() is None
+    assert all(connection.closed for connection in all_of_them if connection is not all_of_them[7])
+
+
+@pytest.fixture
+def echo() -> Any:
+    """The address of a server whose only result is the query."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            query = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["query"]
+            text = json.dumps({"results": [query]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

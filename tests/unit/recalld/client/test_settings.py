@@ -1,0 +1,147 @@
+"""Whom a client asks, and for whom."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recalld.client import AsyncClient, Client, ClientError, InvalidSettings
+from tests.raw_server import answer, raw_server
+
+OK = answer(b'{"results": []}')
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "shown"),
+    [
+        ("http://127.0.0.1:7373", "127.0.0.1", 7373, "http://127.0.0.1:7373"),
+        ("http://localhost/", "localhost", 80, "http://localhost:80"),
+        ("https://memory.example.com", "memory.example.com", 443, "https://memory.example.com:443"),
+        ("https://memory.example.com/team/a/", "memory.example.com", 443, "https://memory.example.com:443/team/a"),
+        ("http://[::1]:7400", "::1", 7400, "http://[::1]:7400"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_service_is_named_by_its_url(
+    kind: type[Client | AsyncClient], url: str, host: str, port: int, shown: str
+) -> None:
+    client = kind(url=url)
+    assert (client.host, client.port, client.address.url) == (host, port, shown)
+
+
+def test_without_an_address_it_is_the_one_that_recalld_listens_on() -> None:
+    assert Client().address.url == "http://127.0.0.1:7373"
+    assert Client("::1").address.url == "http://[::1]:7373"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:7373",
+        "",
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://host:99999",
+        "http://host/?a=b",
+        "http://host/#a",
+        "http://host/a b",
+        "http://host/\r\nX: y",
+        "http://höst/",
+    ],
+)
+def test_what_is_no_address_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"must look like http://127\.0\.0\.1:7373"):
+        Client(url=url)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "http://somebody:s3cret@host"},
+        {"token": "s3cret\r\nX-Other: 1"},
+        {"token": "s3cret s3cret"},
+        {"token": "s3cret水"},
+    ],
+)
+def test_a_secret_that_cannot_be_sent_is_refused_and_not_shown(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        Client(**settings)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "http://a", "host": "b"},
+        {"url": "http://a", "port": 1},
+        {"host": "a b"},
+        {"token": ""},
+        {"session_key": " "},
+        {"session_key": ""},
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Client(**settings)
+    with pytest.raises(ClientError):
+        AsyncClient(**settings)
+
+
+def sent(*calls: Any, **settings: Any) -> list[dict[str, Any]]:
+    """The bodies of these calls."""
+    with raw_server([OK] * len(calls)) as server, Client(url=server.url, **settings) as client:
+        for call in calls:
+            call(client)
+    return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests]
+
+
+def test_the_clients_session_and_agent_go_along_unless_a_call_names_others() -> None:
+    calls = [
+        lambda client: client.search("q"),
+        lambda client: client.get("p"),
+        lambda client: client.call_tool("memory_search", "{}"),
+    ]
+    for body in sent(*calls, session_key="agent:a:main", agent="a"):
+        assert (body["sessionKey"], body["agent"]) == ("agent:a:main", "a")
+    others = [
+        lambda client: client.search("q", session_key="agent:b:微信:group:7", agent="b"),
+        lambda client: client.get("p", session_key="agent:b:微信:group:7", agent="b"),
+        lambda client: client.call_tool("memory_search", "{}", session_key="agent:b:微信:group:7", agent="b"),
+    ]
+    for body in sent(*others, session_key="agent:a:main", agent="a"):
+        assert (body["sessionKey"], body["agent"]) == ("agent:b:微信:group:7", "b")
+    for body in sent(*calls):
+        assert body.keys().isdisjoint({"sessionKey", "agent"})
+
+
+def test_an_empty_session_key_of_a_call_is_not_taken_for_the_owner() -> None:
+    client = Client(session_key="agent:a:telegram:group:1")
+    for call in (client.search, client.get, lambda key, **more: client.call_tool("memory_search", key, **more)):
+        with pytest.raises(InvalidSettings, match="session key"):
+            call("x", session_key="")
+
+
+def test_a_home_gives_both_kinds_their_address_token_and_agent(tmp_path: Path) -> None:
+    (tmp_path / "run" / "tokens").mkdir(parents=True)
+    (tmp_path / "run" / "tokens" / "a").write_text("token-a\n")
+    with raw_server([OK]) as server:
+        port = int(server.url.rpartition(":")[2])
+        (tmp_path / "run" / "service.json").write_text(
+            json.dumps({"host": "127.0.0.1", "port": port, "pid": os.getpid()})
+        )
+        client = Client.at_home(tmp_path, agent="a", session_key="agent:a:main")
+        assert client is not None
+        with client:
+            client.search("x")
+        other = AsyncClient.at_home(tmp_path, agent="a")
+        assert isinstance(other, AsyncClient)
+        assert other.port == port
+    [request] = server.requests
+    assert b"\r\nAuthorization: Bearer token-a\r\n" in request
+    body = json.loads(request.partition(b"\r\n\r\n")[2])
+    assert (body["agent"], body["sessionKey"]) == ("a", "agent:a:main")

@@ -1,0 +1,128 @@
+"""The memory tools in a tool loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recalld.client
+from memory.tools import TOOLS, unavailable
+from recalld.client import AccessRefused, AsyncClient, Client, RequestRefused
+from recalld.tool_docs import tools_json
+from tests.raw_server import answer, raw_server
+
+
+def test_the_tools_that_the_client_carries_are_the_services_own() -> None:
+    carried = Path(recalld.client.__file__).with_name("tools.json").read_text("utf-8")
+    assert carried == tools_json(), "run `make docs`"
+
+
+@pytest.mark.parametrize("client", [Client(), AsyncClient()])
+def test_definitions_have_the_form_of_either_of_openais_interfaces(client: Client | AsyncClient) -> None:
+    for tool, chat, flat in zip(TOOLS.values(), client.tools(), client.tools("responses"), strict=True):
+        function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+        assert chat == {"type": "function", "function": function}
+        # Responses takes a schema for strict unless it is told otherwise, and refuses arguments that may be left out.
+        assert flat == {"type": "function", "strict": False, **function}
+
+
+def test_each_request_may_change_its_definitions() -> None:
+    Client().tools()[0]["function"]["name"] = "renamed"
+    assert Client().tools()[0]["function"]["name"] == "memory_search"
+
+
+def test_another_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="'chat' or 'responses'"):
+        Client().tools("completions")  # type: ignore[arg-type] - what is tested
+
+
+def called(url: str, name: str, arguments: Any, *, asynchronously: bool) -> str:
+    """What a loop would put before the model."""
+    if not asynchronously:
+        with Client(url=url) as client:
+            return client.call_tool(name, arguments)
+
+    async def run() -> str:
+        async with AsyncClient(url=url) as client:
+            return await client.call_tool(name, arguments)
+
+    return asyncio.run(run())
+
+
+both = pytest.mark.parametrize("asynchronously", [False, True], ids=["sync", "async"])
+
+
+@both
+def test_a_call_is_sent_as_the_model_wrote_it(asynchronously: bool) -> None:
+    with raw_server([answer('{"results": ["水"]}'.encode())]) as server:
+        assert (
+            called(server.url, "memory_search", '{"query": "水"', asynchronously=asynchronously)
+            == '{"results": ["水"]}'
+        )
+    [request] = server.requests
+    head, _, body = request.partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/tools HTTP/1.1\r\n")
+    assert json.loads(body) == {"name": "memory_search", "arguments": '{"query": "水"'}
+
+
+@both
+def test_half_of_a_surrogate_pair_in_a_call_is_replaced(asynchronously: bool) -> None:
+    with raw_server([answer(b"{}")]) as server:
+        called(server.url, "memory_\udce9", '{"query": "\ud83d"}', asynchronously=asynchronously)
+    body = json.loads(server.requests[0].partition(b"\r\n\r\n")[2])
+    assert body == {"name": "memory_?", "arguments": '{"query": "?"}'}
+
+
+@both
+@pytest.mark.parametrize("status", ["413 Too Large", "422 Unprocessable"])
+def test_what_the_model_did_wrong_is_an_answer(status: str, asynchronously: bool) -> None:
+    with raw_server([answer(b'{"error": "too much"}', status=status)]) as server:
+        assert json.loads(called(server.url, "memory_search", "{}", asynchronously=asynchronously)) == {
+            "error": "too much"
+        }
+
+
+@both
+@pytest.mark.parametrize(
+    ("status", "kind"), [("401 No", AccessRefused), ("400 No", RequestRefused), ("404 No", RequestRefused)]
+)
+def test_what_the_runtime_did_wrong_is_raised(status: str, kind: type[Exception], asynchronously: bool) -> None:
+    said = answer(b'{"error": "say which agent"}', status=status)
+    with raw_server([said]) as server, pytest.raises(kind, match="say which agent"):
+        called(server.url, "memory_search", "{}", asynchronously=asynchronously)
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "arguments", "path"),
+    [
+        ("memory_search", '{"query": "x"}', None),
+        ("memory_get", '{"path": "MEMORY.md"}', "MEMORY.md"),
+        ("memory_get", {"path": "MEMORY.md"}, "MEMORY.md"),
+        ("memory_get", '{"path": 7}', ""),
+        ("memory_get", "{", ""),
+        ("memory_get", "[" * 100_000, ""),
+    ],
+)
+def test_without_a_service_the_model_reads_that_memory_is_unavailable(
+    name: str, arguments: Any, path: str | None, asynchronously: bool
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        said = json.loads(called(url, name, arguments, asynchronously=asynchronously))
+    expected = unavailable(name, said["error"], {"path": path}, action=said["action"])
+    assert said == expected
+    assert "no recalld service answers" in said["error"]
+
+
+@both
+def test_a_service_that_fails_is_unavailable_too(asynchronously: bool) -> None:
+    with raw_server([answer(b"<html>", status="502 Bad Gateway")]) as server:
+        said = json.loads(called(server.url, "memory_search", "{}", asynchronously=asynchronously))
+    assert (said["unavailable"], said["error"]) == (True, "the service answered with status 502")
