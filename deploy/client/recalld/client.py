@@ -5,5 +5,5 @@ a package of this module's name, which Python prefers: with both installed recal
 file of the other, so that either can be removed.
 """
 
-from _recalld_client import *
+from _recalld_client import *  # noqa: F403 - exactly what the next line names
 from _recalld_client import __all__ as __all__
