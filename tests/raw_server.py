@@ -14,7 +14,7 @@ from typing import Final
 DROP: Final = "drop"
 #: Reads the request, then says nothing until the other side has gone.
 HANG: Final = "hang"
-#: Reads the head of the request only, answers 413 and closes.
+#: Reads the beginning of the request only, answers 413 and closes, which breaks off whoever still sends.
 REFUSE_EARLY: Final = "refuse early"
 
 #: What is done with one request: a word from above, or the pieces of the answer.
@@ -116,9 +116,6 @@ def _take(connection: socket.socket, turn: Turn, state: RawServer, stop: threadi
         state.gone.set()
     elif turn == REFUSE_EARLY:
         connection.sendall(answer(b'{"error": "too large"}', "Connection: close", status="413 Too Large"))
-        connection.shutdown(socket.SHUT_WR)
-        while connection.recv(65536):
-            pass
     elif isinstance(turn, bytes):
         connection.sendall(turn)
     elif not isinstance(turn, str):

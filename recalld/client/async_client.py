@@ -221,10 +221,9 @@ class _Connection:
             Incomplete, NotHttp: what came is no answer.
             OSError: the connection broke.
         """
-        # A service that refuses a request early closes before it took all of it; its answer can still be read.
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self._writer.write(request)
-            await self._writer.drain()
+        # Not drained: a service that refuses a request early closes before it took all of it, and what it says is to be
+        # read before that.
+        self._writer.write(request)
         answer = reading()
         next(answer)
         started = False

@@ -180,7 +180,7 @@ def test_a_connection_of_another_event_loop_is_left_alone():
         if last:
             await client.aclose()
 
-    with raw_server([OK, OK], [OK, OK]) as server, warnings.catch_warnings():
+    with raw_server([OK] * 4, [OK] * 4) as server, warnings.catch_warnings():
         # asyncio says by itself, and rightly, that nobody closed the first loop's connection.
         warnings.simplefilter("ignore", ResourceWarning)
         client = AsyncClient(url=server.url)

@@ -119,6 +119,13 @@ def test_the_clients_session_and_agent_go_along_unless_a_call_names_others() -> 
         assert body.keys().isdisjoint({"sessionKey", "agent"})
 
 
+def test_status_is_the_clients_agents_unless_a_call_names_another() -> None:
+    with raw_server([OK, OK]) as server, Client(url=server.url, agent="a") as client:
+        client.status()
+        client.status(agent="b")
+    assert [request.split()[1] for request in server.requests] == [b"/v1/status?agent=a", b"/v1/status?agent=b"]
+
+
 def test_an_empty_session_key_of_a_call_is_not_taken_for_the_owner() -> None:
     client = Client(session_key="agent:a:telegram:group:1")
     for call in (client.search, client.get, lambda key, **more: client.call_tool("memory_search", key, **more)):
