@@ -23,6 +23,7 @@ from tests.written_index import write_index
 PROGRAM = """
 import asyncio
 import sys
+from pathlib import Path
 
 from recalld.client import AsyncClient, Client, ClientError, SearchAnswer, ServiceUnavailable, Status
 
@@ -48,6 +49,9 @@ async def ask_both(url: str) -> None:
 
 ask(sys.argv[1])
 asyncio.run(ask_both(sys.argv[1]))
+at_home = Client.at_home(Path(sys.argv[2]))
+if at_home is not None:
+    print(paths(at_home.search("dentist")), Client.at_home(Path(sys.argv[2]) / "other"))
 try:
     Client("127.0.0.1", 1).status()
 except ServiceUnavailable as error:
@@ -62,6 +66,7 @@ PRINTED = """\
 {"path": "memory/friday.md", "text": "# Friday", "from": 1, "lines": 1, "totalLines": 4, "truncated": true, \
 "nextFrom": 2}
 [['memory/friday.md'], ['memory/friday.md']] 2
+['memory/friday.md'] None
 unavailable
 """
 
@@ -142,7 +147,7 @@ def service(settings: Settings, workspace: Path) -> Iterator[httpx.Client]:
 
 
 def test_alone_it_is_the_client_and_nothing_else(
-    wheels: dict[str, Path], environment: Environment, service: httpx.Client
+    wheels: dict[str, Path], environment: Environment, service: httpx.Client, home: Path
 ) -> None:
     environment.install(wheels["recalld_client"])
     assert environment.run(LOOK).splitlines() == [
@@ -150,7 +155,7 @@ def test_alone_it_is_the_client_and_nothing_else(
         "_recalld_client.sync_client _recalld_client.async_client",
         "_recalld_client recalld",
     ]
-    assert environment.run(PROGRAM, str(service.base_url)) == PRINTED
+    assert environment.run(PROGRAM, str(service.base_url), str(home)) == PRINTED
 
 
 def test_a_program_that_uses_it_passes_strict_type_checks(
