@@ -122,12 +122,12 @@ class Hybrid(_Section):
     fusion: Literal["minmax", "weighted"] = Field(
         "minmax", description="minmax: rank by normalised scores of both sides; weighted: the reference formula."
     )
-    minmax: MinMax = MinMax()
     vector_weight: float = Field(0.7, ge=0, le=1, description="Weight of the vector score in the weighted formula.")
     text_weight: float = Field(0.3, ge=0, le=1, description="Weight of the keyword score in the weighted formula.")
     candidate_multiplier: int = Field(
         4, ge=1, le=20, description="Candidates fetched from each side, as a multiple of max_results."
     )
+    minmax: MinMax = MinMax()
     mmr: Mmr = Mmr()
     temporal_decay: TemporalDecay = TemporalDecay()
 
