@@ -137,7 +137,7 @@ class Query(_Section):
 
     max_results: int = Field(6, ge=1, le=100, description="Results a search returns.")
     min_score: Share = Field(
-        0.35, description="Results below this score are left out; a keyword hit is never lost to it."
+        0.35, description="Results below this score are left out; what only words can speak for never is."
     )
     hybrid: Hybrid = Hybrid()
 
