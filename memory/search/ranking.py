@@ -48,6 +48,10 @@ class HybridSettings(Protocol):
     def temporal_decay(self) -> DecaySettings: ...
 
 
+#: What holding a day that the query names adds to a rank, all of which is 1: people also speak of a day afterwards.
+DATED = 0.3
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     """What a chunk holds of a query: a share of its weight, of what it means exactly, and whether a day it names."""
@@ -99,7 +103,7 @@ def ranked(
             cosines,
             bm25,
             {id_: one.coverage for id_, one in held.items()},
-            exact={id_: one.exact for id_, one in held.items()},
+            exact={id_: max(one.exact, DATED * one.dated) for id_, one in held.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
         )

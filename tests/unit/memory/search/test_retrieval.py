@@ -19,6 +19,7 @@ from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Hybrid
+from tests.storing import document, key
 
 PROVIDER = StubProvider()
 NOTES = {
@@ -131,6 +132,51 @@ def test_an_exact_id_comes_first_even_when_its_vector_is_far_away():
     found = find(index(), "ERR_BROKER_4711", vector=embed("tomatoes basil balcony"), min_score=0.9)
 
     assert paths(found)[0] == "memory/error.md"
+
+
+CODE = {
+    "memory/reader.md": "Found it: openReader in store/reader.py forgets to close.",
+    "memory/build.md": "Bisected to 3f2a9c41d09e88ab0c1d2e3f405162738495a6b7 on the second try.",
+    "memory/lang.md": "Rewrote the parser in C++ over the weekend.",
+    "memory/letter.md": "The letter C is the third one, and F the sixth.",
+    "memory/network.md": "It says: connection reset by peer. Nobody knows why.",
+    "memory/peers.md": "A peer was reset; the connection of the other peer was not. By whom?",
+    "memory/2026-04-27.md": "Ran around the lake.",
+    "memory/2026-04-28.md": "Did not run at all.",
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ("openReader", "memory/reader.md"),
+        ("who closes a reader", "memory/reader.md"),
+        ("store reader", "memory/reader.md"),
+        ("storeReader", "memory/reader.md"),
+        ("commit 3f2a9c4", "memory/build.md"),
+        ("3F2A9C41D09E", "memory/build.md"),
+        ("C++", "memory/lang.md"),
+        ("connection reset by peer", "memory/network.md"),
+        ('what does "reset by peer" mean', "memory/network.md"),
+        ("how far did I run on April 27th", "memory/2026-04-27.md"),
+        ("4月27号", "memory/2026-04-27.md"),
+    ],
+)
+def test_what_is_meant_exactly_is_found_and_comes_first_wherever_the_vectors_are(query: str, path: str):
+    store = InMemoryStore()
+    store.set_meta({"identity": json.dumps({"embedding": PROVIDER.identity})})
+    other = embed("tomatoes and basil")
+    store.write([document(key(name), text, vectors=[embed(text)]) for name, text in CODE.items()])
+
+    found = find(store, query, vector=other, min_score=0.35)
+
+    assert paths(found)[0] == path
+
+
+def test_a_question_about_something_else_finds_nothing():
+    found = find(index(), "which planets have rings", vector=embed("which planets have rings"), min_score=0.35)
+
+    assert paths(found) == []
 
 
 def test_a_hit_by_vector_alone_needs_min_score():

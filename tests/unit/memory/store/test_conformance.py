@@ -323,6 +323,29 @@ def test_whatever_is_typed_is_a_query(store: Store, query: str) -> None:
     store.text_scores(query, ids_of(store, NOTE))
 
 
+def test_a_note_is_found_by_its_name_and_a_transcript_is_not(store: Store) -> None:
+    named, talk = key("memory/projects/gateway-plan_2.md"), key("sessions/gateway-plan.jsonl", "sessions")
+    store.write([document(named, "one", "two"), document(talk, "three")])
+
+    assert {hit.id for hit in store.search_text("gateway plan", 5)} == {one.id for one in store.chunks_of(named)}
+    assert {hit.id for hit in store.search_text("projects", 5)} == {one.id for one in store.chunks_of(named)}
+    assert store.search_text("memory", 5) == store.search_text("md", 5) == []
+
+
+def test_how_common_the_terms_of_a_query_are_is_known_as_of_the_last_commit(store: Store) -> None:
+    assert store.term_counts("gateway").chunks == 0
+    store.write([document(key("memory/a.md"), "the gateway is down", "gateways 网关重启", "nothing")])
+    counts = store.term_counts("what about the gateway, 网关 and Vault?")
+    assert counts.chunks == 3
+    assert dict(counts.holding)["网关"] == 1
+    assert dict(counts.holding)["Vault"] == 0
+
+    store.write([document(key("memory/b.md"), "the gateway again")])
+    assert store.term_counts("gateway").chunks == 4
+    assert store.term_counts("gateway").holding["gateway"] - counts.holding["gateway"] == 1
+    assert store.term_counts("?!").holding == {}
+
+
 def test_sources_restrict_both_kinds_of_search(store: Store) -> None:
     store.write([document(NOTE, *[f"gateway note {n}" for n in range(30)], vectors=[vector(n) for n in range(30)])])
     store.write([document(TALK, "gateway talk", "gateway talks", vectors=[vector(100), vector(101)])])
