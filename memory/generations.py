@@ -14,6 +14,9 @@ it. `memory.generation_writing` is the other half.
 
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from memory.store.errors import StoreCorrupt, StoreUnreadable
@@ -29,6 +32,20 @@ NEXT = "NEXT"
 _ATTEMPTS = 5
 
 
+#: Seconds after which a file's time of change tells whether it was changed again: some file systems count in seconds.
+_SETTLED_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What the files of the answering generation look like from outside. Equal looks that are `settled` mean that
+    nothing was committed in between."""
+
+    pointer: object
+    files: tuple[tuple[int, int, int] | None, ...]
+    settled: bool
+
+
 class Generations:
     """One agent's folder, for readers. Nothing is made or changed; the folder need not exist.
 
@@ -39,6 +56,8 @@ class Generations:
         self._folder = folder
         self._options = options
         self._shelf = shelf
+        # The token of CURRENT, and what it said then.
+        self._named: tuple[object, str | None] = (None, None)
 
     def current(self) -> str | None:
         """File name of the generation that answers, None when there is none."""
@@ -53,6 +72,25 @@ class Generations:
     def pointer_token(self) -> object:
         """A value that differs after a flip: readers reopen then. Costs one `stat`."""
         return self._token(CURRENT)
+
+    def looks(self) -> Looks:
+        """Look at the files without opening the index. Costs a few `stat`s.
+
+        Raises:
+            StoreUnreadable: the pointer cannot be read.
+        """
+        token = self.pointer_token()
+        if self._named[0] != token or token is None:
+            self._named = (token, self.current())
+        name = self._named[1]
+        # The log changes with every commit, the database when the log is copied back.
+        stats = [_stat(self._folder / f"{name}{end}") for end in ("", "-wal")] if name is not None else []
+        newest = max((stat.st_mtime for stat in stats if stat is not None), default=0.0)
+        return Looks(
+            pointer=token,
+            files=tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat is not None else None for stat in stats),
+            settled=abs(time.time() - newest) > _SETTLED_SECONDS,
+        )
 
     def open_reader(self) -> StoreReader | None:
         """Open the generation that answers, None when there is none.
@@ -121,8 +159,12 @@ class Generations:
         return name if name and "/" not in name and not name.startswith(".") else None
 
     def _token(self, pointer: str) -> object:
-        try:
-            stat = (self._folder / pointer).stat()
-        except OSError:
-            return None
-        return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+        stat = _stat(self._folder / pointer)
+        return (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) if stat is not None else None
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

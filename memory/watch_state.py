@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 #: Relative to the home folder. One object: agent id -> {mode, reason, overflows, lastEventAt, lastReconcileAt, pid}.
 WATCH_STATE_PATH = Path("run") / "watch.json"
@@ -28,11 +31,7 @@ class WatchState:
 
 def read_watch_state(home: Path, agent_id: str) -> WatchState | None:
     """What the watcher says of this agent; None when there is none, or the process that watched is gone."""
-    try:
-        states = json.loads((home / WATCH_STATE_PATH).read_bytes())
-    except (OSError, ValueError):
-        return None
-    state = states.get(agent_id) if isinstance(states, dict) else None
+    state = _states(home / WATCH_STATE_PATH).get(agent_id)
     if not isinstance(state, dict) or not is_alive(state.get("pid")):
         return None
     reason = state.get("reason")
@@ -42,6 +41,21 @@ def read_watch_state(home: Path, agent_id: str) -> WatchState | None:
         reason=str(reason) if reason else None,
         overflows=overflows if isinstance(overflows, int) else 0,
     )
+
+
+def _states(path: Path) -> Mapping[str, Any]:
+    """The file's content, read anew when it was replaced: every search asks, and it may tell of thousands of agents."""
+    try:
+        stat = path.stat()
+        return _read(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    except (OSError, ValueError):
+        return {}
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, _looks: tuple[int, int, int]) -> Mapping[str, Any]:
+    states = json.loads(path.read_bytes())
+    return states if isinstance(states, dict) else {}
 
 
 def is_alive(pid: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -20,6 +21,10 @@ class SearchableMemory(ABC):
     @abstractmethod
     def search(self, request: SearchRequest) -> SearchAnswer:
         """Look for something; answers within `limits.timeout_ms`, with what is there by then."""
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        """`search`, for an event loop: a memory that can wait without a thread does."""
+        return await asyncio.to_thread(self.search, request)
 
     @abstractmethod
     def read_file(self, request: GetRequest) -> GetAnswer:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -212,6 +213,11 @@ class QueryVectors:
             return self._ask(item)
 
     def _ask(self, item: Item) -> Vector:
+        with self._lock:
+            failed = self._failed_lately()
+        if failed is not None:
+            # While this query waited for its turn.
+            raise _HeldBack(failed)
         try:
             admission = self._gate.enter(tokens=item.tokens, urgency=Urgency.QUERY)
         except (Transient, Terminal) as error:
@@ -246,6 +252,13 @@ class PendingVector:
         self._value = value
         self._future = future
         self._owner = owner
+
+    def awaited(self, patience_seconds: float) -> Future[Vector] | None:
+        """What is over when there is nothing to wait for any more; None when that is so after so many seconds."""
+        if self._future is None or self._future.done():
+            return None
+        wait_for((self._future,), patience_seconds)
+        return None if self._future.done() else self._future
 
     def wait(self, timeout_seconds: float) -> Vector | Unavailable:
         """The vector, or why there is none after so many seconds."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from memory.generations import Generations
+from memory.search.open_readers import OpenReaders
 from memory.store.reader import StoreReader
 
 
@@ -14,15 +15,16 @@ class SharedReader:
     """Hands one open reader to all searches of an agent.
 
     A flip of the generation is noticed by one `stat` a call; the reader of the replaced generation is
-    closed when its last user is done, so that nobody ever has it closed under them.
+    closed when its last user is done, so that nobody ever has it closed under them. `open_readers` bounds how many
+    agents have theirs open: who was not asked for longest rests, until it is asked again.
     """
 
-    def __init__(self, generations: Generations) -> None:
+    def __init__(self, generations: Generations, *, open_readers: OpenReaders | None = None) -> None:
         self._generations = generations
+        self._open_readers = open_readers
         self._lock = threading.Lock()
         self._token: object = None
         self._lease: _Lease | None = None
-        self._opened = False
         self._closed = False
 
     @contextmanager
@@ -32,7 +34,22 @@ class SharedReader:
         Raises:
             StoreCorrupt, StoreUnreadable: the generation is there and cannot be opened.
         """
-        lease = self._take()
+        lease = self._take(passing=False)
+        try:
+            yield lease.reader if lease is not None else None
+        finally:
+            if lease is not None:
+                self._give_back(lease)
+
+    @contextmanager
+    def visit(self) -> Iterator[StoreReader | None]:
+        """Like `lease`, for who looks at every agent: what was not open is not open afterwards, and nobody else rests
+        for it.
+
+        Raises:
+            StoreCorrupt, StoreUnreadable: like `lease`.
+        """
+        lease = self._take(passing=True)
         try:
             yield lease.reader if lease is not None else None
         finally:
@@ -46,29 +63,37 @@ class SharedReader:
             retired = self._retire()
         _close(retired)
 
-    def drop(self) -> None:
-        """Close the reader when its users are done, and open anew at the next lease."""
+    def rest(self) -> None:
+        """Close the reader, unless somebody uses it, and open anew at the next lease."""
         with self._lock:
-            retired = self._retire()
+            retired = self._retire() if self._lease is None or not self._lease.users else None
         _close(retired)
 
-    def _take(self) -> _Lease | None:
+    def _take(self, *, passing: bool) -> _Lease | None:
         retired: StoreReader | None = None
+        resting: list[SharedReader] = []
         with self._lock:
             if self._closed:
                 raise RuntimeError("this search manager is closed")
             token = self._generations.pointer_token()
-            if not self._opened or token != self._token:
+            lease = self._lease
+            # Without an index the next call looks again: the pointer may be there by then.
+            if lease is None or token != self._token:
                 reader = self._generations.open_reader()
                 retired = self._retire()
-                self._lease = _Lease(reader) if reader is not None else None
-                self._token = token
-                # Without an index the next call looks again: the pointer may be there by then.
-                self._opened = reader is not None
-            lease = self._lease
+                lease = _Lease(reader) if reader is not None else None
+                if lease is not None and passing:
+                    lease.retired = True
+                else:
+                    self._lease, self._token = lease, token
             if lease is not None:
                 lease.users += 1
+                if self._open_readers is not None and not passing:
+                    resting = self._open_readers.used(self)
         _close(retired)
+        # With no lock held: each of them has its own.
+        for other in resting:
+            other.rest()
         return lease
 
     def _give_back(self, lease: _Lease) -> None:
@@ -79,7 +104,9 @@ class SharedReader:
 
     def _retire(self) -> StoreReader | None:
         """Take the reader out of service; returned when nobody uses it, else closed by its last user."""
-        lease, self._lease, self._opened = self._lease, None, False
+        lease, self._lease = self._lease, None
+        if self._open_readers is not None:
+            self._open_readers.closed(self)
         if lease is None:
             return None
         lease.retired = True

@@ -8,16 +8,24 @@ from dataclasses import dataclass
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
+from memory.search.answer_cache import AnswerCache
+from memory.search.lanes import Lane
+from memory.search.open_readers import OpenReaders
 from memory.search.query_vectors import QueryVectors
 from memory.store.vector_shelf import VectorShelf
 from memory.taking_over import provider_of
 from schemas.settings import AgentSettings, Settings
 
-#: Searches that look into a store at a time.
-STORE_THREADS = 8
+#: Searches that are worked on at a time; those that wait for a provider are not counted, those that wait for pending
+#: documents are.
+SEARCH_THREADS = 64
 
-#: Queries that are embedded at a time.
-EMBEDDING_THREADS = 4
+#: Searches that look into a store at a time, and keyword sides of theirs that are looked up beside the vector side.
+STORE_SLOTS = 8
+
+#: Queries that one provider embeds at a time, and all providers together.
+PROVIDER_WIDTH = 4
+EMBEDDING_THREADS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +48,19 @@ class SearchResources:
         self._model_wait_seconds = model_wait_seconds
         self._lock = threading.Lock()
         self._vectors: dict[tuple[str, str], QueryVectors] = {}
+        self._lanes: list[Lane] = []
         #: Vectors of hot agents.
         self.shelf = VectorShelf()
+        #: Indexes that are open.
+        self.open_readers = OpenReaders()
+        #: What was found for questions that may be asked again.
+        self.answers = AnswerCache()
+        # Threads are made when they are needed: most services never have more than a few.
         self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed-query")
-        self.store_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="search")
+        self.search_threads = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="search")
+        self.store_slots = threading.BoundedSemaphore(STORE_SLOTS)
         # Of their own: a search that waits for its keyword side must not keep that side from a thread.
-        self.keyword_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="keywords")
+        self.keyword_threads = ThreadPoolExecutor(STORE_SLOTS, thread_name_prefix="keywords")
 
     def embedder(self, agent: AgentSettings) -> Embedder:
         """The provider that an agent uses now. Loads nothing and connects to nothing yet."""
@@ -57,9 +72,11 @@ class SearchResources:
         with self._lock:
             vectors = self._vectors.get(key)
             if vectors is None:
+                # A lane of its own: nobody waits for somebody else's provider.
+                self._lanes.append(Lane(self._embedding, PROVIDER_WIDTH))
                 vectors = self._vectors[key] = QueryVectors(
                     choice.provider,
-                    self._embedding,
+                    self._lanes[-1],
                     coordination=self._coordinate(choice.provider),
                     model_wait_seconds=self._model_wait_seconds,
                 )
@@ -77,8 +94,10 @@ class SearchResources:
         with self._lock:
             chosen = list(self._vectors.values())
             self._vectors.clear()
+        for lane in self._lanes:
+            lane.shutdown(cancel_futures=True)
         for vectors in chosen:
             vectors.close()
         self._embedding.shutdown(wait=True, cancel_futures=True)
-        self.store_threads.shutdown(wait=True, cancel_futures=True)
+        self.search_threads.shutdown(wait=True, cancel_futures=True)
         self.keyword_threads.shutdown(wait=True, cancel_futures=True)

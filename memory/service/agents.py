@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.reporting import whole_status
+from memory.search.glances import Glance
 from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager, SearchManager, SearchResources, get_search_manager
-from memory.service.metrics import AgentNumbers
+from memory.service.metrics import AgentNumbers, ProcessNumbers
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
 from schemas.status import AgentStatus, Status
 
 #: Seconds for which a status is good enough for the next one who asks.
 STATUS_KEPT_SECONDS = 1.0
+
+#: Seconds that one question about all agents may spend on opening indexes that changed; the next one goes on there.
+LOOKING_SECONDS = 1.0
 
 
 class ServedAgents:
@@ -36,8 +41,12 @@ class ServedAgents:
         self._resources = SearchResources(settings, coordinate=coordinate)
         self._lock = threading.Lock()
         self._managers: dict[str, tuple[SearchManager | None, str | None]] = {}
-        self._status: dict[str, tuple[float, AgentStatus]] = {}
+        # The oldest first.
+        self._status: OrderedDict[str, tuple[float, AgentStatus]] = OrderedDict()
         self._status_lock = threading.Lock()
+        self._glances: dict[str, Glance] = {}
+        self._looking = threading.Lock()
+        self._looked_at = 0
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -67,17 +76,31 @@ class ServedAgents:
         return whole_status(self._settings, found, self._pending)
 
     def not_ready(self) -> str | None:
-        """Why searches cannot be answered, None when they can."""
+        """Why searches cannot be answered, None when they can.
+
+        Of thousands of agents that were never looked at, those that there was no time for are taken to be ready.
+        """
+        self._look(self.ids)
         for agent in self.ids:
-            manager, _ = self.manager(agent)
-            reason = manager.ready() if isinstance(manager, BuiltinManager) else None
-            if reason is not None:
-                return f"{agent}: {reason}"
+            glance = self._glances.get(agent)
+            if glance is not None and glance.problem is not None:
+                return f"{agent}: {glance.problem}"
         return None
 
     def numbers(self, agents: Sequence[str]) -> list[AgentNumbers]:
-        """What metrics tell of these agents. Cheap: no look at the disk."""
+        """What metrics tell of these agents. Cheap: no look at the disk, and into an index only when it changed."""
+        self._look(agents)
         return [self._numbers(agent) for agent in agents]
+
+    def process_numbers(self) -> ProcessNumbers:
+        """What metrics tell of what all agents share."""
+        answers = self._resources.answers
+        return ProcessNumbers(
+            answers_kept=answers.hits,
+            answers_searched=answers.misses,
+            answers_bytes=answers.kept_bytes,
+            open_indexes=len(self._resources.open_readers),
+        )
 
     def close(self) -> None:
         """Close all managers and what they share."""
@@ -98,8 +121,32 @@ class ServedAgents:
             return kept[1]
         status = manager.status(deep=deep)
         with self._status_lock:
-            self._status[agent] = (time.monotonic(), status)
+            now = time.monotonic()
+            self._status[agent] = (now, status)
+            self._status.move_to_end(agent)
+            # Statuses of thousands of agents are not kept for nobody.
+            while now - next(iter(self._status.values()))[0] >= STATUS_KEPT_SECONDS:
+                self._status.popitem(last=False)
         return status
+
+    def _look(self, agents: Sequence[str]) -> None:
+        """Bring up to date what is known of these agents' indexes, as far as time allows."""
+        # One at a time: two would look at the same ones.
+        with self._looking:
+            until = time.monotonic() + LOOKING_SECONDS
+            start = self._looked_at % max(1, len(agents))
+            for place, agent in enumerate([*agents[start:], *agents[:start]], start):
+                manager, _ = self.manager(agent)
+                if not isinstance(manager, BuiltinManager):
+                    continue
+                glance = manager.glances.last()
+                if glance is None:
+                    if time.monotonic() > until:
+                        # The others keep what was last seen of them.
+                        self._looked_at = place
+                        return
+                    glance = manager.glances.look()
+                self._glances[agent] = glance
 
     def _numbers(self, agent: str) -> AgentNumbers:
         manager, _ = self.manager(agent)
@@ -107,7 +154,8 @@ class ServedAgents:
         oldest = None
         if pending is not None:
             oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else 0.0
-        figures = manager.figures() if isinstance(manager, BuiltinManager) else None
+        glance = self._glances.get(agent)
+        figures = glance.figures if glance is not None else None
         provider = manager.provider if isinstance(manager, BuiltinManager) else None
         endpoint = None
         if provider is not None and self._pending is not None:
@@ -116,9 +164,9 @@ class ServedAgents:
             agent=agent,
             pending=pending.documents if pending is not None else None,
             oldest_seconds=oldest,
-            chunks=figures[0].chunks if figures is not None else None,
-            vectors_pending=figures[0].vectors_pending if figures is not None else None,
-            dead_letters=figures[1] if figures is not None else None,
+            chunks=figures.chunks if figures is not None else None,
+            vectors_pending=figures.vectors_pending if figures is not None else None,
+            dead_letters=figures.dead_letters if figures is not None else None,
             usage=tuple(self._pending.usage(agent)) if self._pending is not None else (),
             endpoint=(provider.name, provider.model, endpoint.condition) if provider and endpoint else None,
         )

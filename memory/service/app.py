@@ -30,8 +30,9 @@ from schemas.settings import Settings
 from schemas.status import Status
 from schemas.tools import ToolRequest
 
-#: Requests that are worked on at a time; the rest waits its turn.
-REQUEST_THREADS = 16
+#: Requests that are worked on at a time; the rest waits its turn. A tool call that waits for a slow embedding endpoint
+#: holds one meanwhile, a search over HTTP does not.
+REQUEST_THREADS = 64
 
 Authorization = Annotated[str | None, Header(include_in_schema=False)]
 T = TypeVar("T")
@@ -56,7 +57,7 @@ def create_app(
     loaded in the background when the application starts; everything is let go when it ends.
     """
     agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
-    metrics = ServiceMetrics(recalld_version())
+    metrics = ServiceMetrics(recalld_version(), process=agents.process_numbers)
     tokens = read_tokens(settings.home, agents.ids) if needs_tokens(settings, host=settings.service.host) else None
     gate = Gatekeeper(agents.ids, tokens)
     threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
@@ -99,7 +100,7 @@ def create_app(
     @app.post("/v1/search", response_model=SearchAnswer, summary="Search an agent's memory")
     async def search(request: SearchRequest, authorization: Authorization = None) -> Response:
         agent = allowed(authorization, request.agent)
-        return _json(await in_thread(lambda: _search(agents, metrics, agent, request)))
+        return _json(await _search(agents, metrics, agent, request))
 
     @app.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
     async def get(request: GetRequest, authorization: Authorization = None) -> Response:
@@ -147,12 +148,12 @@ def create_app(
     return app
 
 
-def _search(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: SearchRequest) -> SearchAnswer:
+async def _search(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: SearchRequest) -> SearchAnswer:
     manager, error = agents.manager(agent)
     if manager is None:
         metrics.searches.labels("unavailable").inc()
         return SearchAnswer(disabled=True, unavailable=True, error=error, action="see `recalld config show`")
-    return CountedMemory(manager, metrics).search(request)
+    return await CountedMemory(manager, metrics).searched(request)
 
 
 def _get(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: GetRequest) -> GetAnswer:

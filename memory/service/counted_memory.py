@@ -25,16 +25,23 @@ class CountedMemory(SearchableMemory):
     def search(self, request: SearchRequest) -> SearchAnswer:
         """The memory's answer."""
         started = time.perf_counter()
-        answer = self._memory.search(request)
-        self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
-        self._metrics.searches.labels(_outcome(answer)).inc()
-        return answer
+        return self._counted(self._memory.search(request), started)
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        """The memory's answer."""
+        started = time.perf_counter()
+        return self._counted(await self._memory.searched(request), started)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """The memory's answer."""
         answer = self._memory.read_file(request)
         outcome = "refused" if answer.disabled else "missing" if answer.error else "ok"
         self._metrics.reads.labels(outcome).inc()
+        return answer
+
+    def _counted(self, answer: SearchAnswer, started: float) -> SearchAnswer:
+        self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
+        self._metrics.searches.labels(_outcome(answer)).inc()
         return answer
 
 

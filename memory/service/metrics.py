@@ -32,11 +32,26 @@ class AgentNumbers:
     endpoint: tuple[str, str, EndpointCondition] | None = None
 
 
-class ServiceMetrics:
-    """The registry of one service."""
+@dataclass(frozen=True, slots=True)
+class ProcessNumbers:
+    """What all agents of a process share, at the time of a scrape.
 
-    def __init__(self, version: str) -> None:
+    `answers_kept` searches were answered from the cache of answers, `answers_searched` looked there in vain.
+    """
+
+    answers_kept: int
+    answers_searched: int
+    answers_bytes: int
+    open_indexes: int
+
+
+class ServiceMetrics:
+    """The registry of one service. `process` tells what its agents share."""
+
+    def __init__(self, version: str, *, process: Callable[[], ProcessNumbers] | None = None) -> None:
         self._registry = CollectorRegistry()
+        if process is not None:
+            self._registry.register(_Process(process))
         build = Gauge("recalld_build_info", "Which version answers?", ["version"], registry=self._registry)
         build.labels(version).set(1)
         self.search_seconds = Histogram(
@@ -64,6 +79,29 @@ class ServiceMetrics:
         agents = CollectorRegistry()
         agents.register(_Agents(numbers))
         return generate_latest(self._registry) + generate_latest(agents)
+
+
+class _Process(Collector):
+    def __init__(self, numbers: Callable[[], ProcessNumbers]) -> None:
+        self._numbers = numbers
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        numbers = self._numbers()
+        answers = CounterMetricFamily(
+            "recalld_cached_answers",
+            "How many searches were answered from the cache (hit), and how many looked there in vain (miss)?",
+            labels=["outcome"],
+        )
+        answers.add_metric(["hit"], numbers.answers_kept)
+        answers.add_metric(["miss"], numbers.answers_searched)
+        yield answers
+        yield GaugeMetricFamily(
+            "recalld_cached_answers_bytes", "How much memory do cached answers take?", value=numbers.answers_bytes
+        )
+        yield GaugeMetricFamily("recalld_open_indexes", "How many indexes are open?", value=numbers.open_indexes)
 
 
 class _Agents(Collector):

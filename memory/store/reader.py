@@ -272,6 +272,14 @@ class StoreReader(ABC):
         """Row counts and sizes."""
 
     @abstractmethod
+    def vectors_pending(self) -> int:
+        """How many chunks wait for a vector: one of the counts, without the cost of the others."""
+
+    @abstractmethod
+    def holds(self, chunks: int) -> bool:
+        """Whether there are at least so many chunks; looks at no more of them."""
+
+    @abstractmethod
     def change_token(self) -> object:
         """A value that differs after any commit by anybody. Cheap."""
 

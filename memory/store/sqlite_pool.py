@@ -14,8 +14,14 @@ from memory.store.options import StoreOptions
 from memory.store.reader import VectorBackend
 from memory.store.sqlite_connection import in_our_words, load_vectors, open_for_reading, translated
 
-#: Connections kept open between uses; an idle one holds two descriptors and about 100 KB.
+#: Connections of one index that are kept open between uses; an idle one holds two descriptors and about 100 KB.
 MAX_IDLE_CONNECTIONS = 4
+
+#: Connections that a process keeps beside the first one of each index, over all indexes.
+MAX_FURTHER_CONNECTIONS = 64
+
+#: What is left of them. Descriptors are the process's, so this is, too.
+_further = threading.BoundedSemaphore(MAX_FURTHER_CONNECTIONS)
 
 #: What SQLite says when it needs a -shm file and can neither read nor make one.
 _NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.PermissionsError)
@@ -33,8 +39,8 @@ class ReadConnections:
     def __init__(self, path: Path, options: StoreOptions) -> None:
         self._path = path
         self._options = options
-        # Each with the number of the state of the file that it was opened in.
-        self._idle: list[tuple[apsw.Connection, int]] = []
+        self._idle: list[apsw.Connection] = []
+        #: Number of the state of the file that idle connections were opened in.
         self._state = 0
         self._lent = 0
         self._closed = False
@@ -43,7 +49,7 @@ class ReadConnections:
         self._frozen: tuple[int, ...] | None = None
         self.vector_backend = VectorBackend.OFF
         self.vector_reason: str | None = "vectors are switched off (store.vector.enabled)"
-        self._idle.append((self._open(), self._state))
+        self._idle.append(self._open())
 
     @contextmanager
     def borrow(self) -> Iterator[apsw.Connection]:
@@ -73,7 +79,7 @@ class ReadConnections:
             self._lent += 1
             state = self._state
             if self._idle:
-                return self._idle.pop()
+                return self._pop_idle(), self._state
         try:
             return self._open(), state
         except BaseException:
@@ -82,8 +88,8 @@ class ReadConnections:
 
     def _give_back(self, connection: apsw.Connection, state: int) -> None:
         with self._changed:
-            if state == self._state and len(self._idle) < MAX_IDLE_CONNECTIONS:
-                self._idle.append((connection, state))
+            if state == self._state and self._has_room():
+                self._idle.append(connection)
             else:
                 connection.close()
         self._forget_lent()
@@ -95,7 +101,19 @@ class ReadConnections:
 
     def _close_idle(self) -> None:
         while self._idle:
-            self._idle.pop()[0].close()
+            self._pop_idle().close()
+
+    def _has_room(self) -> bool:
+        """Whether one more may be kept; it has its place then."""
+        if not self._idle:
+            return True
+        return len(self._idle) < MAX_IDLE_CONNECTIONS and _further.acquire(blocking=False)
+
+    def _pop_idle(self) -> apsw.Connection:
+        connection = self._idle.pop()
+        if self._idle:
+            _further.release()
+        return connection
 
     def _open(self) -> apsw.Connection:
         with translated(self._path):

@@ -106,6 +106,11 @@ SELECT
     (SELECT value FROM meta WHERE name = 'last_commit_at')
 """
 
+COUNT_PENDING = "SELECT count(*) FROM chunks WHERE vector_state = 'pending'"
+
+# Walks through the smallest index, no further than it has to.
+COUNT_AT_MOST = "SELECT count(*) FROM (SELECT 1 FROM chunks LIMIT ?)"
+
 
 class SqliteReader(StoreReader):
     """One generation, read-only. Works in a folder that this user cannot write, and while others write.
@@ -265,6 +270,14 @@ class SqliteReader(StoreReader):
             last_commit_at=None if last is None else float(last),
             disk_bytes=sum(_size(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
         )
+
+    def vectors_pending(self) -> int:
+        with self._readers.borrow() as connection:
+            return int(fetch(connection, COUNT_PENDING)[0][0])
+
+    def holds(self, chunks: int) -> bool:
+        with self._readers.borrow() as connection:
+            return int(fetch(connection, COUNT_AT_MOST, (chunks,))[0][0]) >= chunks
 
     def change_token(self) -> object:
         return self._path.name, self.meta("transactions")

@@ -176,6 +176,14 @@ class InMemoryReader(StoreReader):
                 disk_bytes=0,
             )
 
+    def vectors_pending(self) -> int:
+        with self._lock:
+            return len(self._pending())
+
+    def holds(self, chunks: int) -> bool:
+        with self._lock:
+            return len(self._chunks) >= chunks
+
     def change_token(self) -> object:
         with self._lock:
             return id(self), self._transactions

@@ -184,7 +184,7 @@ def test_a_search_answers_within_its_deadline(settings: Settings, resources: Sea
     quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 100})})
     hurried = settings.model_copy(update={"agents": (quick,)})
     release = threading.Event()
-    monkeypatch.setattr("memory.search.builtin.retrieve", lambda *_: release.wait(10))
+    monkeypatch.setattr("memory.search.search_steps.retrieve", lambda *_: release.wait(10))
     manager, _ = get_search_manager(hurried, "main", resources=resources)
 
     answer = manager.search(SearchRequest(query="dentist"))
