@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from memory.store.reader import StoreReader
 
-#: In a smaller index both sides take less time than handing one of them to another thread.
-PARALLEL_FROM_CHUNKS = 10_000
+#: In a smaller index (10,000 chunks with vectors of 384 dimensions) both sides take less time than handing one of them
+#: to another thread.
+PARALLEL_FROM_BYTES = 40_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Whether there are `PARALLEL_FROM_CHUNKS` or more, and how many of them wait for their vector."""
+    """Whether its size is `PARALLEL_FROM_BYTES` or more, and how many chunks wait for their vector."""
 
     is_large: bool
     vectors_pending: int
@@ -28,7 +29,7 @@ class KnownExtent:
         """The extent of the index that is open, which is at this revision (`StoreReader.change_token`)."""
         known = self._known
         if known is None or known[0] != revision:
-            # Not `counts`: in an index that is not in memory it reads hundreds of pages.
-            extent = Extent(is_large=reader.holds(PARALLEL_FROM_CHUNKS), vectors_pending=reader.vectors_pending())
+            # Not by `counts`: of an index that is on the disk it reads hundreds of pages.
+            extent = Extent(is_large=reader.size() >= PARALLEL_FROM_BYTES, vectors_pending=reader.vectors_pending())
             self._known = known = (revision, extent)
         return known[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -74,6 +74,8 @@ class QueryVectors:
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Vector] = OrderedDict()
         self._running: dict[str, Future[Vector]] = {}
+        # How many wait for each of them.
+        self._waiting: Counter[str] = Counter()
         self._warm: Future[None] | None = None
         self._is_warm = False
         self._failure: tuple[float, str] | None = None
@@ -120,7 +122,8 @@ class QueryVectors:
             if running is None:
                 running = self._executor.submit(self._embed, query, agent)
                 self._running[query] = running
-            return PendingVector(None, running, self)
+            self._waiting[query] += 1
+            return PendingVector(None, running, self, query)
 
     def failure(self) -> str | None:
         """Why the provider is not asked at the moment; None when it is."""
@@ -139,9 +142,19 @@ class QueryVectors:
         outcome = self.get("probe", agent=agent).wait(max(0.0, deadline - self._clock()))
         return outcome if isinstance(outcome, Unavailable) else None
 
-    def note_failure(self, reason: str) -> None:
-        """Remember that the provider does not answer."""
+    def give_up(self, query: str) -> None:
+        """Wait no longer for a query. When nobody else does, it is not sent, if it was not sent yet."""
         with self._lock:
+            self._waiting[query] -= 1
+            running = self._running.get(query)
+            if running is not None and self._waiting[query] <= 0 and running.cancel():
+                self._forget(query)
+
+    def note_failure(self, reason: str) -> None:
+        """Remember that the provider does not answer. Searches that found out together found it out once."""
+        with self._lock:
+            if self._failed_lately() is not None:
+                return
             seconds = min(FAILURE_MEMORY_SECONDS, FIRST_FAILURE_MEMORY_SECONDS * 2.0 ** min(self._failures, 10))
             self._failures += 1
             self._failure = (self._clock() + seconds, reason)
@@ -201,7 +214,11 @@ class QueryVectors:
             return vector
         finally:
             with self._lock:
-                self._running.pop(query, None)
+                self._forget(query)
+
+    def _forget(self, query: str) -> None:
+        self._running.pop(query, None)
+        self._waiting.pop(query, None)
 
     def _ask_twice(self, item: Item) -> Vector:
         """One more try where the first one failed in passing: most such failures are over at once."""
@@ -246,12 +263,19 @@ class _HeldBack(RecalldError):
 class PendingVector:
     """A query vector that is there, on its way, or unavailable."""
 
-    __slots__ = ("_future", "_owner", "_value")
+    __slots__ = ("_future", "_owner", "_query", "_value")
 
-    def __init__(self, value: Vector | Unavailable | None, future: Future[Vector] | None, owner: QueryVectors) -> None:
+    def __init__(
+        self,
+        value: Vector | Unavailable | None,
+        future: Future[Vector] | None,
+        owner: QueryVectors,
+        query: str = "",
+    ) -> None:
         self._value = value
         self._future = future
         self._owner = owner
+        self._query = query
 
     def awaited(self, patience_seconds: float) -> Future[Vector] | None:
         """What is over when there is nothing to wait for any more; None when that is so after so many seconds."""
@@ -269,6 +293,7 @@ class PendingVector:
         except FutureTimeout:
             reason = f"the embedding provider {self._owner.provider.name!r} did not answer in time"
             self._owner.note_failure(reason)
+            self._owner.give_up(self._query)
             return Unavailable(reason)
         except Exception as error:  # noqa: BLE001 - recorded by `note_failure` where it was raised
             return Unavailable(_sentence(error))

@@ -125,7 +125,7 @@ class ServedAgents:
             self._status[agent] = (now, status)
             self._status.move_to_end(agent)
             # Statuses of thousands of agents are not kept for nobody.
-            while now - next(iter(self._status.values()))[0] >= STATUS_KEPT_SECONDS:
+            while self._status and now - next(iter(self._status.values()))[0] >= STATUS_KEPT_SECONDS:
                 self._status.popitem(last=False)
         return status
 

@@ -276,8 +276,8 @@ class StoreReader(ABC):
         """How many chunks wait for a vector: one of the counts, without the cost of the others."""
 
     @abstractmethod
-    def holds(self, chunks: int) -> bool:
-        """Whether there are at least so many chunks; looks at no more of them."""
+    def size(self) -> int:
+        """Bytes of the index, about; 0 for one that is in memory. Looks at nothing in it."""
 
     @abstractmethod
     def change_token(self) -> object:

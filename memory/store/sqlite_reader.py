@@ -108,9 +108,6 @@ SELECT
 
 COUNT_PENDING = "SELECT count(*) FROM chunks WHERE vector_state = 'pending'"
 
-# Walks through the smallest index, no further than it has to.
-COUNT_AT_MOST = "SELECT count(*) FROM (SELECT 1 FROM chunks LIMIT ?)"
-
 
 class SqliteReader(StoreReader):
     """One generation, read-only. Works in a folder that this user cannot write, and while others write.
@@ -275,9 +272,8 @@ class SqliteReader(StoreReader):
         with self._readers.borrow() as connection:
             return int(fetch(connection, COUNT_PENDING)[0][0])
 
-    def holds(self, chunks: int) -> bool:
-        with self._readers.borrow() as connection:
-            return int(fetch(connection, COUNT_AT_MOST, (chunks,))[0][0]) >= chunks
+    def size(self) -> int:
+        return _size(self._path)
 
     def change_token(self) -> object:
         return self._path.name, self.meta("transactions")

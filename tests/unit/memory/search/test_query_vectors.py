@@ -14,7 +14,12 @@ from memory.embedding.coordination import Coordination
 from memory.embedding.gate import OUTAGE_FAILURES, PROBE_SECONDS, Admission, LocalGate
 from memory.embedding.pacing import Urgency
 from memory.embedding.provider import EmbeddingProvider, Embeddings, ProviderLimits
-from memory.search.query_vectors import FAILURE_MEMORY_SECONDS, QueryVectors, Unavailable
+from memory.search.query_vectors import (
+    FAILURE_MEMORY_SECONDS,
+    FIRST_FAILURE_MEMORY_SECONDS,
+    QueryVectors,
+    Unavailable,
+)
 from schemas.errors import Permanent, Terminal, Throttled, Transient
 from schemas.ports import Usage
 from tests.waiting import wait_until
@@ -140,6 +145,33 @@ def test_a_provider_that_does_not_answer_in_time_counts_as_failed(executor: Thre
     assert late == Unavailable("the embedding provider 'fake' did not answer in time")
     assert vectors.get("next").wait(5) == late
     assert provider.asked in ([], ["slow"])
+    provider.answering.set()
+
+
+def test_a_query_that_nobody_waits_for_any_longer_is_not_sent():
+    provider = Provider()
+    with ThreadPoolExecutor(1) as thread:
+        vectors = warm(provider, thread)
+        provider.answering.clear()
+        first = vectors.get("first")
+        wait_until(lambda: provider.asked == ["first"])
+        alone, impatient, patient = vectors.get("alone"), vectors.get("shared"), vectors.get("shared")
+        assert isinstance(alone.wait(0.01), Unavailable)
+        assert isinstance(impatient.wait(0.01), Unavailable)
+        provider.answering.set()
+        assert not isinstance(first.wait(5), Unavailable)
+        assert not isinstance(patient.wait(5), Unavailable)
+    assert provider.asked == ["first", "shared"]
+
+
+def test_searches_that_wait_in_vain_together_are_one_failure(executor: ThreadPoolExecutor):
+    provider, clock = Provider(), Clock()
+    vectors = warm(provider, executor, clock=clock)
+    provider.answering.clear()
+    waiting = [vectors.get(f"query {number}") for number in range(10)]
+    assert all(isinstance(one.wait(0.001), Unavailable) for one in waiting)
+    clock.now += FIRST_FAILURE_MEMORY_SECONDS + 0.01
+    assert vectors.failure() is None
     provider.answering.set()
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import resource
+import threading
+
 import pytest
 
+from memory.search.open_readers import FEWEST_OPEN, MOST_OPEN, OpenReaders, most_open
 from memory.search.readers import SharedReader
 from memory.store.errors import StoreCorrupt
 from memory.store.stub import InMemoryStore
@@ -93,3 +98,106 @@ def test_closing_waits_for_those_who_read():
     assert store.closed == 1
     with pytest.raises(RuntimeError, match="closed"), shared.lease():
         pass
+
+
+class Openings(Pointers):
+    """Opens a store of its own each time; `inside` are open."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.inside: list[Store] = []
+
+    def open_reader(self) -> Store:
+        self.opened += 1
+        pointers = self
+
+        class Opened(Store):
+            def close(self) -> None:
+                super().close()
+                pointers.inside.remove(self)
+
+        self.inside.append(Opened())
+        return self.inside[-1]
+
+
+def test_the_readers_used_longest_ago_rest_and_open_again():
+    openings = [Openings() for _ in range(4)]
+    open_readers = OpenReaders(2)
+    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
+    for place in (0, 1, 0, 2, 3, 0):
+        with shared[place].lease() as reader:
+            assert reader in openings[place].inside
+    assert [len(one.inside) for one in openings] == [1, 0, 0, 1]
+    assert [one.opened for one in openings] == [2, 1, 1, 1]
+    assert len(open_readers) == 2
+    for one in shared:
+        one.close()
+    assert len(open_readers) == 0
+    assert not any(one.inside for one in openings)
+
+
+def test_a_reader_in_use_never_rests():
+    openings = [Openings() for _ in range(3)]
+    open_readers = OpenReaders(1)
+    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
+    with shared[0].lease() as reader:
+        for other in shared[1:]:
+            with other.lease():
+                assert reader in openings[0].inside
+        assert [len(one.inside) for one in openings] == [1, 0, 1]
+    # The next one that opens sees to it.
+    with shared[1].lease():
+        assert [len(one.inside) for one in openings] == [0, 1, 0]
+
+
+def test_a_visit_leaves_nothing_open_and_lets_nobody_rest():
+    openings = [Openings() for _ in range(3)]
+    open_readers = OpenReaders(1)
+    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
+    with shared[0].lease() as leased:
+        pass
+    for one in shared:
+        with one.visit() as reader:
+            assert reader is not None
+    assert [len(one.inside) for one in openings] == [1, 0, 0]
+    with shared[0].visit() as visited:
+        assert visited is leased
+    assert openings[0].opened == 1
+
+
+def test_whoever_leases_while_others_rest_has_an_open_reader():
+    """A walk over more agents than may be open, on several threads."""
+    openings = [Openings() for _ in range(9)]
+    open_readers = OpenReaders(3)
+    shared = [SharedReader(one, open_readers=open_readers) for one in openings]
+    wrong: list[object] = []
+
+    def walk(seed: int) -> None:
+        steps = random.Random(seed)
+        for _ in range(400):
+            place = steps.randrange(len(shared))
+            with shared[place].lease() if steps.random() < 0.8 else shared[place].visit() as reader:
+                if reader not in openings[place].inside:
+                    wrong.append(place)
+
+    threads = [threading.Thread(target=walk, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with shared[0].lease():
+        pass
+    assert wrong == []
+    assert sum(len(one.inside) for one in openings) == len(open_readers) <= 3
+    for one in shared:
+        one.close()
+    assert not any(one.inside for one in openings)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [(128, FEWEST_OPEN), (600, 90), (1_024, MOST_OPEN), (resource.RLIM_INFINITY, MOST_OPEN)],
+)
+def test_how_many_are_open_depends_on_how_many_files_may_be(monkeypatch, limit: int, most: int):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert most_open() == most

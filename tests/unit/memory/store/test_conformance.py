@@ -255,7 +255,7 @@ def test_a_new_text_in_the_place_of_a_pending_one_does_not_get_its_vector(store:
         ]
     )
     assert store.write_vectors({old.id: (old.text_hash, vector(1))}) == 0
-    assert store.counts().vectors_pending == 1
+    assert store.counts().vectors_pending == store.vectors_pending() == 1
 
 
 def test_the_nearest_come_first_and_with_their_cosines(store: Store) -> None:

@@ -1,0 +1,119 @@
+"""One slow embedding endpoint keeps the searches of those who use it waiting, and nobody else's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from schemas.settings import Settings
+from tests.embedding_server import EmbeddingServer
+from tests.serving import running, search
+from tests.waiting import wait_until
+from tests.written_index import write_index
+
+#: Seconds after which a search of the slow agent has to be answered, and a share of it that others may take at most.
+DEADLINE = 4.0
+PROMPT = 1.0
+
+#: More than there are threads for requests to one provider, for stores, and for both together.
+HANGING = 20
+
+Ask = Callable[[httpx.Client, str, str], dict[str, Any]]
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as started:
+        yield started
+
+
+@pytest.fixture
+def agents(settings: Settings, tmp_path, server: EmbeddingServer) -> Settings:
+    """`slow` embeds with the server, `quick` with a model of its own, `plain` searches keywords only."""
+    first = settings.agents[0]
+    made = []
+    for name in ("slow", "quick", "plain"):
+        folder = tmp_path / name
+        (folder / "memory").mkdir(parents=True)
+        (folder / "memory" / "note.md").write_text(f"The password of {name} is on the blue card.\n", "utf-8")
+        made.append(first.model_copy(update={"id": name, "workspace": folder}))
+    remote = first.remote.model_copy(update={"base_url": server.url, "api_key": SecretStr("sk-test")})
+    limits = first.limits.model_copy(update={"timeout_ms": int(DEADLINE * 1000)})
+    made[0] = made[0].model_copy(update={"provider": "openai", "remote": remote, "limits": limits})
+    made[2] = made[2].model_copy(update={"provider": "none"})
+    trusting = settings.auth.model_copy(update={"trust_loopback": True})
+    all_of_them = settings.model_copy(update={"agents": tuple(made), "auth": trusting})
+    for agent in all_of_them.agents:
+        write_index(all_of_them, agent.id).close()
+    return all_of_them
+
+
+def over_http(client: httpx.Client, agent: str, query: str) -> dict[str, Any]:
+    return search(client, query, agent=agent)
+
+
+def by_tool(client: httpx.Client, agent: str, query: str) -> dict[str, Any]:
+    call = {"name": "memory_search", "arguments": {"query": query}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    answer = client.post(f"/mcp/{agent}", json=message, headers={"accept": "application/json, text/event-stream"})
+    found: dict[str, Any] = answer.json()["result"]["structuredContent"]
+    return found
+
+
+def timed(ask: Ask, client: httpx.Client, agent: str, query: str) -> tuple[dict[str, Any], float]:
+    begun = time.monotonic()
+    return ask(client, agent, query), time.monotonic() - begun
+
+
+@pytest.mark.parametrize("ask", [over_http, by_tool])
+def test_others_are_answered_at_once_and_everybody_within_the_deadline(
+    agents: Settings, server: EmbeddingServer, ask: Ask
+):
+    with running(agents) as client, ThreadPoolExecutor(HANGING) as threads:
+        wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")
+        wait_until(lambda: search(client, "warm up", agent="quick")["mode"] == "hybrid")
+        server.open.clear()
+        hanging: list[Future[tuple[dict[str, Any], float]]] = [
+            threads.submit(timed, ask, client, "slow", f"which card number {number}") for number in range(HANGING)
+        ]
+        wait_until(lambda: server.in_flight == 4)
+
+        for number in range(10):
+            for agent, mode in (("quick", "hybrid"), ("plain", "keyword")):
+                answer, seconds = timed(ask, client, agent, f"blue card number {number}")
+                assert answer["results"][0]["snippet"].startswith(f"The password of {agent}")
+                assert (answer["mode"], answer["degraded"]) == (mode, [])
+                assert seconds < PROMPT
+        assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+        assert client.get("/v1/status", params={"agent": "slow"}).status_code == 200
+        assert not any(one.done() for one in hanging)
+
+        for one in hanging:
+            answer, seconds = one.result(20)
+            assert seconds < DEADLINE + 1
+            assert answer["mode"] == "keyword"
+            assert answer["fallback"] is True
+            assert "did not answer in time: keywords only" in answer["degraded"][0]
+            assert answer["results"][0]["snippet"].startswith("The password of slow")
+        assert server.most_in_flight == 4
+        server.open.set()
+
+
+def test_queries_that_nobody_waits_for_any_longer_are_not_sent(agents: Settings, server: EmbeddingServer):
+    with running(agents) as client, ThreadPoolExecutor(HANGING) as threads:
+        wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")
+        sent = server.requests
+        server.open.clear()
+        hanging = [threads.submit(over_http, client, "slow", f"number {number}") for number in range(HANGING)]
+        assert all("keywords only" in one.result(20)["degraded"][0] for one in hanging)
+        server.open.set()
+        wait_until(lambda: server.in_flight == 0)
+        # The next question finds the endpoint well again, once it may be asked.
+        wait_until(lambda: search(client, "blue card", agent="slow")["mode"] == "hybrid", timeout=60)
+        assert server.requests - sent <= 4 + 1

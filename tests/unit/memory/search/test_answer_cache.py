@@ -1,0 +1,401 @@
+"""Answers are kept for exactly the revision of the index that they were found in."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from memory.embedding.stub import StubProvider
+from memory.generation_writing import GenerationWriter
+from memory.search import search_steps
+from memory.search.answer_cache import AnswerCache, KeptAnswer, Question, question_of
+from memory.search.builtin import BuiltinManager
+from memory.search.long_term import is_long_term
+from memory.search.presenting import Passage
+from memory.search.resources import SearchResources
+from memory.search.retrieval import Wanted
+from memory.store.options import StoreOptions
+from memory.store.vector_shelf import VectorShelf
+from memory.store.writer import DocumentDelete, Store
+from schemas.errors import Transient
+from schemas.ports import Pending
+from schemas.search import SearchAnswer, SearchRequest
+from schemas.settings import Hybrid, Settings, TemporalDecay
+from tests.quiet_board import QuietBoard
+from tests.storing import document, key
+from tests.waiting import wait_until
+from tests.written_index import write_index
+
+PROVIDER = StubProvider()
+WORDS = ["gateway", "basalt", "dentist", "friday", "配置", "网关", "FP-131", "port"]
+PLACES = [key("MEMORY.md"), key("memory/a.md"), key("memory/2026-11-20.md"), key("sessions/a.jsonl", "sessions")]
+GROUP = "agent:main:telegram:group:42"
+
+
+def write(store: Store, place: int, texts: list[str], *, vectors: bool = True) -> None:
+    """Exchange a document."""
+    name = PLACES[place]
+    if store.file(name) is not None:
+        store.write([DocumentDelete(name, store.revision(name))])
+    found = list(PROVIDER.embed_documents(texts).vectors) if vectors and texts else []
+    assert store.write([document(name, *texts, revision=store.revision(name), vectors=found)]) == ["committed"]
+
+
+def resources_of(settings: Settings, answers: AnswerCache) -> SearchResources:
+    made = SearchResources(settings, model_wait_seconds=5)
+    made.answers = answers
+    # From blocks and from memory the last digit of a score may differ.
+    made.shelf = VectorShelf(max_bytes=0)
+    return made
+
+
+def without_time(answer: SearchAnswer) -> SearchAnswer:
+    return answer.model_copy(update={"took_ms": 0.0})
+
+
+class KeptAnswersMachine(RuleBasedStateMachine):
+    """Two managers of one agent: one keeps answers, one keeps none. They may not differ, whatever is committed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        settings = Settings.model_validate(
+            {"home": self.folder, "agents": [{"id": "main", "workspace": self.folder / "w", "provider": "stub"}]}
+        )
+        self.writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
+        (self.store,) = self.writer.open_writer("0", "{}")
+        self.generation = 0
+        # Room for a few answers only.
+        self.both = [resources_of(settings, AnswerCache(max_bytes=size)) for size in (30_000, 0)]
+        self.managers = [BuiltinManager(settings, settings.agents[0], resources=one) for one in self.both]
+
+    def teardown(self) -> None:
+        for manager, resources in zip(self.managers, self.both, strict=True):
+            manager.close()
+            resources.close()
+        self.writer.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @initialize(texts=st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), min_size=4, max_size=4))
+    def begin(self, texts: list[list[str]]) -> None:
+        for place, words in enumerate(texts):
+            write(self.store, place, [" ".join(words)])
+
+    @rule(
+        place=st.integers(0, len(PLACES) - 1),
+        texts=st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), max_size=3),
+        vectors=st.booleans(),
+    )
+    def edit(self, place: int, texts: list[list[str]], vectors: bool) -> None:
+        write(self.store, place, [" ".join(words) for words in texts], vectors=vectors)
+
+    @rule(place=st.integers(0, len(PLACES) - 1))
+    def delete(self, place: int) -> None:
+        self.store.write([DocumentDelete(PLACES[place], self.store.revision(PLACES[place]))])
+
+    @rule()
+    def fill_vectors(self) -> None:
+        waiting = self.store.pending_chunks(2)
+        if waiting:
+            found = PROVIDER.embed_documents([one.text for one in waiting]).vectors
+            self.store.write_vectors(
+                {one.id: (one.text_hash, vector) for one, vector in zip(waiting, found, strict=True)}
+            )
+
+    @rule(old=st.sampled_from(PLACES[:3]), new=st.sampled_from(PLACES[:3]))
+    def rename(self, old, new) -> None:
+        self.store.rename_document(old, new)
+
+    @rule(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4))
+    def flip_to_a_new_generation(self, words: list[str]) -> None:
+        """As many commits as the old one may have had: the number alone does not tell them apart."""
+        self.generation += 1
+        self.writer.open_writer(str(self.generation), "{}")
+        target = self.writer.open_stores()[-1]
+        for _ in range(self.generation):
+            write(target, 0, [" ".join(words)])
+        assert self.writer.complete(str(self.generation))
+        (self.store,) = self.writer.open_writer(str(self.generation), "{}")
+
+    @rule(
+        words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=2),
+        max_results=st.sampled_from([None, 1, 3]),
+        min_score=st.sampled_from([None, 0.0, 0.9]),
+        sources=st.sampled_from([None, ("memory",), ("sessions",)]),
+        session_key=st.sampled_from([None, GROUP]),
+    )
+    def search(self, words, max_results, min_score, sources, session_key) -> None:
+        request = SearchRequest(
+            query=" ".join(words),
+            max_results=max_results,
+            min_score=min_score,
+            sources=sources,
+            session_key=session_key,
+        )
+        keeping, keeping_none = self.managers
+        expected = without_time(keeping_none.search(request))
+        assert without_time(keeping.search(request)) == expected
+        before = self.both[0].answers.hits
+        assert without_time(keeping.search(request)) == expected
+        # What was compared was a kept answer.
+        assert self.both[0].answers.hits == before + 1
+        assert self.both[1].answers.hits == 0
+
+
+TestKeptAnswers = KeptAnswersMachine.TestCase
+TestKeptAnswers.settings = hypothesis_settings(max_examples=20, stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture
+def notes(settings: Settings, workspace: Path) -> Path:
+    (workspace / "MEMORY.md").write_text("The gateway is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
+    write_index(settings).close()
+    return workspace
+
+
+@pytest.fixture
+def resources(settings: Settings) -> Iterator[SearchResources]:
+    made = SearchResources(settings, model_wait_seconds=5)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[BuiltinManager]:
+    made = BuiltinManager(settings, settings.agents[0], resources=resources)
+    yield made
+    made.close()
+
+
+def test_a_kept_answer_needs_no_vector_of_its_query(manager: BuiltinManager, resources: SearchResources):
+    first = manager.search(SearchRequest(query="dentist"))
+    assert first.mode == "hybrid"
+    provider = manager.provider
+    assert isinstance(provider, StubProvider)
+    asked = len(provider.queries)
+    for vectors in resources._vectors.values():
+        vectors._cache.clear()
+
+    assert without_time(manager.search(SearchRequest(query="dentist"))) == without_time(first)
+    assert len(provider.queries) == asked
+    manager.search(SearchRequest(query="another"))
+    assert len(provider.queries) == asked + 1
+
+
+def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resources: SearchResources, notes: Path):
+    class Board(QuietBoard):
+        state: Pending | None = Pending()
+
+        def pending(self, agent: str) -> Pending | None:
+            return self.state
+
+    board = Board()
+    manager = BuiltinManager(settings, settings.agents[0], resources=resources, pending=board)
+    first = manager.search(SearchRequest(query="dentist", wait_ms=0))
+    board.state = Pending(documents=7)
+    second = manager.search(SearchRequest(query="dentist", wait_ms=0))
+    board.state = None
+    third = manager.search(SearchRequest(query="dentist", wait_ms=0))
+
+    assert (first.pending.documents, second.pending.documents, third.pending.documents) == (0, 7, 0)
+    assert (first.degraded, second.degraded) == ((), ())
+    assert third.degraded == ("the queue does not answer: how far the index is behind is not known",)
+    assert first.results == second.results == third.results
+    assert resources.answers.hits == 2
+    manager.close()
+
+
+def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
+    settings: Settings, manager: BuiltinManager, resources: SearchResources, notes: Path, monkeypatch
+):
+    retrieve = search_steps.retrieve
+    (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
+
+    def slowly(*arguments):
+        found = retrieve(*arguments)
+        write_index(settings).close()
+        return found
+
+    monkeypatch.setattr(search_steps, "retrieve", slowly)
+    assert manager.search(SearchRequest(query="zebra")).results == ()
+    monkeypatch.setattr(search_steps, "retrieve", retrieve)
+    assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
+    assert resources.answers.hits == 0
+
+
+def test_a_commit_that_is_waited_for_is_in_the_answer_however_the_question_was_answered_before(
+    settings: Settings, resources: SearchResources, notes: Path
+):
+    class Board(QuietBoard):
+        looks = 0
+
+        def pending(self, agent: str) -> Pending | None:
+            self.looks += 1
+            if self.looks == 20:
+                (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
+                write_index(settings).close()
+            return Pending(documents=int(10 < self.looks < 20))
+
+    board = Board()
+    manager = BuiltinManager(settings, settings.agents[0], resources=resources, pending=board)
+    for _ in range(2):
+        assert not manager.search(SearchRequest(query="zebra", wait_ms=5_000)).results
+    assert resources.answers.hits == 1
+    board.looks = 10
+    assert manager.search(SearchRequest(query="zebra", wait_ms=5_000)).results
+    manager.close()
+
+
+def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypatch):
+    def down(self, text):
+        raise Transient("connection refused")
+
+    monkeypatch.setattr(StubProvider, "embed_query", down)
+    resources = SearchResources(settings, model_wait_seconds=5)
+    manager = BuiltinManager(settings, settings.agents[0], resources=resources)
+    for _ in range(2):
+        assert manager.search(SearchRequest(query="dentist")).degraded
+    assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
+    manager.close()
+    resources.close()
+
+
+def test_without_the_provider_that_was_asked_for_nothing_is_kept(settings: Settings, notes: Path):
+    keyless = settings.agents[0].model_copy(update={"provider": "voyage"})
+    resources = SearchResources(settings)
+    manager = BuiltinManager(settings, keyless, resources=resources)
+    for _ in range(2):
+        answer = manager.search(SearchRequest(query="dentist"))
+        assert answer.degraded
+        assert answer.results
+    assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
+    manager.close()
+    resources.close()
+
+
+def test_a_late_answer_is_not_kept(settings: Settings, resources: SearchResources, notes: Path, monkeypatch):
+    agent = settings.agents[0]
+    hurried = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 60})})
+    manager = BuiltinManager(settings, hurried, resources=resources)
+    retrieve = search_steps.retrieve
+    ended = []
+
+    def slowly(reader, wanted, side, progress):
+        found = retrieve(reader, wanted, side, progress)
+        wait_until(lambda: search_steps.time.monotonic() > wanted.deadline)
+        ended.append(found)
+        return found
+
+    monkeypatch.setattr(search_steps, "retrieve", slowly)
+    assert "did not finish" in manager.search(SearchRequest(query="dentist")).degraded[0]
+    wait_until(lambda: ended)
+    manager.close()
+    resources.close()
+    assert resources.answers.kept_bytes == 0
+
+
+def test_answers_that_age_are_not_kept(settings: Settings, resources: SearchResources, notes: Path):
+    aging = settings.agents[0].query.model_copy(
+        update={"hybrid": Hybrid(temporal_decay=TemporalDecay(enabled=True, half_life_days=1))}
+    )
+    manager = BuiltinManager(settings, settings.agents[0].model_copy(update={"query": aging}), resources=resources)
+    for _ in range(2):
+        assert manager.search(SearchRequest(query="dentist")).results
+    assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
+    manager.close()
+
+
+def test_agents_settings_and_providers_never_share_an_answer(
+    settings: Settings, resources: SearchResources, notes: Path
+):
+    agent = settings.agents[0]
+    limits = agent.limits.model_copy(update={"max_snippet_chars": 40})
+    weighted = agent.query.model_copy(update={"hybrid": Hybrid(fusion="weighted")})
+    others = [
+        agent,
+        agent.model_copy(update={"limits": limits}),
+        agent.model_copy(update={"query": weighted}),
+        agent.model_copy(update={"output_dimensionality": 32}),
+        agent.model_copy(update={"provider": "none"}),
+    ]
+    for other in others:
+        manager = BuiltinManager(settings, other, resources=resources)
+        manager.search(SearchRequest(query="dentist appointment"))
+        manager.close()
+    assert resources.answers.hits == 0
+
+
+def wanted(**changes) -> Wanted:
+    usual = Wanted(
+        query="q",
+        max_results=6,
+        min_score=0.35,
+        sources=("memory",),
+        hybrid=Hybrid(),
+        deadline=1.0,
+        timeout_seconds=1.0,
+    )
+    return replace(usual, **changes)
+
+
+def asked(change: Wanted, *, agent: str = "main", chars: int = 700, embedding=("stub", "m")) -> Question | None:
+    return question_of(agent, change, max_snippet_chars=chars, embedding=embedding)
+
+
+def test_every_part_of_what_is_wanted_makes_another_question_except_the_time():
+    changes = {
+        "query": "other",
+        "max_results": 7,
+        "min_score": 0.3,
+        "sources": ("memory", "sessions"),
+        "hybrid": Hybrid(candidate_multiplier=5),
+        "withheld": is_long_term,
+    }
+    passing = {"deadline": 2.0, "timeout_seconds": 2.0, "now": 0.0}
+    assert changes.keys() | passing.keys() == {field.name for field in fields(Wanted)}
+    for name, value in changes.items():
+        assert asked(wanted(**{name: value})) != asked(wanted()), name
+    for name, value in passing.items():
+        assert asked(wanted(**{name: value})) == asked(wanted()), name
+    for other in ({"agent": "bob"}, {"chars": 100}, {"embedding": None}, {"embedding": ("stub", "other")}):
+        assert asked(wanted(), **other) != asked(wanted())
+
+
+def answer(text: str) -> KeptAnswer:
+    return KeptAnswer((Passage("a.md", "memory", 1, 1, 0.5, None, None, text),), "keyword")
+
+
+def test_another_revision_is_no_answer_and_is_forgotten():
+    cache = AnswerCache()
+    question = asked(wanted())
+    assert question is not None
+    cache.put(question, ("a.sqlite", "1"), answer("x"))
+    assert cache.get(question, ("a.sqlite", "1")) == answer("x")
+    assert cache.get(question, ("b.sqlite", "1")) is None
+    assert cache.kept_bytes == 0
+    assert (cache.hits, cache.misses) == (1, 1)
+
+
+def test_the_answers_used_longest_ago_make_room_and_the_bound_is_of_bytes():
+    cache = AnswerCache(max_bytes=100_000)
+    questions = [asked(wanted(query=f"q{number}")) for number in range(4)]
+    for question in questions[:2]:
+        cache.put(question, 1, answer("x" * 40_000))
+    assert cache.get(questions[0], 1)
+    cache.put(questions[2], 1, answer("网" * 15_000))
+    assert [cache.knows(question) for question in questions[:3]] == [True, False, True]
+    assert 70_000 < cache.kept_bytes <= 100_000
+    cache.put(questions[3], 1, answer("x" * 200_000))
+    assert not cache.knows(questions[3])
+    for _ in range(3):
+        cache.put(questions[0], 1, answer("x"))
+    assert cache.kept_bytes < 50_000

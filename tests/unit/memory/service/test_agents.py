@@ -1,0 +1,118 @@
+"""What a service knows of all its agents, and what finding out costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory.generations import Generations
+from memory.service import agents as served
+from memory.service.agents import ServedAgents
+from memory.service.metrics import ServiceMetrics
+from schemas.search import SearchRequest
+from schemas.settings import Settings
+from tests.quiet_board import QuietBoard
+from tests.waiting import wait_until
+from tests.written_index import write_index
+
+NAMES = ("ada", "bob", "eve", "joe")
+
+
+@pytest.fixture
+def several(settings: Settings, tmp_path: Path) -> Settings:
+    """Four agents with an index each, unchanged for an hour."""
+    made = []
+    for name in NAMES:
+        folder = tmp_path / name
+        (folder / "memory").mkdir(parents=True)
+        (folder / "memory" / "note.md").write_text(f"The card of {name} is blue.\n", "utf-8")
+        made.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
+    several = settings.model_copy(update={"agents": tuple(made)})
+    for name in NAMES:
+        write_index(several, name).close()
+        for path in (several.indexes_path / name).glob("*.sqlite*"):
+            stat = path.stat()
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns - 3_600_000_000_000))
+    return several
+
+
+@pytest.fixture
+def agents(several: Settings) -> Iterator[ServedAgents]:
+    made = ServedAgents(several, pending=QuietBoard(), inbox=None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The agents whose index was opened, in turn."""
+    names: list[str] = []
+    open_reader = Generations.open_reader
+
+    def counted(self: Generations):
+        names.append(self._folder.name)
+        return open_reader(self)
+
+    monkeypatch.setattr(Generations, "open_reader", counted)
+    return names
+
+
+def test_readiness_and_metrics_open_an_index_once_and_after_a_change(
+    several: Settings, agents: ServedAgents, opened: list[str]
+):
+    for _ in range(3):
+        assert agents.not_ready() is None
+        assert [number.chunks for number in agents.numbers(NAMES)] == [1, 1, 1, 1]
+    assert opened == list(NAMES)
+    assert agents.process_numbers().open_indexes == 0
+
+    (several.agents[1].workspace / "memory" / "more.md").write_text("Another card.\n", "utf-8")
+    write_index(several, "bob").close()
+    assert [number.chunks for number in agents.numbers(NAMES)] == [1, 2, 1, 1]
+    assert opened == [*NAMES, "bob"]
+
+
+def test_without_time_for_all_the_next_question_goes_on_where_this_one_stopped(
+    agents: ServedAgents, opened: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(served, "LOOKING_SECONDS", -1.0)
+    assert agents.not_ready() is None
+    assert [number.chunks for number in agents.numbers(NAMES)] == [None] * 4
+    assert opened == []
+    monkeypatch.setattr(served, "LOOKING_SECONDS", 0.0)
+    looks = iter([0.0, 0.0, 1.0] * 4)
+    monkeypatch.setattr(served.time, "monotonic", lambda: next(looks))
+    for known in ([1, None, None, None], [1, 1, None, None], [1, 1, 1, None], [1, 1, 1, 1]):
+        assert [number.chunks for number in agents.numbers(NAMES)] == known
+    assert opened == list(NAMES)
+
+
+def test_a_damaged_index_among_many_is_named_and_its_figures_are_unknown(several: Settings, agents: ServedAgents):
+    folder = several.indexes_path / "eve"
+    (folder / (folder / "CURRENT").read_text().strip()).write_bytes(b"no database" * 5_000)
+    assert str(agents.not_ready()).startswith("eve: ")
+    assert [number.chunks for number in agents.numbers(NAMES)] == [1, 1, None, 1]
+
+
+def test_metrics_count_answers_from_the_cache_and_open_indexes(agents: ServedAgents):
+    metrics = ServiceMetrics("1", process=agents.process_numbers)
+    manager, _ = agents.manager("ada")
+    assert manager is not None
+    wait_until(lambda: manager.search(SearchRequest(query="warm up")).mode == "hybrid")
+    for _ in range(3):
+        assert manager.search(SearchRequest(query="which card")).results
+    text = metrics.scrape(list).decode()
+    assert 'recalld_cached_answers_total{outcome="hit"} 2.0' in text
+    assert "recalld_open_indexes 1.0" in text
+    assert float(text.rpartition("recalld_cached_answers_bytes ")[2].split()[0]) > 500
+
+
+def test_statuses_of_agents_that_nobody_asks_for_are_not_kept(agents: ServedAgents, monkeypatch: pytest.MonkeyPatch):
+    agents.status(NAMES, deep=False)
+    assert len(agents._status) == 4
+    monkeypatch.setattr(served, "STATUS_KEPT_SECONDS", 0.0)
+    agents.status(NAMES[:1], deep=False)
+    assert len(agents._status) <= 1
