@@ -36,7 +36,8 @@ def most_open() -> int:
 class OpenReaders:
     """The open indexes of a process, the one that was used longest ago first. Thread-safe.
 
-    An index in use is never closed, so that there may be more of them for a moment: one for every thread that reads.
+    An index in use is closed only when its last user is done, so that there may be more for a moment: one for every
+    thread that reads.
     """
 
     def __init__(self, most: int | None = None) -> None:

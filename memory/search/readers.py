@@ -64,9 +64,9 @@ class SharedReader:
         _close(retired)
 
     def rest(self) -> None:
-        """Close the reader, unless somebody uses it, and open anew at the next lease."""
+        """Close the reader as soon as nobody uses it; the next lease opens anew."""
         with self._lock:
-            retired = self._retire() if self._lease is None or not self._lease.users else None
+            retired = self._retire()
         _close(retired)
 
     def _take(self, *, passing: bool) -> _Lease | None:

@@ -151,7 +151,7 @@ class KeptAnswersMachine(RuleBasedStateMachine):
 
 
 TestKeptAnswers = KeptAnswersMachine.TestCase
-TestKeptAnswers.settings = hypothesis_settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestKeptAnswers.settings = hypothesis_settings(max_examples=15, stateful_step_count=30, deadline=None)
 
 
 @pytest.fixture
@@ -227,6 +227,7 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
 
     monkeypatch.setattr(search_steps, "retrieve", slowly)
     assert manager.search(SearchRequest(query="zebra")).results == ()
+    assert resources.answers.kept_bytes == 0
     monkeypatch.setattr(search_steps, "retrieve", retrieve)
     assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
     assert resources.answers.hits == 0
@@ -253,6 +254,23 @@ def test_a_commit_that_is_waited_for_is_in_the_answer_however_the_question_was_a
     board.looks = 10
     assert manager.search(SearchRequest(query="zebra", wait_ms=5_000)).results
     manager.close()
+
+
+def test_a_new_generation_with_as_many_commits_as_the_old_one_answers_for_itself(
+    settings: Settings, resources: SearchResources
+):
+    writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
+    manager = BuiltinManager(settings, settings.agents[0], resources=resources)
+    tokens = set()
+    for place in range(3):
+        store = [*writer.open_writer(str(place), "{}"), *writer.open_stores()][-1]
+        write(store, place, ["the gateway"])
+        writer.complete(str(place))
+        tokens.add(store.meta("transactions"))
+        assert [hit.path for hit in manager.search(SearchRequest(query="gateway")).results] == [PLACES[place].path]
+    assert tokens == {"1"}
+    manager.close()
+    writer.close()
 
 
 def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypatch):

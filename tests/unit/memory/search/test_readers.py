@@ -124,11 +124,11 @@ def test_the_readers_used_longest_ago_rest_and_open_again():
     openings = [Openings() for _ in range(4)]
     open_readers = OpenReaders(2)
     shared = [SharedReader(one, open_readers=open_readers) for one in openings]
-    for place in (0, 1, 0, 2, 3, 0):
+    for place in (0, 1, 0, 2, 0, 3, 1):
         with shared[place].lease() as reader:
             assert reader in openings[place].inside
-    assert [len(one.inside) for one in openings] == [1, 0, 0, 1]
-    assert [one.opened for one in openings] == [2, 1, 1, 1]
+    assert [len(one.inside) for one in openings] == [0, 1, 0, 1]
+    assert [one.opened for one in openings] == [1, 2, 1, 1]
     assert len(open_readers) == 2
     for one in shared:
         one.close()
@@ -136,7 +136,7 @@ def test_the_readers_used_longest_ago_rest_and_open_again():
     assert not any(one.inside for one in openings)
 
 
-def test_a_reader_in_use_never_rests():
+def test_a_reader_in_use_rests_when_its_last_user_is_done():
     openings = [Openings() for _ in range(3)]
     open_readers = OpenReaders(1)
     shared = [SharedReader(one, open_readers=open_readers) for one in openings]
@@ -145,9 +145,9 @@ def test_a_reader_in_use_never_rests():
             with other.lease():
                 assert reader in openings[0].inside
         assert [len(one.inside) for one in openings] == [1, 0, 1]
-    # The next one that opens sees to it.
-    with shared[1].lease():
-        assert [len(one.inside) for one in openings] == [0, 1, 0]
+    assert [len(one.inside) for one in openings] == [0, 0, 1]
+    with shared[0].lease() as again:
+        assert again is not reader
 
 
 def test_a_visit_leaves_nothing_open_and_lets_nobody_rest():
