@@ -161,7 +161,7 @@ def ask(port: int, questions: list[str]) -> list[float]:
     connection = http.client.HTTPConnection("127.0.0.1", port)
     times = []
     for asked in questions:
-        body = json.dumps({"query": asked})
+        body = json.dumps({"query": asked, "minScore": 0})
         begun = time.perf_counter()
         connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})
         answer = json.load(connection.getresponse())
