@@ -16,7 +16,9 @@ from memory.store.sqlite_rows import fetch, meta_value
 #: Terms that are remembered at most.
 REMEMBERED = 8192
 
-COUNT_CHUNKS = "SELECT count(*) FROM chunks"
+# FTS5's record of averages, which its bm25() reads too; it begins with the number of rows
+# (https://sqlite.org/src/file/ext/fts5/fts5_index.c, FTS5_AVERAGES_ROWID). Counting them would be a scan.
+SELECT_AVERAGES = "SELECT block FROM chunks_fts_data WHERE id = 1"
 COUNT_MATCHES = "SELECT count(*) FROM chunks_fts WHERE chunks_fts MATCH ?"
 
 
@@ -35,7 +37,8 @@ class TermFrequencies:
         with self._lock:
             if self._commit == commit and self._chunks is not None:
                 return self._chunks
-        counted: int = fetch(connection, COUNT_CHUNKS)[0][0]
+        rows = fetch(connection, SELECT_AVERAGES)
+        counted = _first_varint(rows[0][0]) if rows else 0
         with self._lock:
             if self._commit == commit:
                 self._chunks = counted
@@ -66,3 +69,13 @@ class TermFrequencies:
                 self._commit, self._chunks = commit, None
                 self._known.clear()
         return commit
+
+
+def _first_varint(record: bytes) -> int:
+    """SQLite's variable-length integers: seven bits a byte, the highest one says that more follow."""
+    value = 0
+    for byte in record[:8]:
+        value = value << 7 | byte & 0x7F
+        if not byte & 0x80:
+            break
+    return value

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from memory.segmenting import FTS5_TOKENIZER
-from memory.store import text_ranking
+from memory.store import term_frequencies, text_ranking
 from memory.store.term_frequencies import TermFrequencies
 
 CHUNKS = 6_000
@@ -71,3 +71,16 @@ def test_a_rare_word_that_enough_chunks_hold_leaves_the_common_ones_aside() -> N
     counts = [(366, 5.61), (804, 4.81), (9_701, 2.23), (31_961, 0.76), (32_358, 0.74)]
     terms = [text_ranking._Term(str(count), count, idf) for count, idf in counts]
     assert text_ranking._first_cut(terms, 24) == 2
+
+
+def test_the_number_of_chunks_is_read_and_not_counted(index: apsw.Connection) -> None:
+    plan = list(index.execute(f"EXPLAIN QUERY PLAN {term_frequencies.SELECT_AVERAGES}"))
+
+    assert TermFrequencies().chunks(index) == CHUNKS
+    assert "SCAN" not in str(plan)
+    with index:
+        index.execute("INSERT INTO chunks_fts (rowid, text) VALUES (?, 'one more')", (CHUNKS + 1,))
+    assert TermFrequencies().chunks(index) == CHUNKS + 1
+    with index:
+        index.execute("DELETE FROM chunks_fts WHERE rowid = ?", (CHUNKS + 1,))
+    assert TermFrequencies().chunks(index) == CHUNKS
