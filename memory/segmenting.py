@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import add
 
 from memory.asked_dates import dates_in
@@ -133,6 +134,8 @@ def index_title(source: str, path: str) -> str:
     return stem if dot else named
 
 
+# One search asks several times.
+@lru_cache(maxsize=64)
 def query_terms(query: str) -> tuple[QueryTerm, ...]:
     """Return what to look for, any of it: words, phrases of bigrams, at most `MAX_QUERY_TERMS`.
 
