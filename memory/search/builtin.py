@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 
 import structlog
 
@@ -183,6 +184,10 @@ class BuiltinManager(SearchManager):
     def ready(self) -> str | None:
         """None when a search could be answered now, else why not. An index that is still to be made is ready: empty."""
         return self.glances.look().problem
+
+    def reading(self) -> AbstractContextManager[StoreReader | None]:
+        """The answering generation for the time of the block, None when there is none; see `SharedReader.lease`."""
+        return self._reader.lease()
 
     def close(self) -> None:
         """See `SearchManager.close`. Shared resources stay open."""

@@ -8,22 +8,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Header, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import FastAPI, Header, Query, Response
+from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.service import errors, pages
+from memory.service import errors
 from memory.service.agents import ServedAgents
 from memory.service.counted_memory import CountedMemory
 from memory.service.mcp_routes import McpRoutes
 from memory.service.metrics import ServiceMetrics
+from memory.service.overview import Overview
+from memory.service.overview_routes import overview_router
+from memory.service.page_routes import page_routes
 from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_tokens
 from memory.service.tool_routes import tool_routes
 from memory.tools import call_tool, unavailable
 from memory.version import recalld_version
+from schemas.overview import TermsRequest
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import Settings
@@ -81,11 +85,21 @@ def create_app(
         redoc_url=None,
     )
     app.add_middleware(Doorkeeper, loopback_only=is_loopback(settings.service.host))
-    errors.install(app, models={"/v1/search": SearchRequest, "/v1/get": GetRequest, "/v1/tools": ToolRequest})
+    models: dict[str, type[BaseModel]] = {
+        "/v1/search": SearchRequest,
+        "/v1/get": GetRequest,
+        "/v1/tools": ToolRequest,
+        "/v1/terms": TermsRequest,
+    }
+    errors.install(app, models=models)
 
     def allowed(authorization: str | None, asked: str | None) -> str:
         with _counting_denials(metrics):
             return gate.agent(authorization, asked)
+
+    def visible(authorization: str | None, asked: str | None) -> tuple[str, ...]:
+        with _counting_denials(metrics):
+            return gate.visible(authorization) if asked is None else (gate.agent(authorization, asked),)
 
     async def in_thread(work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
@@ -113,8 +127,7 @@ def create_app(
         deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
         authorization: Authorization = None,
     ) -> Response:
-        with _counting_denials(metrics):
-            seen = gate.visible(authorization) if agent is None else (gate.agent(authorization, agent),)
+        seen = visible(authorization, agent)
         return _json(await in_thread(lambda: agents.status(seen, deep=deep)))
 
     @app.get("/healthz", summary="Is the process alive?")
@@ -132,19 +145,14 @@ def create_app(
 
     @app.get("/metrics", summary="Numbers in Prometheus text format", response_class=Response)
     async def show_metrics(authorization: Authorization = None) -> Response:
-        with _counting_denials(metrics):
-            seen = gate.visible(authorization)
+        seen = visible(authorization, None)
         text = await in_thread(lambda: metrics.scrape(lambda: agents.numbers(seen)))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/", include_in_schema=False)
-    async def front_page(_: Request) -> Response:
-        return HTMLResponse(pages.front_page(agents.ids if tokens is None else ()), headers=pages.HEADERS)
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs_page(_: Request) -> Response:
-        return HTMLResponse(pages.docs_page(), headers=pages.HEADERS)
-
+    app.include_router(
+        overview_router(Overview(settings, agents, pending), allowed=allowed, visible=visible, in_thread=in_thread)
+    )
+    app.router.routes.extend(page_routes())
     return app
 
 

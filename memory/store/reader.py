@@ -201,6 +201,10 @@ class StoreReader(ABC):
         """All documents, in no promised order, as of one snapshot."""
 
     @abstractmethod
+    def chunks_by_path(self, source: str) -> dict[str, int]:
+        """Path -> number of chunks, of every document of a source."""
+
+    @abstractmethod
     def transcript(self, key: DocumentKey) -> TranscriptMark | None:
         """How far a transcript has been indexed; None for a document that is none, or that is unknown."""
 

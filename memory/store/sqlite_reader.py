@@ -59,6 +59,11 @@ from schemas.documents import DocumentKey
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
 SELECT_FILES = f"SELECT {FILE_COLUMNS} FROM files"  # noqa: S608 - a constant
 
+# By the index on (file_id, ordinal): no chunk is read.
+SELECT_CHUNKS_BY_PATH = """
+SELECT f.path, (SELECT count(*) FROM chunks AS c WHERE c.file_id = f.id) FROM files AS f WHERE f.source = ?
+"""
+
 SELECT_CHUNKS_OF = f"""
 SELECT {STORED_CHUNK_COLUMNS}
 FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)
@@ -158,6 +163,10 @@ class SqliteReader(StoreReader):
         with self._readers.borrow() as connection:
             rows = fetch(connection, SELECT_FILES)
         return map(indexed_file, rows)
+
+    def chunks_by_path(self, source: str) -> dict[str, int]:
+        with self._readers.borrow() as connection:
+            return dict(fetch(connection, SELECT_CHUNKS_BY_PATH, (source,)))
 
     def transcript(self, key: DocumentKey) -> TranscriptMark | None:
         with self._readers.borrow() as connection:

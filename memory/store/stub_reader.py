@@ -68,6 +68,14 @@ class InMemoryReader(StoreReader):
         with self._lock:
             return iter(list(self._files.values()))
 
+    def chunks_by_path(self, source: str) -> dict[str, int]:
+        with self._lock:
+            counts = {key.path: 0 for key in self._files if key.source == source}
+            for chunk in self._chunks.values():
+                if chunk.row.key.source == source:
+                    counts[chunk.row.key.path] += 1
+            return counts
+
     def transcript(self, key: DocumentKey) -> TranscriptMark | None:
         with self._lock:
             return self._marks.get(key)

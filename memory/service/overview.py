@@ -1,0 +1,195 @@
+"""What moves, without a look at any agent's disk: the queue, counts, dead letters and days of notes.
+
+These are the owner's views. They are asked for by whoever may see the agent, not from within one of its sessions.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memory.search.resting import RestingPendingReader
+from memory.search.scope import allows, session_of
+from memory.search_manager import BuiltinManager
+from memory.service.agents import ServedAgents
+from memory.service.timeline import days_of, timeline
+from memory.store.reader import IndexCounts, StoreReader
+from memory.version import recalld_version
+from schemas.errors import RecalldError
+from schemas.overview import (
+    AgentDeadLetter,
+    AgentQueue,
+    Counts,
+    Day,
+    DeadLettersAnswer,
+    QueueAnswer,
+    TimelineAnswer,
+)
+from schemas.ports import PendingReader
+from schemas.settings import Settings
+from schemas.status import EndpointStatus, QueueState, TroubleState
+
+#: Dead letters that are listed; the rest is counted.
+MAX_DEAD_LETTERS = 200
+
+#: The source of notes.
+_NOTES = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What was counted in the index as of `token`."""
+
+    token: object
+    counts: IndexCounts
+    dead_letters: int
+
+
+class Overview:
+    """Answers for all agents of a service. Thread-safe; counts and days are kept as long as nothing was committed."""
+
+    def __init__(self, settings: Settings, agents: ServedAgents, pending: PendingReader | None) -> None:
+        self._settings = settings
+        self._agents = agents
+        self._pending = RestingPendingReader(pending) if pending is not None else None
+        self._lock = threading.Lock()
+        self._counted: dict[str, _Counted] = {}
+        self._days: dict[str, tuple[object, Mapping[str, Day]]] = {}
+
+    def queue(self, agents: Sequence[str]) -> QueueAnswer:
+        """What waits and runs for these agents, and what their indexes hold."""
+        now = time.time()
+        return QueueAnswer(
+            at=round(now, 3), version=recalld_version(), agents=tuple(self._agent(agent, now) for agent in agents)
+        )
+
+    def dead_letters(self, agents: Sequence[str]) -> DeadLettersAnswer:
+        """The newest dead letters of these agents. One whose index cannot be read has none; its queue says why."""
+        found: list[AgentDeadLetter] = []
+        for agent in agents:
+            manager = self._manager(agent)
+            if manager is None:
+                continue
+            try:
+                with manager.reading() as reader:
+                    rows = reader.dead_letters() if reader is not None else []
+            except RecalldError:
+                continue
+            found += [
+                AgentDeadLetter(
+                    agent=agent,
+                    source=row.key.source,
+                    path=row.key.path,
+                    reason=row.reason,
+                    error_class=row.error_class,
+                    attempts=row.attempts,
+                    first_at=row.first_at,
+                    last_at=row.last_at,
+                )
+                for row in rows
+            ]
+        found.sort(key=lambda letter: -letter.last_at)
+        return DeadLettersAnswer(total=len(found), dead_letters=tuple(found[:MAX_DEAD_LETTERS]))
+
+    def timeline(self, agent: str, *, year: int | None) -> TimelineAnswer:
+        """The agent's dated notes, as its own private session may see them."""
+        manager, error = self._agents.manager(agent)
+        if not isinstance(manager, BuiltinManager):
+            return TimelineAnswer(agent=agent, error=error)
+        if not allows(self._settings.agent(agent).scope, session_of(None), agent=agent):
+            return TimelineAnswer(agent=agent)
+        try:
+            with manager.reading() as reader:
+                days = self._days_of(agent, reader) if reader is not None else {}
+        except RecalldError as unreadable:
+            return TimelineAnswer(agent=agent, error=str(unreadable))
+        return timeline(agent, days, year=year)
+
+    def _agent(self, agent: str, now: float) -> AgentQueue:
+        queue = self._queue(agent, now)
+        manager, error = self._agents.manager(agent)
+        if not isinstance(manager, BuiltinManager):
+            return AgentQueue(agent=agent, queue=queue, error=error)
+        counted = None
+        try:
+            with manager.reading() as reader:
+                counted = self._count(agent, reader) if reader is not None else None
+        except RecalldError as unreadable:
+            error = str(unreadable)
+        provider = manager.provider
+        return AgentQueue(
+            agent=agent,
+            queue=queue,
+            counts=_shown(counted.counts) if counted is not None else None,
+            dead_letters=counted.dead_letters if counted is not None else 0,
+            revision=str(counted.token) if counted is not None else "",
+            provider=provider.name if provider is not None else None,
+            model=provider.model if provider is not None else None,
+            endpoint=self._endpoint(provider.account, provider.model) if provider is not None else None,
+            troubles=self._troubles(agent),
+            error=error,
+        )
+
+    def _manager(self, agent: str) -> BuiltinManager | None:
+        manager, _ = self._agents.manager(agent)
+        return manager if isinstance(manager, BuiltinManager) else None
+
+    def _queue(self, agent: str, now: float) -> QueueState:
+        pending = self._pending.pending(agent) if self._pending is not None else None
+        if pending is None:
+            return QueueState(reachable=False)
+        oldest = max(0.0, now - pending.oldest_at) if pending.oldest_at is not None else None
+        return QueueState(
+            pending=pending.documents,
+            running=pending.running,
+            oldest_seconds=round(oldest, 3) if oldest is not None else None,
+        )
+
+    def _endpoint(self, account: str, model: str) -> EndpointStatus | None:
+        state = self._pending.endpoint(account, model) if self._pending is not None else None
+        if state is None:
+            return None
+        return EndpointStatus(condition=state.condition, until=state.until, reason=state.reason)
+
+    def _troubles(self, agent: str) -> tuple[TroubleState, ...]:
+        if self._pending is None:
+            return ()
+        return tuple(
+            TroubleState(part=trouble.part, message=trouble.message, since=trouble.since)
+            for trouble in self._pending.troubles(agent)
+        )
+
+    def _count(self, agent: str, reader: StoreReader) -> _Counted:
+        token = reader.change_token()
+        with self._lock:
+            kept = self._counted.get(agent)
+        if kept is not None and kept.token == token:
+            return kept
+        counted = _Counted(token, reader.counts(), len(reader.dead_letters()))
+        with self._lock:
+            self._counted[agent] = counted
+        return counted
+
+    def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:
+        token = reader.change_token()
+        with self._lock:
+            kept = self._days.get(agent)
+        if kept is not None and kept[0] == token:
+            return kept[1]
+        days = days_of(reader.chunks_by_path(_NOTES))
+        with self._lock:
+            self._days[agent] = (token, days)
+        return days
+
+
+def _shown(counts: IndexCounts) -> Counts:
+    return Counts(
+        files=counts.files,
+        chunks=counts.chunks,
+        vectors_ready=counts.vectors_ready,
+        vectors_pending=counts.vectors_pending,
+        vectors_refused=counts.vectors_refused,
+        last_commit_at=counts.last_commit_at,
+    )

@@ -1,0 +1,58 @@
+// Whether the service answers, whether it wants a token, and whether it is still the one this page came from.
+
+import { announce, byId, show } from "./elements.js";
+import { agents, look, onLook, state } from "./live.js";
+import { hasToken, useToken } from "./service.js";
+import { clock, onLanguage, sentence, t } from "./words.js";
+
+let version = null;
+let wasAway = false;
+
+export function startConnection() {
+  byId("tokenform").addEventListener("submit", (event) => {
+    event.preventDefault();
+    useToken(byId("token").value);
+    look();
+  });
+  byId("forget").addEventListener("click", () => {
+    useToken("");
+    location.reload();
+  });
+  byId("reload").addEventListener("click", () => location.reload());
+  onLook(render);
+  onLanguage(render);
+}
+
+function render() {
+  const { away, refused, answer, at } = state;
+  const root = document.documentElement;
+  root.classList.toggle("away", away);
+  const badge = byId("connection");
+  badge.dataset.kind = away ? "bad" : answer ? "ok" : "idle";
+  badge.lastElementChild.textContent = t(away ? "away" : answer ? "live" : "paused");
+  byId("awaybox").hidden = !away;
+  byId("awaywords").textContent = `${t("awaySentence")} ${at ? t("asOf", clock(at)) : ""}`;
+  if (away !== wasAway) announce(t(away ? "awaySentence" : "back"));
+  wasAway = away;
+  renderToken(refused);
+  if (answer) {
+    version ??= answer.version;
+    byId("versionbox").hidden = answer.version === version;
+    byId("versionwords").textContent = t("newVersion", answer.version);
+    byId("version").textContent = t("version", answer.version);
+  }
+}
+
+function renderToken(refused) {
+  const needed = refused !== null;
+  const wasHidden = byId("tokenbox").hidden;
+  byId("tokenbox").hidden = !needed;
+  byId("work").hidden = needed;
+  byId("tokenused").hidden = needed || !hasToken() || agents().length === 0;
+  byId("tokenwords").textContent = agents().length > 0 ? t("tokenInUse", agents()[0].agent) : "";
+  // Before the first token nothing went wrong.
+  const wrong = byId("tokenwrong");
+  show(wrong, needed && (hasToken() || refused.status !== 401) ? sentence(refused.message) : null);
+  if (needed && wasHidden) byId("token").focus();
+  if (!needed) byId("token").value = "";
+}

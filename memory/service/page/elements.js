@@ -1,0 +1,38 @@
+// Making elements. Text is only ever added as text: nothing here, or anywhere else, reads a string as HTML.
+
+/** Make an element. `properties` are set as they are, except `data` (data-*) and names with a dash or `role`, which are attributes. */
+export function make(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null) continue;
+    if (name === "data") Object.assign(node.dataset, value);
+    else if (name.includes("-") || name === "role" || name === "lang") node.setAttribute(name, value);
+    else node[name] = value;
+  }
+  node.append(...children.filter((child) => child !== undefined && child !== null));
+  return node;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+// Characters that reorder or hide what stands around them: harmless in a text, a lie in a file's name.
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+/** A file's name as it is, with its invisible characters made visible; kept apart from the text around it. */
+export function named(text) {
+  const shown = text.replace(HIDDEN, (sign) => `\u27e8U+${sign.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+  return make("bdi", { className: "name" }, shown);
+}
+
+/** Say something to who cannot see the page. */
+export function announce(sentence) {
+  const region = byId("said");
+  region.textContent = "";
+  // A new text node each time: the same sentence twice is said twice.
+  region.append(sentence);
+}
+
+/** Let an element show exactly these children, unless it shows them already. */
+export function show(node, ...children) {
+  node.replaceChildren(...children.filter((child) => child !== undefined && child !== null));
+}

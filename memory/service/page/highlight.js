@@ -1,0 +1,83 @@
+// Marking what a query found. The service says which terms it looked for; here they are found in the text again.
+
+import { make } from "./elements.js";
+
+const CJK = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Bopomofo}]/u;
+const WORD = /[\p{L}\p{N}]/u;
+const LETTERS = /^\p{L}{3,}$/u;
+const PIECE_OF_HASH = /^(?=.*\d)[0-9a-f]{6,}$/;
+/** What English puts at the end of a word whose stem was looked for. */
+const ENDING = /^(?:s|e|y|es|ed|er|ing|ings|ly|edly|ingly|ies|ied|ation|ations|ment|ments)$/;
+
+const isWord = (sign) => sign !== undefined && WORD.test(sign) && !CJK.test(sign);
+const isUpper = (sign) => sign !== sign.toLowerCase();
+
+/** The text as it is compared, and for each of its places the place in the text; the last one is the end. */
+export function folded(text) {
+  let out = "";
+  const places = [];
+  let at = 0;
+  for (const sign of text) {
+    const low = sign < "\x80" ? sign.toLowerCase() : fold(sign);
+    for (let unit = 0; unit < low.length; unit++) places.push(at);
+    out += low;
+    at += sign.length;
+  }
+  places.push(at);
+  return { out, places };
+}
+
+// Full-width and half-width forms become narrow ones, Latin letters lose their accents, as in the index.
+const fold = (sign) => sign.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").normalize("NFC").toLowerCase();
+
+/** Places [from, to) of a text that a query's terms match, ascending, without overlaps. */
+export function matches(text, terms) {
+  const { out, places } = folded(text);
+  const found = [];
+  for (const raw of terms) {
+    const term = folded(raw).out;
+    if (!term) continue;
+    for (let at = out.indexOf(term); at >= 0; at = out.indexOf(term, at + 1)) {
+      const end = CJK.test(term) ? at + term.length : endOfWord(text, out, places, term, at);
+      if (end > at) found.push([places[at], places[end]]);
+    }
+  }
+  found.sort((one, other) => one[0] - other[0] || one[1] - other[1]);
+  const merged = [];
+  for (const [from, to] of found) {
+    const last = merged[merged.length - 1];
+    if (last && from <= last[1]) last[1] = Math.max(last[1], to);
+    else merged.push([from, to]);
+  }
+  return merged;
+}
+
+/** Where the word ends that this term is, with or without an ending; `at` when the term is only a part of it. */
+function endOfWord(text, out, places, term, at) {
+  const hump = (place) =>
+    place > 0 && place < out.length && isUpper(text[places[place]]) && !isUpper(text[places[place - 1]]);
+  if (isWord(out[at]) && isWord(out[at - 1]) && !hump(at)) return at;
+  const end = at + term.length;
+  if (!isWord(out[end - 1]) || !isWord(out[end]) || hump(end)) return end;
+  let last = end;
+  while (isWord(out[last]) && !hump(last)) last++;
+  const rest = out.slice(end, last);
+  if (PIECE_OF_HASH.test(term)) return last;
+  if (!LETTERS.test(term)) return at;
+  // "run" is also in "running".
+  const doubled = rest[0] === out[end - 1] && ENDING.test(rest.slice(1));
+  return ENDING.test(rest) || doubled ? last : at;
+}
+
+/** The text as nodes, with its matches in <mark>. */
+export function marked(text, terms) {
+  const nodes = [];
+  let done = 0;
+  for (const [from, to] of matches(text, terms)) {
+    if (from > done) nodes.push(text.slice(done, from));
+    nodes.push(make("mark", {}, text.slice(from, to)));
+    done = to;
+  }
+  nodes.push(text.slice(done));
+  return nodes;
+}

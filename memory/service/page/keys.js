@@ -1,0 +1,59 @@
+// The keyboard: everything can be reached by Tab, and what is done often has a key of its own.
+
+import { byId } from "./elements.js";
+import { go, isReading } from "./reader.js";
+
+const results = () => [...document.querySelectorAll("#found .result .open")];
+
+export function startKeys() {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    const done = isReading() ? inReader(event) : onPage(event);
+    if (done) event.preventDefault();
+  });
+}
+
+const isTyping = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
+
+function inReader(event) {
+  if (isTyping(event.target)) return false;
+  if (event.key === "n" || event.key === "j") go("next");
+  else if (event.key === "p" || event.key === "k") go("previous");
+  else return false;
+  return true;
+}
+
+function onPage(event) {
+  const query = byId("query");
+  if (event.target === query) {
+    if (event.key === "ArrowDown") return move(0);
+    if (event.key === "Escape") return clear(query);
+    return false;
+  }
+  if (isTyping(event.target)) return false;
+  if (event.key === "/") {
+    query.focus();
+    query.select();
+    return true;
+  }
+  const at = results().indexOf(event.target);
+  if (event.key === "j" || (event.key === "ArrowDown" && at >= 0)) return move(at + 1);
+  if (event.key === "k" || (event.key === "ArrowUp" && at >= 0)) return at > 0 ? move(at - 1) : move(-1);
+  return false;
+}
+
+/** Focus a result; before the first one is the search box. */
+function move(index) {
+  const buttons = results();
+  const target = index < 0 ? byId("query") : buttons[Math.min(index, buttons.length - 1)];
+  if (!target) return false;
+  target.focus();
+  target.closest(".result")?.scrollIntoView({ block: "nearest" });
+  return true;
+}
+
+function clear(query) {
+  if (query.value === "") query.blur();
+  query.value = "";
+  return true;
+}

@@ -1,0 +1,23 @@
+// The page: every part looks after its own corner; this sets them going.
+
+import { startAgents } from "./agents.js";
+import { startConnection } from "./connection.js";
+import { startKeys } from "./keys.js";
+import { startLetters } from "./letters.js";
+import { look } from "./live.js";
+import { startQueue } from "./queue.js";
+import { startReader } from "./reader.js";
+import { startSearch } from "./search.js";
+import { startSettings } from "./settings.js";
+import { startTimeline } from "./timeline.js";
+
+startSettings();
+startReader();
+startKeys();
+startConnection();
+startSearch();
+startAgents();
+startQueue();
+startLetters();
+startTimeline();
+look();

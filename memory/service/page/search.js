@@ -1,0 +1,144 @@
+// Asking: the form, the address that remembers what was asked, and what happens with the answer.
+
+import { announce, byId, make, show } from "./elements.js";
+import { agentNamed, agents, onLook } from "./live.js";
+import { openReader } from "./reader.js";
+import { announceResults, showResults } from "./results.js";
+import { Away, send } from "./service.js";
+import { onLanguage, sentence, t } from "./words.js";
+
+/** What the service gives at most, and how much is asked for when there is a button for more. */
+const MOST = 100;
+const MORE = 20;
+
+let running = null;
+/** {answer, terms, agent, revision, query, asked} of the search that is shown. */
+let shown = null;
+let failure = null;
+
+/** Whose memory is searched; undefined while that is not known. */
+export function chosenAgent() {
+  const known = agents();
+  if (known.length === 0) return undefined;
+  const picked = byId("agent").value;
+  return known.some((agent) => agent.agent === picked) ? picked : known[0].agent;
+}
+
+/** Take this agent, as if it had been picked. */
+export function chooseAgent(name) {
+  byId("agent").value = name;
+  byId("agent").dispatchEvent(new Event("change"));
+}
+
+export function startSearch() {
+  byId("search").addEventListener("submit", (event) => {
+    event.preventDefault();
+    search();
+  });
+  byId("source").addEventListener("change", () => shown && search());
+  byId("agent").addEventListener("change", () => shown && search());
+  const given = new URLSearchParams(location.search);
+  byId("query").value = given.get("q") ?? "";
+  // The list of agents is not there yet.
+  let first = byId("query").value !== "";
+  onLook(() => {
+    fillAgents(given.get("agent"));
+    if (first && agents().length > 0) {
+      first = false;
+      search();
+    }
+    noticeChange();
+  });
+  onLanguage(render);
+}
+
+function fillAgents(wanted) {
+  const names = agents().map((agent) => agent.agent);
+  const select = byId("agent");
+  const known = [...select.options].map((option) => option.value);
+  byId("agentrow").hidden = names.length < 2;
+  if (names.join("\n") === known.join("\n")) return;
+  const before = select.value || wanted;
+  show(select, ...names.map((name) => make("option", { value: name }, name)));
+  if (names.includes(before)) select.value = before;
+}
+
+async function search(most = undefined) {
+  const query = byId("query").value.trim();
+  if (!query) return;
+  running?.abort();
+  running = new AbortController();
+  const { signal } = running;
+  const agent = chosenAgent();
+  remember(query, agent);
+  const box = byId("found");
+  box.setAttribute("aria-busy", "true");
+  byId("results").hidden = false;
+  if (!box.hasChildNodes()) show(box, make("p", { className: "faint" }, t("searching")));
+  const source = byId("source").value;
+  const body = { query, agent, maxResults: most, sources: source ? [source] : undefined };
+  try {
+    const revision = agentNamed(agent)?.revision;
+    const [answer, { terms }] = await Promise.all([
+      send("/v1/search", body, signal),
+      send("/v1/terms", { query }, signal),
+    ]);
+    shown = { answer, terms, agent, revision, asked: most };
+    failure = null;
+    announceResults(answer);
+  } catch (error) {
+    if (signal.aborted) return;
+    shown = null;
+    failure = error;
+    announce(error instanceof Away ? t("awaySentence") : error.message);
+  }
+  box.removeAttribute("aria-busy");
+  render();
+}
+
+function render() {
+  const box = byId("found");
+  if (failure) {
+    const reason = failure instanceof Away ? t("awaySentence") : sentence(failure.message);
+    show(box, make("div", { className: "notice bad" }, reason));
+  } else if (shown) {
+    const { answer, asked } = shown;
+    const there = agentNamed(shown.agent)?.counts?.chunks ?? 0;
+    const full = answer.results.length > 0 && answer.results.length < there && (asked ?? 0) < MOST;
+    const next = asked === undefined ? MORE : MOST;
+    // Who got fewer than asked for has all.
+    const more = full && (asked === undefined || answer.results.length >= asked) ? () => search(next) : undefined;
+    showResults(box, shown, { open, more, again: () => search(asked) });
+    noticeChange();
+  }
+}
+
+function noticeChange() {
+  const hint = byId("found").querySelector(".changed");
+  if (!hint || !shown) return;
+  const now = agentNamed(shown.agent)?.revision;
+  hint.hidden = now === undefined || shown.revision === undefined || now === shown.revision;
+}
+
+function open(result, button) {
+  const { answer, terms, agent } = shown;
+  const place = (index) => {
+    const one = answer.results[index];
+    return {
+      agent,
+      path: one.path,
+      first: one.startLine,
+      last: one.endLine,
+      terms,
+      previous: index > 0 ? () => place(index - 1) : undefined,
+      next: index + 1 < answer.results.length ? () => place(index + 1) : undefined,
+    };
+  };
+  openReader(place(answer.results.indexOf(result)), button);
+}
+
+function remember(query, agent) {
+  const parameters = new URLSearchParams({ q: query });
+  if (agents().length > 1) parameters.set("agent", agent);
+  history.replaceState(null, "", `?${parameters}`);
+}
