@@ -20,10 +20,10 @@ from tests.quiet_board import QuietBoard
 
 @contextmanager
 def running(
-    settings: Settings, board: PendingReader | None = None, *, coordinate: Coordinate = alone
+    settings: Settings, board: PendingReader | None = None, *, coordinate: Coordinate = alone, port: int = 0
 ) -> Iterator[httpx.Client]:
-    """The service on a free port, and a client of it."""
-    settings = settings.model_copy(update={"service": settings.service.model_copy(update={"port": 0})})
+    """The service on a port, by default a free one, and a client of it."""
+    settings = settings.model_copy(update={"service": settings.service.model_copy(update={"port": port})})
     ready, stop = threading.Event(), threading.Event()
     failures: list[BaseException] = []
 

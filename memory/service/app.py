@@ -150,7 +150,7 @@ def create_app(
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     app.include_router(
-        overview_router(Overview(settings, agents, pending), allowed=allowed, visible=visible, in_thread=in_thread)
+        overview_router(Overview(agents, pending), allowed=allowed, visible=visible, in_thread=in_thread)
     )
     app.router.routes.extend(page_routes())
     return app

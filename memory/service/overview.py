@@ -1,6 +1,7 @@
 """What moves, without a look at any agent's disk: the queue, counts, dead letters and days of notes.
 
-These are the owner's views. They are asked for by whoever may see the agent, not from within one of its sessions.
+These are the owner's views: asked for by whoever may see the agent, not from within one of its sessions. A scope is
+about those, so none is asked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from memory.search.resting import RestingPendingReader
-from memory.search.scope import allows, session_of
 from memory.search_manager import BuiltinManager
 from memory.service.agents import ServedAgents
 from memory.service.timeline import days_of, timeline
@@ -28,7 +28,6 @@ from schemas.overview import (
     TimelineAnswer,
 )
 from schemas.ports import PendingReader
-from schemas.settings import Settings
 from schemas.status import EndpointStatus, QueueState, TroubleState
 
 #: Dead letters that are listed; the rest is counted.
@@ -50,8 +49,7 @@ class _Counted:
 class Overview:
     """Answers for all agents of a service. Thread-safe; counts and days are kept as long as nothing was committed."""
 
-    def __init__(self, settings: Settings, agents: ServedAgents, pending: PendingReader | None) -> None:
-        self._settings = settings
+    def __init__(self, agents: ServedAgents, pending: PendingReader | None) -> None:
         self._agents = agents
         self._pending = RestingPendingReader(pending) if pending is not None else None
         self._lock = threading.Lock()
@@ -94,12 +92,10 @@ class Overview:
         return DeadLettersAnswer(total=len(found), dead_letters=tuple(found[:MAX_DEAD_LETTERS]))
 
     def timeline(self, agent: str, *, year: int | None) -> TimelineAnswer:
-        """The agent's dated notes, as its own private session may see them."""
+        """The agent's dated notes."""
         manager, error = self._agents.manager(agent)
         if not isinstance(manager, BuiltinManager):
             return TimelineAnswer(agent=agent, error=error)
-        if not allows(self._settings.agent(agent).scope, session_of(None), agent=agent):
-            return TimelineAnswer(agent=agent)
         try:
             with manager.reading() as reader:
                 days = self._days_of(agent, reader) if reader is not None else {}

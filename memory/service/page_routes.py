@@ -1,8 +1,8 @@
 """The page at `/`, the API's description at `/docs`, and the files that both are made of.
 
 Everything lies in the folder `page` beside this file, as a browser gets it: nothing is built, and nothing is loaded
-from elsewhere. Files are read once. A browser asks each time whether what it has is still right (`ETag`), so that a page
-and its scripts are always of one version.
+from elsewhere. Files are read once. A browser asks each time whether what it has is still right (`ETag`), so that a
+page and its scripts are always of one version.
 """
 
 from __future__ import annotations

@@ -176,10 +176,19 @@ def test_status_health_and_metrics(http: httpx.Client):
 def test_pages_and_description_are_served(http: httpx.Client):
     front = http.get("/")
     assert "Search memory" in front.text
-    assert "script-src 'sha256-" in front.headers["content-security-policy"]
+    assert "script-src 'self'" in front.headers["content-security-policy"]
     assert "/openapi.json" in http.get("/docs").text
     api = http.get("/openapi.json").json()
-    assert {"/v1/search", "/v1/get", "/v1/status", "/healthz", "/readyz", "/metrics"} <= api["paths"].keys()
+    assert {
+        "/v1/search",
+        "/v1/get",
+        "/v1/status",
+        "/v1/queue",
+        "/v1/timeline",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    } <= api["paths"].keys()
     assert "maxResults" in api["components"]["schemas"]["SearchRequest"]["properties"]
 
 

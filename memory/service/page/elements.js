@@ -25,11 +25,9 @@ export function named(text) {
 }
 
 /** Say something to who cannot see the page. */
-export function announce(sentence) {
-  const region = byId("said");
-  region.textContent = "";
-  // A new text node each time: the same sentence twice is said twice.
-  region.append(sentence);
+export function announce(...words) {
+  // New nodes each time: the same sentence twice is said twice.
+  byId("said").replaceChildren(...words);
 }
 
 /** Let an element show exactly these children, unless it shows them already. */

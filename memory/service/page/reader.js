@@ -58,10 +58,17 @@ async function enter(where) {
   if (!page) return;
   pages = [page];
   render();
-  const wanted = byId("lines").querySelector(".meant");
-  if (wanted) wanted.scrollIntoView({ block: "center" });
+  const best = bestLine();
+  if (best) best.scrollIntoView({ block: "center" });
   else byId("text").scrollTop = 0;
-  announce(`${where.path}: ${t("linesOf", page.from, lastOf(page), page.totalLines)}`);
+  announce(named(where.path), `: ${t("linesOf", page.from, lastOf(page), page.totalLines)}`);
+}
+
+/** Of the lines that were meant, the one where most was found. */
+function bestLine() {
+  const marks = (line) => line.querySelectorAll("mark").length;
+  const meant = [...byId("lines").querySelectorAll(".meant")];
+  return meant.reduce((best, line) => (best && marks(best) >= marks(line) ? best : line), undefined);
 }
 
 /** One page, or undefined: then somebody went elsewhere, or the reason is shown. */

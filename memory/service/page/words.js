@@ -58,7 +58,8 @@ export function sentence(text) {
   return found === null ? make("span", { lang: "en" }, text) : make("span", {}, found);
 }
 
-const tag = () => LANGUAGES[language].tag;
+/** Numbers and dates are written as at home: English is not the same everywhere. */
+const tag = () => navigator.languages.find((home) => home.startsWith(language)) ?? LANGUAGES[language].tag;
 
 export const number = (value) => new Intl.NumberFormat(tag()).format(value);
 

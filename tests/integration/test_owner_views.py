@@ -1,0 +1,197 @@
+"""What the page asks for besides search, get and status, over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from memory.service.overview import MAX_DEAD_LETTERS
+from memory.store.writer import Store
+from schemas.documents import DocumentKey
+from schemas.ports import EndpointCondition, EndpointState, Pending, Trouble
+from schemas.settings import Scope, Settings
+from tests.quiet_board import QuietBoard
+from tests.serving import running
+from tests.storing import document, key
+from tests.written_index import write_index
+
+PATHS = ("/v1/queue", "/v1/dead-letters", "/v1/timeline")
+
+
+@pytest.fixture
+def store(settings: Settings, workspace: Path) -> Iterator[Store]:
+    (workspace / "memory" / "2026-01-16.md").write_text("The gateway failed.\n", "utf-8")
+    (workspace / "memory" / "topic.md").write_text("About gateways.\n", "utf-8")
+    written = write_index(settings)
+    yield written
+    written.close()
+
+
+def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: Store) -> None:
+    class Board(QuietBoard):
+        def pending(self, agent: str) -> Pending | None:
+            return Pending(documents=3, running=1, oldest_at=time.time() - 7)
+
+        def endpoint(self, account: str, model: str) -> EndpointState | None:
+            return EndpointState(EndpointCondition.COOLING_DOWN, 123.0)
+
+        def troubles(self, agent: str) -> tuple[Trouble, ...]:
+            return (Trouble("files", "cannot be read", 5.0),)
+
+    with running(settings, Board()) as client:
+        answer = client.get("/v1/queue").json()
+    [agent] = answer["agents"]
+    assert abs(answer["at"] - time.time()) < 30
+    assert 7 <= agent["queue"].pop("oldestSeconds") < 30
+    assert agent["queue"] == {"reachable": True, "pending": 3, "running": 1}
+    counts = agent["counts"]
+    assert (counts["files"], counts["chunks"], counts["vectorsReady"]) == (2, 2, 2)
+    assert counts["lastCommitAt"] <= time.time()
+    assert (agent["provider"], agent["model"]) == ("stub", "hashed-words-64")
+    assert agent["endpoint"] == {"condition": "cooling down", "until": 123.0}
+    assert agent["troubles"] == [{"part": "files", "message": "cannot be read", "since": 5.0}]
+
+
+def test_a_commit_changes_the_revision_and_the_counts_and_nothing_else_does(settings: Settings, store: Store) -> None:
+    with running(settings) as client:
+
+        def seen() -> tuple[str, int, int]:
+            [agent] = client.get("/v1/queue").json()["agents"]
+            return agent["revision"], agent["counts"]["files"], agent["deadLetters"]
+
+        before = seen()
+        assert seen() == before
+        store.write([document(key("memory/new.md"), "new")])
+        after = seen()
+        assert (after[1:], after[0] != before[0]) == ((3, 0), True)
+        store.add_dead_letter(key("memory/bad.md"), reason="too large", error_class="TooLarge")
+        assert (seen()[2], seen()[0] != after[0]) == (1, True)
+
+
+def test_an_index_that_is_missing_or_damaged_and_a_queue_that_is_away_are_answers(settings: Settings) -> None:
+    class Away(QuietBoard):
+        def pending(self, agent: str) -> Pending | None:
+            return None
+
+    with running(settings, Away()) as client:
+        [agent] = client.get("/v1/queue").json()["agents"]
+        assert agent["queue"]["reachable"] is False
+        assert "counts" not in agent
+        assert "error" not in agent
+        assert client.get("/v1/timeline").json() == {"agent": "main", "years": [], "days": []}
+        assert client.get("/v1/dead-letters").json() == {"total": 0, "deadLetters": []}
+    write_index(settings).close()
+    folder = settings.indexes_path / "main"
+    (folder / (folder / "CURRENT").read_text().strip()).write_bytes(b"no database" * 5000)
+    with running(settings) as client:
+        [agent] = client.get("/v1/queue").json()["agents"]
+        assert agent["error"]
+        assert client.get("/v1/timeline").json()["error"] == agent["error"]
+        assert client.get("/v1/dead-letters").json()["total"] == 0
+
+
+def test_dead_letters_come_newest_first_and_not_without_end(settings: Settings, store: Store) -> None:
+    for number in range(MAX_DEAD_LETTERS + 5):
+        store.add_dead_letter(DocumentKey("memory", f"memory/{number}.md"), reason="bad", error_class="Permanent")
+    with running(settings) as client:
+        answer = client.get("/v1/dead-letters").json()
+    assert answer["total"] == MAX_DEAD_LETTERS + 5
+    times = [letter["lastAt"] for letter in answer["deadLetters"]]
+    assert len(times) == MAX_DEAD_LETTERS
+    assert times == sorted(times, reverse=True)
+    assert answer["deadLetters"][0]["agent"] == "main"
+    assert answer["deadLetters"][0]["reason"] == "bad"
+
+
+def test_the_timeline_follows_the_index(settings: Settings, store: Store) -> None:
+    with running(settings) as client:
+        first = client.get("/v1/timeline").json()
+        assert first["years"] == [{"year": 2026, "days": 1, "notes": 1, "chunks": 1}]
+        assert first["days"] == [
+            {"date": "2026-01-16", "chunks": 1, "notes": [{"path": "memory/2026-01-16.md", "chunks": 1}]}
+        ]
+        store.write([document(key("memory/2024-02-29.md"), "one", "two")])
+        again = client.get("/v1/timeline", params={"year": 2024}).json()
+        assert [year["year"] for year in again["years"]] == [2024, 2026]
+        assert again["days"][0]["chunks"] == 2
+        assert client.get("/v1/timeline", params={"year": 0}).json()["error"].startswith("year: ")
+
+
+def test_transcripts_are_on_no_timeline(settings: Settings, store: Store) -> None:
+    store.write([document(key("sessions/2026-01-17.jsonl", source="sessions"), "said")])
+    with running(settings) as client:
+        assert [day["date"] for day in client.get("/v1/timeline").json()["days"]] == ["2026-01-16"]
+
+
+def test_terms_are_what_a_query_looks_for(settings: Settings) -> None:
+    with running(settings) as client:
+        answer = client.post("/v1/terms", json={"query": "When did the deployments fail? 数据库"}).json()
+        assert "数据" in answer["terms"]
+        assert "据库" in answer["terms"]
+        assert any("deployments".startswith(term) for term in answer["terms"])
+        assert "the" not in answer["terms"]
+        unknown = client.post("/v1/terms", json={"query": "x", "agent": "main"})
+        assert (unknown.status_code, unknown.json()) == (422, {"error": "unknown field agent; valid are query"})
+
+
+def test_a_token_shows_its_own_agent_and_no_token_shows_nothing(settings: Settings, tmp_path: Path) -> None:
+    agents = []
+    for name in ("ada", "bob"):
+        folder = tmp_path / name
+        (folder / "memory").mkdir(parents=True)
+        (folder / "memory" / f"2026-01-01-{name}.md").write_text(f"About {name}.\n", "utf-8")
+        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
+    both = settings.model_copy(update={"agents": tuple(agents)})
+    for agent in both.agents:
+        written = write_index(both, agent.id)
+        written.add_dead_letter(key(f"memory/{agent.id}.md"), reason=f"reason of {agent.id}", error_class="Permanent")
+        written.close()
+    with running(both) as client:
+        token = (both.home / "run" / "tokens" / "ada").read_text().strip()
+        ada = {"authorization": f"Bearer {token}"}
+        for path in PATHS:
+            assert client.get(path).status_code == 401
+            assert client.get(path, params={"agent": "ada"}).status_code == 401
+            assert client.get(path, params={"agent": "bob"}, headers=ada).status_code == 403
+            own = client.get(path, headers=ada)
+            assert own.status_code == 200
+            assert "ada" in own.text
+            assert "bob" not in own.text
+        assert client.post("/v1/terms", json={"query": "x"}).status_code == 401
+        assert 'recalld_denied_total{status="401"}' in client.get("/metrics", headers=ada).text
+
+
+def test_a_scope_is_about_sessions_and_hides_nothing_from_the_owner(settings: Settings, store: Store) -> None:
+    closed = settings.agents[0].model_copy(update={"scope": Scope(default="deny")})
+    with running(settings.model_copy(update={"agents": (closed,)})) as client:
+        # As with a search that names no session.
+        assert client.post("/v1/search", json={"query": "gateway"}).json()["results"] != []
+        assert client.get("/v1/timeline").json()["days"] != []
+
+
+def test_the_pages_files_are_served_by_kind_and_asked_for_again_only_when_changed(settings: Settings) -> None:
+    kinds = {
+        "/": "text/html; charset=utf-8",
+        "/docs": "text/html; charset=utf-8",
+        "/page/main.js": "text/javascript; charset=utf-8",
+        "/page/base.css": "text/css; charset=utf-8",
+        "/page/icon.svg": "image/svg+xml",
+    }
+    with running(settings) as client:
+        for path, kind in kinds.items():
+            first = client.get(path)
+            assert (first.status_code, first.headers["content-type"]) == (200, kind)
+            assert first.headers["cache-control"] == "no-cache"
+            assert first.headers["x-content-type-options"] == "nosniff"
+            assert "script-src 'self'" in first.headers["content-security-policy"]
+            again = client.get(path, headers={"if-none-match": f'"other", W/{first.headers["etag"]}'})
+            assert (again.status_code, again.content) == (304, b"")
+            assert client.get(path, headers={"if-none-match": '"other"'}).status_code == 200
+            assert client.head(path).headers["content-length"] == str(len(first.content))
+        for path in ("/page/none.js", "/page/", "/page/..%2fapp.py", "/page/../app.py", "/page/page_routes.py"):
+            missing = client.get(path)
+            assert (missing.status_code, missing.json()) == (404, {"error": "Not Found"})

@@ -1,0 +1,67 @@
+"""The page's files: whole, of known kinds, and nothing in them comes from elsewhere or reads text as HTML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from memory.service.page_routes import FOLDER, HEADERS, PAGES, page_files
+
+FILES = sorted(FOLDER.iterdir())
+
+
+def test_every_file_of_the_folder_is_served() -> None:
+    assert set(page_files()) == {file.name for file in FILES}
+    assert set(PAGES.values()) <= set(page_files())
+
+
+def test_only_known_kinds_of_files_are_served(tmp_path: Path) -> None:
+    for name in ("page.js", "notes.txt", "page.js.bak", ".hidden"):
+        (tmp_path / name).write_text("x", "utf-8")
+
+    assert set(page_files(tmp_path)) == {"page.js"}
+
+
+def test_a_changed_file_has_another_etag(tmp_path: Path) -> None:
+    (tmp_path / "page.js").write_text("1", "utf-8")
+    before = page_files(tmp_path)["page.js"].etag
+    (tmp_path / "page.js").write_text("2", "utf-8")
+
+    assert page_files(tmp_path)["page.js"].etag != before
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_nothing_is_loaded_from_elsewhere_and_no_text_is_read_as_html(file: Path) -> None:
+    text = file.read_text("utf-8").replace('xmlns="http://www.w3.org/2000/svg"', "")
+
+    assert re.findall(r"https?:|//[a-z]+\.|@import|url\(", text) == []
+    assert (
+        re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\b|new Function", text)
+        == []
+    )
+    if file.suffix == ".html":
+        # The policy allows neither scripts nor styles in the page itself.
+        assert re.findall(r"<script(?![^>]*src=)|<style|\sstyle=|\son[a-z]+=", text) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_a_file_asks_for_is_there(file: Path) -> None:
+    text = file.read_text("utf-8")
+
+    for name in re.findall(r'(?:src|href)="/page/([^"]+)"|from "\./([^"]+)"', text):
+        assert (FOLDER / "".join(name)).is_file(), name
+
+
+def test_the_policy_names_this_service_alone() -> None:
+    policy = HEADERS["Content-Security-Policy"]
+
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert {word for word in policy.split() if "'" in word} <= {
+        "'none';",
+        "'self';",
+        "'script';",
+        "'none'",
+    }
