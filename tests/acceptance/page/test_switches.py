@@ -76,9 +76,9 @@ def test_every_visible_word_is_chinese_then(browser: Browser, service: httpx.Cli
                     const node = walk.currentNode;
                     if (!node.parentElement.closest(own) && node.parentElement.checkVisibility()) found.push(node.data);
                 }
-                for (const node of document.querySelectorAll('[title], [aria-label], [placeholder]')) {
-                    if (!node.closest(own)) {
-                        found.push(...['title', 'aria-label', 'placeholder'].map(name => node.getAttribute(name) || ''));
+                for (const name of ['title', 'aria-label', 'placeholder']) {
+                    for (const node of document.querySelectorAll(`[${name}]`)) {
+                        if (!node.closest(own)) found.push(node.getAttribute(name));
                     }
                 }
                 return found;

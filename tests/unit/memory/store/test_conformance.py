@@ -36,6 +36,14 @@ def ids_of(store: Store, document_key: DocumentKey) -> list[int]:
     return [stored.id for stored in store.chunks_of(document_key)]
 
 
+def test_chunks_are_counted_by_path_for_one_source(store: Store) -> None:
+    store.write([document(NOTE, "one", "two"), document(OTHER), document(TALK, "said")])
+
+    assert store.chunks_by_path("memory") == {NOTE.path: 2, OTHER.path: 0}
+    assert store.chunks_by_path("sessions") == {TALK.path: 1}
+    assert store.chunks_by_path("nothing") == {}
+
+
 def test_a_document_comes_back_as_it_was_written(store: Store) -> None:
     write = DocumentWrite(
         key=NOTE,
