@@ -65,11 +65,6 @@ function rove(box, buttons) {
   const last = buttons[buttons.length - 1];
   if (!last) return;
   last.tabIndex = 0;
-  const to = (button) => {
-    for (const other of buttons) other.tabIndex = -1;
-    button.tabIndex = 0;
-    button.focus();
-  };
   box.addEventListener("keydown", (event) => {
     const at = buttons.indexOf(document.activeElement);
     const steps = { ArrowLeft: -1, ArrowRight: 1 };
@@ -83,10 +78,10 @@ function rove(box, buttons) {
     else return;
     event.preventDefault();
     event.stopPropagation();
-    if (target) to(target);
+    target?.focus();
   });
-  box.addEventListener("focusin", (event) => {
-    if (buttons.includes(event.target)) for (const other of buttons) other.tabIndex = other === event.target ? 0 : -1;
+  box.addEventListener("focusin", ({ target }) => {
+    for (const button of buttons) button.tabIndex = button === target ? 0 : -1;
   });
 }
 

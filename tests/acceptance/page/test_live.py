@@ -137,3 +137,10 @@ def test_nobody_is_asked_while_nobody_looks(settings: Settings, store: Store, br
         assert len(visit.requests) == asked
         with page.expect_request("**/v1/queue"):
             page.evaluate(hide % "false" + tell)
+
+        page.add_init_script(hide % "true")
+        page.reload()
+        page.wait_for_load_state("networkidle")
+        asked = len(visit.requests)
+        page.clock.run_for(60_000)
+        assert len(visit.requests) == asked
