@@ -26,9 +26,14 @@ export function startReader() {
   });
   sheet.addEventListener("close", () => {
     place = null;
-    opener?.focus();
+    backTo(opener)?.focus();
   });
   onLanguage(() => place && render());
+}
+
+/** Where the focus came from. The time line may have been drawn anew meanwhile. */
+function backTo(button) {
+  return button?.isConnected === false ? document.querySelector(`[data-date="${button.dataset.date}"]`) : button;
 }
 
 export const isReading = () => byId("reader").open;

@@ -1,7 +1,7 @@
 // Asking: the form, the address that remembers what was asked, and what happens with the answer.
 
 import { announce, byId, make, show } from "./elements.js";
-import { agentNamed, agents, onLook } from "./live.js";
+import { agentNamed, agents, look, onLook } from "./live.js";
 import { openReader } from "./reader.js";
 import { announceResults, showResults } from "./results.js";
 import { Away, send } from "./service.js";
@@ -12,7 +12,7 @@ const MOST = 100;
 const MORE = 20;
 
 let running = null;
-/** {answer, terms, agent, revision, query, asked} of the search that is shown. */
+/** {answer, terms, agent, revision, asked} of the search that is shown. */
 let shown = null;
 let failure = null;
 
@@ -78,14 +78,14 @@ async function search(most = undefined) {
   const source = byId("source").value;
   const body = { query, agent, maxResults: most, sources: source ? [source] : undefined };
   try {
-    const revision = agentNamed(agent)?.revision;
     const [answer, { terms }] = await Promise.all([
       send("/v1/search", body, signal),
       send("/v1/terms", { query }, signal),
     ]);
-    shown = { answer, terms, agent, revision, asked: most };
+    shown = { answer, terms, agent, asked: most };
     failure = null;
     announceResults(answer);
+    rememberRevision(shown);
   } catch (error) {
     if (signal.aborted) return;
     shown = null;
@@ -94,6 +94,12 @@ async function search(most = undefined) {
   }
   box.removeAttribute("aria-busy");
   render();
+}
+
+/** What the index is now: the search itself may have waited for a change, and the last look may be older. */
+async function rememberRevision(search) {
+  await look();
+  search.revision = agentNamed(search.agent)?.revision;
 }
 
 function render() {

@@ -19,6 +19,7 @@ let known = "";
 let asked = 0;
 let year;
 let agent;
+let round = 0;
 
 export function startTimeline() {
   onLook(refresh);
@@ -42,9 +43,10 @@ async function refresh() {
   const wanted = `${agent} ${agentNamed(agent)?.revision} ${year}`;
   if (state.away || wanted === known || Date.now() - asked < APART) return;
   asked = Date.now();
+  const mine = ++round;
   try {
     const found = await ask("/v1/timeline", { agent, year });
-    if (found.agent !== agent) return;
+    if (mine !== round || found.agent !== agent) return; // something else is wanted by now
     answer = found;
     year = found.year;
     known = `${agent} ${agentNamed(agent)?.revision} ${year}`;
