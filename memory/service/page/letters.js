@@ -55,7 +55,7 @@ function render() {
     return;
   }
   const shown = all ? letters : letters.slice(0, FIRST);
-  const list = make("ul", { className: "letters", role: "list" }, ...shown.map(item));
+  const list = make("ul", { className: all ? "letters all" : "letters", role: "list" }, ...shown.map(item));
   const parts = [list];
   if (shown.length < letters.length) {
     const more = make("button", { type: "button", className: "quiet" }, t("lettersMore", number(letters.length - shown.length)));

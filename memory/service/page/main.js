@@ -2,6 +2,7 @@
 
 import { startAgents } from "./agents.js";
 import { startConnection } from "./connection.js";
+import { byId } from "./elements.js";
 import { startKeys } from "./keys.js";
 import { startLetters } from "./letters.js";
 import { look } from "./live.js";
@@ -20,4 +21,6 @@ startAgents();
 startQueue();
 startLetters();
 startTimeline();
+// Who waited for another language could not be given the focus before.
+if (document.activeElement === document.body) byId("query").focus();
 look();

@@ -112,7 +112,7 @@ function summary() {
   if (days.length > 1) {
     words.push(gap.days > 0 ? t("timelineGap", gap.days, shortDay(gap.from), shortDay(gap.to)) : t("timelineNoGap"));
   }
-  return make("p", { className: "faint" }, words.join(" "));
+  return make("p", { className: "faint" }, words.join(t("space")));
 }
 
 /** The most days in a row without a note, between two days that have some. */

@@ -181,6 +181,7 @@ export const en = {
   timelineDays: (year, days, chunks) => `${year}: ${count(days, "day", "days")} with notes, ${count(chunks, "passage", "passages")}.`,
   timelineGap: (days, from, to) => `Longest gap: ${count(days, "day", "days")}, ${from} – ${to}.`,
   timelineNoGap: "No day is missing.",
+  space: " ",
   timelineKeys: "Arrow keys move between days that have notes.",
   less: "few",
   moreWord: "many passages",

@@ -180,6 +180,7 @@ export const zh = {
   timelineDays: (year, days, chunks) => `${year} 年：${many(days)} 天有笔记，共 ${many(chunks)} 个段落。`,
   timelineGap: (days, from, to) => `最长间隔：${many(days)} 天，${from} – ${to}。`,
   timelineNoGap: "没有缺少的日子。",
+  space: "",
   timelineKeys: "方向键在有笔记的日子之间移动。",
   less: "少",
   moreWord: "段落多",

@@ -46,6 +46,7 @@ def test_the_language_is_the_browsers_until_one_is_chosen_and_is_remembered(
         page = visit.open()
         assert page.locator("html").get_attribute("lang") == "zh-Hans"
         expect(page.get_by_role("button", name="搜索", exact=True)).to_be_visible()
+        expect(page.get_by_role("searchbox", name="搜索记忆")).to_be_focused()
         assert page.title() == "recalld · 记忆"
         page.get_by_label("语言").select_option("en")
         expect(page.get_by_role("button", name="Search", exact=True)).to_be_visible()
