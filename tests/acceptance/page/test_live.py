@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from memory.store.writer import Store
@@ -17,8 +18,10 @@ from tests.browsing import visiting
 from tests.daemon import Daemon
 from tests.quiet_board import QuietBoard
 from tests.serving import running
+from tests.storing import document, vector
 
 
+@pytest.mark.long
 def test_a_note_that_is_saved_changes_the_counts_the_days_and_the_search(
     home: Path, workspace: Path, browser: Browser
 ) -> None:
@@ -42,7 +45,7 @@ def test_a_note_that_is_saved_changes_the_counts_the_days_and_the_search(
         expect(page.get_by_text("The memory has changed since this search.")).to_be_hidden()
 
 
-def test_the_queue_and_dead_letters_are_live(settings: Settings, store: Store, browser: Browser) -> None:
+def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, store: Store, browser: Browser) -> None:
     class Board(QuietBoard):
         waiting = Pending()
 
@@ -58,7 +61,12 @@ def test_the_queue_and_dead_letters_are_live(settings: Settings, store: Store, b
         board.waiting = Pending(documents=5, running=2, oldest_at=time.time() - 130)
         key = DocumentKey("memory", "memory/2026-02-03.md")
         store.add_dead_letter(key, reason="the file is too large", error_class="TooLarge")
+        written = DocumentKey("memory", "memory/2026-03-01.md")
+        store.write([document(written, "one", "two", vectors=[vector(1, 64), vector(2, 64)])])
 
+        facts = page.locator("#agents .facts").first
+        expect(facts).to_contain_text("Documents5")
+        expect(page.locator("button.day")).to_have_count(4)
         expect(page.locator("#queue")).to_contain_text("3 waiting · 2 running · oldest 2 min")
         expect(page.locator("#letters .reason")).to_have_text("the file is too large")
         expect(page.locator("#letters")).to_contain_text("TooLarge · tried once")
