@@ -28,12 +28,14 @@ class Counts(_Wire):
 class AgentQueue(_Wire):
     """What moves about one agent. The disk is not looked at: `GET /v1/status` compares it.
 
-    `counts` is absent as long as there is no index; `error` says why its memory cannot be read or is switched off.
+    `counts` is absent as long as there is no index, and as long as it was not `looked` at (among thousands of agents);
+    `error` says why its memory cannot be read or is switched off.
     `revision` differs after every commit: as long as it is the same, no count, dead letter or day has changed.
     """
 
     agent: str
     queue: QueueState
+    looked: bool = True
     counts: Counts | None = None
     dead_letters: int = 0
     revision: str = ""

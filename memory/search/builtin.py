@@ -27,6 +27,7 @@ from memory.search.transcript_page import remembered_page, transcript_page
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
+from memory.store.reader import StoreReader
 from memory.taking_over import takeover_token
 from schemas.documents import DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
@@ -186,8 +187,8 @@ class BuiltinManager(SearchManager):
         return self.glances.look().problem
 
     def reading(self) -> AbstractContextManager[StoreReader | None]:
-        """The answering generation for the time of the block, None when there is none; see `SharedReader.lease`."""
-        return self._reader.lease()
+        """The answering generation for the time of the block, None when there is none; see `SharedReader.visit`."""
+        return self._reader.visit()
 
     def close(self) -> None:
         """See `SearchManager.close`. Shared resources stay open."""

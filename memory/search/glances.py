@@ -8,6 +8,7 @@ import structlog
 
 from memory.generations import Generations, Looks
 from memory.search.readers import SharedReader
+from memory.store.reader import IndexCounts
 from schemas.errors import RecalldError
 
 _log = structlog.get_logger(__name__)
@@ -15,11 +16,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Row counts of an index."""
+    """Row counts of an index. `revision` differs after every commit."""
 
-    chunks: int
-    vectors_pending: int
+    counts: IndexCounts
     dead_letters: int
+    revision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Glances:
         self._generations = generations
         self._reader = reader
         self._last: tuple[Looks, Glance] | None = None
+        self._problem: str | None = None
 
     def last(self) -> Glance | None:
         """What the last look showed; None when there was none, or when it may show something else now."""
@@ -56,11 +58,15 @@ class Glances:
             with self._reader.visit() as reader:
                 figures = None
                 if reader is not None:
-                    counts = reader.counts()
-                    figures = Figures(counts.chunks, counts.vectors_pending, len(reader.dead_letters()))
+                    revision = str(reader.change_token())
+                    figures = Figures(reader.counts(), len(reader.dead_letters()), revision)
         except RecalldError as error:
-            _log.warning("index_cannot_be_looked_at", agent=self._agent, exc_info=True)
+            # Once: somebody may look every two seconds.
+            if str(error) != self._problem:
+                _log.warning("index_cannot_be_looked_at", agent=self._agent, exc_info=True)
+            self._problem = str(error)
             return Glance(problem=str(error))
+        self._problem = None
         glance = Glance(figures=figures)
         self._last = (looks, glance)
         return glance

@@ -92,6 +92,11 @@ class ServedAgents:
         self._look(agents)
         return [self._numbers(agent) for agent in agents]
 
+    def glances(self, agents: Sequence[str]) -> dict[str, Glance]:
+        """What is in these agents' indexes, as cheap as `numbers`; agents that there was no time for are left out."""
+        self._look(agents)
+        return {agent: self._glances[agent] for agent in agents if agent in self._glances}
+
     def process_numbers(self) -> ProcessNumbers:
         """What metrics tell of what all agents share."""
         answers = self._resources.answers
@@ -164,8 +169,8 @@ class ServedAgents:
             agent=agent,
             pending=pending.documents if pending is not None else None,
             oldest_seconds=oldest,
-            chunks=figures.chunks if figures is not None else None,
-            vectors_pending=figures.vectors_pending if figures is not None else None,
+            chunks=figures.counts.chunks if figures is not None else None,
+            vectors_pending=figures.counts.vectors_pending if figures is not None else None,
             dead_letters=figures.dead_letters if figures is not None else None,
             usage=tuple(self._pending.usage(agent)) if self._pending is not None else (),
             endpoint=(provider.name, provider.model, endpoint.condition) if provider and endpoint else None,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from memory.search.glances import Glance
 from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager
 from memory.service.agents import ServedAgents
@@ -33,42 +34,39 @@ from schemas.status import EndpointStatus, QueueState, TroubleState
 #: Dead letters that are listed; the rest is counted.
 MAX_DEAD_LETTERS = 200
 
+#: Agents whose days are kept; years of notes take megabytes.
+_AGENTS_WITH_DAYS = 32
+
 #: The source of notes.
 _NOTES = "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """What was counted in the index as of `token`."""
-
-    token: object
-    counts: IndexCounts
-    dead_letters: int
-
-
 class Overview:
-    """Answers for all agents of a service. Thread-safe; counts and days are kept as long as nothing was committed."""
+    """Answers for all agents of a service. Thread-safe; days are kept as long as nothing was committed."""
 
     def __init__(self, agents: ServedAgents, pending: PendingReader | None) -> None:
         self._agents = agents
         self._pending = RestingPendingReader(pending) if pending is not None else None
         self._lock = threading.Lock()
-        self._counted: dict[str, _Counted] = {}
-        self._days: dict[str, tuple[object, Mapping[str, Day]]] = {}
+        # The least recently counted first.
+        self._days: OrderedDict[str, tuple[object, Mapping[str, Day]]] = OrderedDict()
 
     def queue(self, agents: Sequence[str]) -> QueueAnswer:
         """What waits and runs for these agents, and what their indexes hold."""
+        glances = self._agents.glances(agents)
         now = time.time()
         return QueueAnswer(
-            at=round(now, 3), version=recalld_version(), agents=tuple(self._agent(agent, now) for agent in agents)
+            at=round(now, 3),
+            version=recalld_version(),
+            agents=tuple(self._agent(agent, glances.get(agent), now) for agent in agents),
         )
 
     def dead_letters(self, agents: Sequence[str]) -> DeadLettersAnswer:
         """The newest dead letters of these agents. One whose index cannot be read has none; its queue says why."""
         found: list[AgentDeadLetter] = []
-        for agent in agents:
+        for agent, glance in self._agents.glances(agents).items():
             manager = self._manager(agent)
-            if manager is None:
+            if manager is None or glance.figures is None or not glance.figures.dead_letters:
                 continue
             try:
                 with manager.reading() as reader:
@@ -103,29 +101,25 @@ class Overview:
             return TimelineAnswer(agent=agent, error=str(unreadable))
         return timeline(agent, days, year=year)
 
-    def _agent(self, agent: str, now: float) -> AgentQueue:
+    def _agent(self, agent: str, glance: Glance | None, now: float) -> AgentQueue:
         queue = self._queue(agent, now)
         manager, error = self._agents.manager(agent)
         if not isinstance(manager, BuiltinManager):
             return AgentQueue(agent=agent, queue=queue, error=error)
-        counted = None
-        try:
-            with manager.reading() as reader:
-                counted = self._count(agent, reader) if reader is not None else None
-        except RecalldError as unreadable:
-            error = str(unreadable)
         provider = manager.provider
+        figures = glance.figures if glance is not None else None
         return AgentQueue(
             agent=agent,
             queue=queue,
-            counts=_shown(counted.counts) if counted is not None else None,
-            dead_letters=counted.dead_letters if counted is not None else 0,
-            revision=str(counted.token) if counted is not None else "",
+            looked=glance is not None,
+            counts=_shown(figures.counts) if figures is not None else None,
+            dead_letters=figures.dead_letters if figures is not None else 0,
+            revision=figures.revision if figures is not None else "",
             provider=provider.name if provider is not None else None,
             model=provider.model if provider is not None else None,
             endpoint=self._endpoint(provider.account, provider.model) if provider is not None else None,
             troubles=self._troubles(agent),
-            error=error,
+            error=glance.problem if glance is not None else None,
         )
 
     def _manager(self, agent: str) -> BuiltinManager | None:
@@ -157,17 +151,6 @@ class Overview:
             for trouble in self._pending.troubles(agent)
         )
 
-    def _count(self, agent: str, reader: StoreReader) -> _Counted:
-        token = reader.change_token()
-        with self._lock:
-            kept = self._counted.get(agent)
-        if kept is not None and kept.token == token:
-            return kept
-        counted = _Counted(token, reader.counts(), len(reader.dead_letters()))
-        with self._lock:
-            self._counted[agent] = counted
-        return counted
-
     def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:
         token = reader.change_token()
         with self._lock:
@@ -177,6 +160,9 @@ class Overview:
         days = days_of(reader.chunks_by_path(_NOTES))
         with self._lock:
             self._days[agent] = (token, days)
+            self._days.move_to_end(agent)
+            if len(self._days) > _AGENTS_WITH_DAYS:
+                self._days.popitem(last=False)
         return days
 
 

@@ -17,6 +17,7 @@ export function conditionOf(agent) {
   if ((queue.oldestSeconds ?? 0) > TOO_LONG) return { kind: "warn", words: t("behindWord") };
   if (queue.pending > 0) return { kind: "busy", words: t("busyWord") };
   if (agent.provider && agent.counts?.vectorsPending > 0) return { kind: "busy", words: t("vectorsWord") };
+  if (!agent.looked) return { kind: "idle", words: t("looking") };
   if (!agent.counts) return { kind: "idle", words: t("noIndexWord") };
   return { kind: "ok", words: t("okWord") };
 }
