@@ -3,13 +3,13 @@
 The order of results comes from `memory.search.fusion`; its numbers only compare the candidates of one list. The score
 is absolute. It is the logistic function of what speaks for a place:
 
-* **in the query's own script**, its cosine and the share of the query that it holds: `14.6 c + 11.8 s - 6.1`;
+* **in the query's own script**, its cosine and the share of the query that it holds: `7.3 c + 5.9 s - 3.36`;
 * **where words cannot agree**, since the query is in Latin letters and the text in Chinese, mostly how far its cosine
-  stands out from the mean of the nearest ones: `3 c + 41 (c - mean) + 16 s - 3.4`;
+  stands out from the mean of the nearest ones: `1.5 c + 20.5 (c - mean) + 8 s - 2.01`;
 * where no word of the query is in any candidate, it may be of another language with the same script: the higher of
-  the two, the second one less 1.5.
+  the two, the second one less 0.75.
 
-Both less `1.25 ln(chunks / 100)`: the more there is to choose from, the nearer comes what only happens to be near (a
+Both less `0.625 ln(chunks / 100)`: the more there is to choose from, the nearer comes what only happens to be near (a
 chunk's prior odds of being the one are those of one among all). A place goes half of the way to the best one of its
 list: where a memory clearly speaks about something, what stands beside it is worth showing, too. What holds most of
 the query's words needs no vector, and what holds an identifier or a day that the query names needs nothing else.
@@ -37,7 +37,7 @@ _FEWEST, _MOST = 20, 1000
 _WORDS_AGREE = 0.1
 
 #: Odds of a place that answers clearly; what is beyond that speaks no louder for the places beside it.
-_CLEAR = 2.0
+_CLEAR = 0.69
 
 #: What an identifier or a day that was asked for scores at least.
 EXACT_SCORE = 0.6
@@ -103,7 +103,7 @@ def scores(places: Sequence[Evidence], *, crowd: float, chunks: int, calibration
         chunks: how many there are to choose from.
         calibration: the model's.
     """
-    prior = 1.25 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100)
+    prior = 0.625 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100)
     words_agree = any(place.coverage >= _WORDS_AGREE for place in places)
     # Of a few chunks that are nothing to the query one is the nearest all the same.
     typical = max(_FITTED.unrelated, calibration.common(crowd))
@@ -112,11 +112,11 @@ def scores(places: Sequence[Evidence], *, crowd: float, chunks: int, calibration
         if place.cosine is None:
             return -math.inf
         cosine = calibration.common(place.cosine)
-        together = 14.6 * cosine + 11.8 * place.coverage - 6.1 - prior
-        across = 3 * cosine + 41 * (cosine - typical) + 16 * place.coverage - 3.4 - prior
+        together = 7.3 * cosine + 5.9 * place.coverage - 3.36 - prior
+        across = 1.5 * cosine + 20.5 * (cosine - typical) + 8 * place.coverage - 2.01 - prior
         if not place.same_script:
             return across
-        return together if words_agree else max(together, across - 1.5)
+        return together if words_agree else max(together, across - 0.75)
 
     own = [odds(place) for place in places]
     best = min(_CLEAR, max(own, default=-math.inf))
