@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from memory.document_roots import is_folder_name, is_utf8, join, parts_below
 from memory.imports import ImportedFolder
 
-#: The `source` of every transcript, and the first part of its path when it lies below a configured folder.
-SESSIONS_SOURCE = "sessions"
+# Also the first part of a transcript's path when it lies below a configured folder.
+from schemas.documents import SESSIONS_SOURCE as SESSIONS_SOURCE
 
 #: What a compressed file's name ends with; it is no part of the document's name.
 COMPRESSED = ".zst"

@@ -66,6 +66,8 @@ def _results(found: Found, agent: KeywordAgent) -> list[dict[str, Any]]:
             "score": passage.score,
             "textScore": passage.text_score,
             "snippet": passage.snippet,
+            "snippetStartLine": passage.snippet_start_line,
+            "snippetEndLine": passage.snippet_end_line,
             "source": passage.source,
             "citation": passage.citation if agent.cited else None,
         }

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: The `source` of every transcript.
+SESSIONS_SOURCE = "sessions"
+
 
 class Lane(StrEnum):
     """Which queue carries a document's job."""

@@ -30,7 +30,12 @@ class SearchRequest(_Wire):
 
 
 class SearchResult(_Wire):
-    """One passage of memory. Its line numbers are 1-based and inclusive; the snippet is the part that matched."""
+    """One passage of memory and the part of it that matched. Lines are 1-based and inclusive.
+
+    `startLine` to `endLine` are the passage: what `citation` names, and where `get` reads on. `snippetStartLine` to
+    `snippetEndLine` lie within them and hold the shown text. Of a transcript they are the passage's: lines of its file
+    are messages, and of a passage it is known which it spans, not where in it each begins.
+    """
 
     path: str
     start_line: int
@@ -39,6 +44,8 @@ class SearchResult(_Wire):
     vector_score: float | None = None
     text_score: float | None = None
     snippet: str
+    snippet_start_line: int | None = None
+    snippet_end_line: int | None = None
     source: str
     citation: str | None = None
 

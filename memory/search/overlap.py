@@ -2,39 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+from memory.search.boundaries import splits_word
 from memory.store.reader import ChunkRow
+from schemas.documents import SESSIONS_SOURCE
 
 #: A chunk is dropped when this share of the shorter of the two is text of the better one, too.
 REPEATED_SHARE = 0.5
 
+#: Characters that are looked for at once; a shorter text in common is looked for by its length.
+_HEAD = 16
 
-def repeats(row: ChunkRow, better: Iterable[ChunkRow]) -> bool:
-    """Whether most of this chunk is already shown by a better one of the same document.
+#: Places that begin alike are compared so many times: text that repeats itself over and over is not worth more time.
+_MAX_PLACES = 64
+
+#: Each part of a message that was cut begins with who spoke (`memory.transcripts.packing.label`).
+_LABEL = re.compile(r"(?:\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\] )?[^\n:]{1,80}: ")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """`length` characters that are one place of the file: at `one` of the first chunk, at `two` of the second."""
+
+    one: int
+    two: int
+    length: int
+
+
+def shared(one: ChunkRow, two: ChunkRow) -> Shared | None:
+    """What two chunks have in common because they overlap; None when it is nothing.
 
     Measured in text, not in lines: the pieces of one very long line share their line number and nothing else.
     """
-    return any(
-        row.key == other.key
-        and row.start_line <= other.end_line
-        and other.start_line <= row.end_line
-        and _shared(row, other) > REPEATED_SHARE * min(len(row.text), len(other.text))
-        for other in better
-    )
+    if one.key != two.key or one.start_line > two.end_line or two.start_line > one.end_line:
+        return None
+    if one.ordinal > two.ordinal:
+        found = _common(two, one)
+        return Shared(found.two, found.one, found.length) if found is not None else None
+    return _common(one, two)
 
 
-def _shared(one: ChunkRow, two: ChunkRow) -> int:
-    """Characters of the longest end of the earlier chunk that is also the start of the later one."""
-    earlier, later = (one.text, two.text) if one.ordinal <= two.ordinal else (two.text, one.text)
-    if earlier in later or later in earlier:
-        return min(len(earlier), len(later))
-    shortest = int(REPEATED_SHARE * min(len(earlier), len(later)))
-    # An end of at least `shortest` characters must begin with these; looking for them is quick.
-    head = later[: max(1, min(shortest, 64))]
-    place = earlier.find(head)
-    while place >= 0:
-        if later.startswith(earlier[place:]):
-            return len(earlier) - place
-        place = earlier.find(head, place + 1)
-    return 0
+def repeats(row: ChunkRow, better: Iterable[ChunkRow]) -> bool:
+    """Whether most of this chunk is already shown by a better one of the same document."""
+    for other in better:
+        found = shared(row, other)
+        if found is not None and found.length > REPEATED_SHARE * min(len(row.text), len(other.text)):
+            return True
+    return False
+
+
+def _common(earlier: ChunkRow, later: ChunkRow) -> Shared | None:
+    """The longest end of the earlier chunk with which the later one begins, or one of them inside the other."""
+    one, two = earlier.text, later.text
+    if two in one:
+        return Shared(one.index(two), 0, len(two))
+    if one in two:
+        return Shared(0, two.index(one), len(one))
+    for start in _beginnings(later):
+        for place in _places(one, two[start:]):
+            if two.startswith(one[place:], start) and _is_there(earlier, later, place):
+                return Shared(place, start, len(one) - place)
+    return None
+
+
+def _beginnings(later: ChunkRow) -> Iterator[int]:
+    """Where the later chunk may go on with the earlier one's text."""
+    yield 0
+    if later.key.source == SESSIONS_SOURCE and (label := _LABEL.match(later.text)) is not None:
+        yield label.end()
+
+
+def _places(text: str, start: str) -> Iterator[int]:
+    """Where the longest end of `text` may begin with which the other text starts, the likeliest first."""
+    head = start[:_HEAD]
+    place = text.find(head)
+    for _ in range(_MAX_PLACES):
+        if place < 0:
+            break
+        yield place
+        place = text.find(head, place + 1)
+    for length in range(len(head) - 1, 0, -1):
+        yield len(text) - length
+
+
+def _is_there(earlier: ChunkRow, later: ChunkRow, place: int) -> bool:
+    """Whether the end of the earlier chunk, from `place` on, lies where the later chunk begins.
+
+    Letters that happen to be the same do not.
+    """
+    if earlier.key.source == SESSIONS_SOURCE:
+        return True  # lines are messages there
+    between = earlier.end_line - later.start_line + earlier.text.endswith("\n")
+    return earlier.text.count("\n", place) == between and not splits_word(earlier.text, place)

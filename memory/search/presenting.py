@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from memory.search.overlap import shared
 from memory.search.retrieval import Found
-from memory.search.snippets import make_snippet
+from memory.search.snippets import Snippet, make_snippet
+from memory.store.reader import ChunkRow
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One result. Lines are those of the whole passage (a chunk), 1-based and inclusive: whoever reads on with
-    `get` wants all of it. `snippet` is the part of it that matched."""
+    """One result. All lines are 1-based and inclusive.
+
+    `start_line` to `end_line` are those of the whole passage (a chunk): whoever reads on with `get` wants all of it.
+    `snippet` is the part of it that matched, and `snippet_start_line` to `snippet_end_line` hold exactly that. A
+    transcript's lines are messages, which a chunk joins without saying where one ends: there the lines that are known
+    to hold the snippet are the passage's.
+    """
 
     path: str
     source: str
@@ -22,18 +30,39 @@ class Passage:
     vector_score: float | None
     text_score: float | None
     snippet: str
+    snippet_start_line: int
+    snippet_end_line: int
 
     @property
     def citation(self) -> str:
-        """`path#L5-L9`, or `path#L5` for a single line."""
+        """`path#L5-L9`, or `path#L5` for a single line: the passage, which is what a result is about.
+
+        It can be opened as it stands, and is the same whatever part of the passage a question brought up.
+        """
         last = "" if self.start_line == self.end_line else f"-L{self.end_line}"
         return f"{self.path}#L{self.start_line}{last}"
 
 
 def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
-    """The hits of a search, best first."""
+    """The hits of a search, best first.
+
+    Neighbouring chunks repeat some text. None of it is shown twice: a snippet is taken from what better ones left, and
+    a hit of which they left no word is left out.
+    """
+    shown: dict[DocumentKey, list[tuple[ChunkRow, Snippet]]] = {}
     for fused, row in found.hits:
-        snippet = make_snippet(row.text, start_line=row.start_line, terms=found.terms, max_chars=max_snippet_chars)
+        better = shown.setdefault(row.key, [])
+        snippet = make_snippet(
+            row.text,
+            start_line=row.start_line,
+            terms=found.terms,
+            max_chars=max_snippet_chars,
+            shown=list(_shown_of(row, better)),
+        )
+        if snippet is None:
+            continue
+        better.append((row, snippet))
+        is_note = row.key.source != SESSIONS_SOURCE
         yield Passage(
             path=row.key.path,
             source=row.key.source,
@@ -43,4 +72,18 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
             vector_score=round(fused.vector, 4) if fused.vector is not None else None,
             text_score=round(fused.text, 4) if fused.text is not None else None,
             snippet=snippet.text,
+            snippet_start_line=snippet.start_line if is_note else row.start_line,
+            snippet_end_line=snippet.end_line if is_note else row.end_line,
         )
+
+
+def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:
+    """The parts of a chunk that snippets of others show: first character, and the one after the last."""
+    for other, snippet in better:
+        common = shared(row, other)
+        if common is None:
+            continue
+        start = max(snippet.start, common.two)
+        end = min(snippet.end, common.two + common.length)
+        if start < end:
+            yield start - common.two + common.one, end - common.two + common.one

@@ -225,6 +225,8 @@ def _result(passage: Passage, *, cited: bool) -> SearchResult:
         vector_score=passage.vector_score,
         text_score=passage.text_score,
         snippet=passage.snippet,
+        snippet_start_line=passage.snippet_start_line,
+        snippet_end_line=passage.snippet_end_line,
         source=passage.source,
         citation=passage.citation if cited else None,
     )

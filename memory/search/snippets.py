@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memory.search.boundaries import cut_at_or_after, cut_at_or_before, splits_character, splits_word
@@ -14,14 +14,32 @@ _MAX_MATCHES = 512
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """`text` is a contiguous part of the chunk; lines are 1-based, inclusive, and hold exactly that text."""
+    """`text` is the contiguous part of the chunk that begins at its character `start`; lines are 1-based, inclusive,
+    and hold exactly that text."""
 
     text: str
+    start: int
     start_line: int
     end_line: int
 
+    @property
+    def end(self) -> int:
+        """The character of the chunk after the last one."""
+        return self.start + len(self.text)
 
-def make_snippet(text: str, *, start_line: int, terms: Sequence[str], max_chars: int) -> Snippet:
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """The span that is to be shown, and how many different terms lie around it."""
+
+    start: int
+    end: int
+    terms: int
+
+
+def make_snippet(
+    text: str, *, start_line: int, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]] = ()
+) -> Snippet | None:
     """Cut the best part of at most `max_chars` characters out of a chunk.
 
     Args:
@@ -29,36 +47,71 @@ def make_snippet(text: str, *, start_line: int, terms: Sequence[str], max_chars:
         start_line: 1-based line of the file on which the chunk starts.
         terms: what was asked for (`memory.search.terms.sought`); without a match the chunk's start is shown.
         max_chars: upper bound of the snippet's length, at least 1.
+        shown: parts of the chunk, as first character and the one after the last, that are not to be shown again.
 
-    Never cuts a visible character or a word in half, unless that alone is longer than `max_chars`.
+    Never cuts a visible character or a word in half, unless that alone is longer than `max_chars`. None when no word
+    of the chunk is left to be shown.
     """
-    start, end = _window(text, terms, max_chars)
+    start, end = (
+        _window(text, terms, max_chars, 0, len(text)) if not shown else _window_beside(text, terms, max_chars, shown)
+    )
+    if shown and start == end:
+        return None
     return Snippet(
         text=text[start:end],
+        start=start,
         start_line=start_line + text.count("\n", 0, start),
         end_line=start_line + text.count("\n", 0, end),
     )
 
 
-def _window(text: str, terms: Sequence[str], max_chars: int) -> tuple[int, int]:
-    start, end = _stripped(text, 0, len(text))
+def _window_beside(
+    text: str, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
+    """The best window in what lies between and around the parts that were shown; empty when there is no word."""
+    best = (0, 0)
+    most = (-1, 0)
+    for low, high in _gaps(len(text), shown):
+        start, end = _stripped(text, low, high)
+        if not any(map(str.isalnum, text[start:end])):
+            continue
+        found = _best_match(text, terms, start, end, max_chars)
+        worth = (found.terms, min(end - start, max_chars))
+        if worth > most:
+            most, best = worth, _window(text, terms, max_chars, start, end)
+    return best
+
+
+def _gaps(length: int, shown: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What no part covers, from left to right."""
+    free = 0
+    for start, end in sorted(shown):
+        if start > free:
+            yield free, start
+        free = max(free, end)
+    if free < length:
+        yield free, length
+
+
+def _window(text: str, terms: Sequence[str], max_chars: int, low: int, high: int) -> tuple[int, int]:
+    start, end = _stripped(text, low, high)
     if end - start <= max_chars:
         return start, end
-    first, last = _best_match(text, terms, start, end, max_chars)
-    begin = _beginning(text, first, last, start, max_chars)
+    found = _best_match(text, terms, start, end, max_chars)
+    begin = _beginning(text, found.start, found.end, start, max_chars)
     if begin > end - max_chars:
         # Room is left after the chunk's end: show more before the match, from the start of a line if one is near.
         begin = max(start, end - max_chars)
-        line_end = text.find("\n", begin, min(first, begin + max_chars // 3))
+        line_end = text.find("\n", begin, min(found.start, begin + max_chars // 3))
         begin = line_end + 1 if line_end >= 0 else begin
-    begin = _allowed_beginning(text, begin, first, start, max_chars)
+    begin = _allowed_beginning(text, begin, found.start, start, max_chars)
     finish = min(end, begin + max_chars)
     if finish < end:
         finish = cut_at_or_before(text, finish, lowest=begin)
     return _stripped(text, begin, finish)
 
 
-def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars: int) -> tuple[int, int]:
+def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars: int) -> _Match:
     """The shortest span that holds most different terms within `max_chars`; the chunk's start when nothing matches."""
     best = (0, 0, start)
     nearest: dict[int, int] = {}
@@ -69,7 +122,7 @@ def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars
         found = (len(within), begin - max(within, default=begin + max_chars), begin)
         if found[:2] >= best[:2] or not best[0]:
             best = found
-    return best[2], min(best[2] - best[1], best[2] + max_chars)
+    return _Match(best[2], min(best[2] - best[1], best[2] + max_chars), best[0])
 
 
 def _matches(folded: str, terms: Sequence[str], start: int, end: int) -> list[tuple[int, int, int]]:

@@ -31,10 +31,15 @@ class SearchResultAlways(TypedDict):
 
 
 class SearchResult(SearchResultAlways, total=False):
-    """One passage. Its line numbers count from 1 and are inclusive; `score` is from 0 to 1."""
+    """One passage. Its line numbers count from 1 and are inclusive; `score` is from 0 to 1.
+
+    `startLine` to `endLine` are all of the passage, `snippetStartLine` to `snippetEndLine` what is shown of it.
+    """
 
     vectorScore: float
     textScore: float
+    snippetStartLine: int
+    snippetEndLine: int
     citation: str
 
 

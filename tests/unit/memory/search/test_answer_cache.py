@@ -389,7 +389,7 @@ def test_every_part_of_what_is_wanted_makes_another_question_except_the_time():
 
 
 def answer(text: str) -> KeptAnswer:
-    return KeptAnswer((Passage("a.md", "memory", 1, 1, 0.5, None, None, text),), "keyword")
+    return KeptAnswer((Passage("a.md", "memory", 1, 1, 0.5, None, None, text, 1, 1),), "keyword")
 
 
 def test_another_revision_is_no_answer_and_is_forgotten():

@@ -40,6 +40,19 @@ def test_the_last_one_is_shortened_between_words_and_keeps_its_source_and_lines(
     assert (shown[1].start_line, shown[1].end_line) == (1, 9)
 
 
+def test_the_lines_of_a_shortened_snippet_are_those_that_are_still_shown():
+    lines = [f"This is line number {number} of it." for number in range(5, 9)]
+    whole = result("\n" + "\n".join(lines), None).model_copy(update={"snippet_start_line": 4, "snippet_end_line": 8})
+
+    [shown] = injected([whole], max_chars=len("\n".join(lines[:2])))
+    assert shown.snippet == "\n".join(lines[:2])
+    assert (shown.snippet_start_line, shown.snippet_end_line) == (5, 6)
+
+    talk = whole.model_copy(update={"source": "sessions"})
+    [shown] = injected([talk], max_chars=60)
+    assert (shown.snippet_start_line, shown.snippet_end_line) == (4, 8), "its lines are messages"
+
+
 def test_a_crumb_of_a_snippet_is_left_out():
     bound = len(PROSE) + len(footer("memory/a.md#L1-L9")) * 2 + LEAST_CHARACTERS - 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.search.overlap import repeats
+from memory.search.overlap import Shared, repeats, shared
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
 
@@ -37,3 +37,23 @@ def test_the_same_lines_of_another_document_are_another_place():
 
 def test_pieces_of_one_long_line_share_their_number_only():
     assert not repeats(row(1, 7, "the second half of it"), [row(0, 7, "the first half of a long line")])
+
+
+def test_what_neighbours_share_is_the_same_in_either_order():
+    one, two = row(0, 1, "\n".join(LINES[:10])), row(1, 9, "\n".join(LINES[8:18]))
+    common = len("\n".join(LINES[8:10]))
+
+    assert shared(one, two) == Shared(len(one.text) - common, 0, common)
+    assert shared(two, one) == Shared(0, len(one.text) - common, common)
+
+
+def test_lines_that_say_the_same_are_not_the_same_lines():
+    one = ChunkRow(id=0, key=NOTE, ordinal=0, start_line=1, end_line=3, text="same\nsame\nsame\n")
+    two = row(1, 3, "same\nsame\nnew")
+
+    assert shared(one, two) == Shared(len("same\nsame\n"), 0, len("same\n"))
+
+
+def test_letters_at_the_ends_of_a_cut_line_that_happen_to_be_the_same_are_not_shared():
+    assert shared(row(0, 7, "so much for the cat"), row(1, 7, "t-shirts are next")) is None
+    assert shared(row(0, 7, "so much for the cat"), row(1, 7, "the cat sleeps")) == Shared(12, 0, 7)
