@@ -73,6 +73,7 @@ class BuiltinManager(SearchManager):
         self._freshness = Freshness(settings, agent, pending=pending, inbox=inbox)
         self._searched = Searched(
             agent=agent,
+            files=self._files,
             resources=self._resources,
             reader=self._reader,
             extent=KnownExtent(),

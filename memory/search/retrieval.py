@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,8 +31,8 @@ _STORE_SHARE = 0.1
 class Wanted:
     """What one search asks for. `deadline` is a monotonic clock's time; `timeout_seconds` how far away it was.
 
-    `withheld` says of which documents nothing may be found; None means that there are none. `now` is in Unix
-    seconds: what memory's age is measured from.
+    `withheld` says of which of some documents nothing may be found; None means that there are none. Equal ones say the
+    same of the same index. `now` is in Unix seconds: what memory's age is measured from.
     """
 
     query: str
@@ -42,7 +42,7 @@ class Wanted:
     hybrid: HybridSettings
     deadline: float
     timeout_seconds: float
-    withheld: Callable[[DocumentKey], bool] | None = None
+    withheld: Callable[[StoreReader, Collection[DocumentKey]], Collection[DocumentKey]] | None = None
     now: float = field(default_factory=time.time)
 
 
@@ -142,7 +142,8 @@ def _permitted(reader: StoreReader, wanted: Wanted, search: Callable[[int], list
     while True:
         hits = search(count)
         rows = reader.chunk_rows([hit.id for hit in hits])
-        kept = [hit for hit in hits if hit.id in rows and not wanted.withheld(rows[hit.id].key)]
+        withheld = wanted.withheld(reader, {row.key for row in rows.values()})
+        kept = [hit for hit in hits if hit.id in rows and rows[hit.id].key not in withheld]
         if len(kept) >= k or len(hits) < count:
             return kept[:k]
         count *= 4

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import structlog
 
+from memory.agent_files import AgentFiles
 from memory.redaction import query_redactor
 from memory.search.answer_cache import KeptAnswer, Question, question_of
 from memory.search.extent import KnownExtent
@@ -38,6 +39,7 @@ class Searched:
     """What the searches of one agent have in common."""
 
     agent: AgentSettings
+    files: AgentFiles
     resources: SearchResources
     reader: SharedReader
     extent: KnownExtent
@@ -101,7 +103,7 @@ class SearchSteps:
             hybrid=query.hybrid,
             deadline=self._deadline.end,
             timeout_seconds=self._deadline.seconds,
-            withheld=withheld_from(session_of(request.session_key)),
+            withheld=withheld_from(session_of(request.session_key), self._on.files),
         )
 
     def _question(self, wanted: Wanted) -> Question | None:

@@ -14,6 +14,8 @@ from memory.search.builtin import BuiltinManager
 from memory.search.long_term import is_long_term
 from memory.search.scope import OWNER, session_of
 from memory.search_manager import SearchResources, get_search_manager
+from memory.store.letters import FORGOTTEN
+from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.search import GetAnswer, GetRequest, SearchRequest
@@ -102,6 +104,105 @@ def test_no_spelling_of_its_path_reads_long_term_memory_in_a_shared_session(
         assert answer.text == "", path
         assert SECRET not in answer.model_dump_json()
     assert get(manager, "memory/vault-1.md", session_key).text
+
+
+#: Ways in which another name comes to stand for the very file, before and after it was indexed.
+LINKS = ["memory/another-name.md", "memory/deep/er/note.md", "../extra/diary.md"]
+
+
+@pytest.fixture
+def linked(settings: Settings, notes: Path, tmp_path: Path) -> Settings:
+    """A memory with an extra path, and hard links to MEMORY.md all over."""
+    (tmp_path / "extra").mkdir()
+    (notes / "memory" / "deep" / "er").mkdir(parents=True)
+    for name in LINKS:
+        os.link(notes / "MEMORY.md", notes / name)
+    agent = settings.agents[0].model_copy(update={"extra_paths": (str(tmp_path / "extra"), "../extra")})
+    return settings.model_copy(update={"agents": (agent,)})
+
+
+def found(settings: Settings, session_key: str | None, *, provider: str = "stub") -> dict[str, str]:
+    """Path -> snippet of all that a session finds for what only long-term memory says, and for what others say."""
+    agent = settings.agents[0].model_copy(update={"provider": provider})
+    resources = SearchResources(settings, model_wait_seconds=5)
+    manager = BuiltinManager(settings.model_copy(update={"agents": (agent,)}), agent, resources=resources)
+    try:
+        shown = {}
+        for query in (f"vault called {SECRET}", "who has a vault"):
+            answer = manager.search(SearchRequest(query=query, max_results=100, min_score=0, session_key=session_key))
+            assert answer.error is None
+            shown |= {hit.path: hit.snippet for hit in answer.results}
+        return shown
+    finally:
+        manager.close()
+        resources.close()
+
+
+@pytest.mark.parametrize("provider", ["stub", "none"])
+@pytest.mark.parametrize("session_key", [GROUP, CHANNEL, SUBAGENT])
+def test_a_hard_link_brings_long_term_memory_to_no_shared_session(linked: Settings, session_key: str, provider: str):
+    write_index(linked).close()
+    extra = str(linked.agents[0].workspace.parent / "extra" / "diary.md")
+
+    assert len(found(linked, None, provider=provider).keys() & {*LINKS[:2], extra}) >= 2
+    shared = found(linked, session_key, provider=provider)
+    assert {f"memory/vault-{number}.md" for number in range(5)} <= shared.keys()
+    assert SECRET not in str(shared)
+
+
+def test_a_link_is_known_by_the_disk_before_long_term_memory_is_indexed(linked: Settings):
+    store = write_index(linked)
+    key = DocumentKey("memory", "MEMORY.md")
+    store.write([DocumentDelete(key, store.revision(key))])
+    store.close()
+
+    assert SECRET not in str(found(linked, GROUP))
+
+
+@pytest.mark.parametrize("removed", ["MEMORY.md", LINKS[0]])
+def test_a_link_is_known_by_the_index_when_a_name_is_gone(linked: Settings, removed: str):
+    write_index(linked).close()
+    (linked.agents[0].workspace / removed).unlink()
+
+    assert SECRET not in str(found(linked, GROUP))
+
+
+def test_a_document_that_is_to_be_read_anew_may_have_been_a_link(linked: Settings):
+    store = write_index(linked)
+    for path in ("MEMORY.md", LINKS[0]):
+        key = DocumentKey("memory", path)
+        store.add_dead_letter(key, reason="no permission", error_class="DocumentUnreadable")
+        store.retry_dead_letter(key)
+        known = store.file(key)
+        assert known is not None
+        assert known.stat == FORGOTTEN
+    store.close()
+
+    (linked.agents[0].workspace / LINKS[0]).unlink()
+    (linked.agents[0].workspace / LINKS[0]).write_text("no link any more", "utf-8")
+    shared = found(linked, GROUP)
+    assert "memory/vault-0.md" in shared
+    assert SECRET not in str(shared)
+
+
+def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memory(linked: Settings):
+    workspace = linked.agents[0].workspace
+    for name in ("MEMORY.md", *LINKS):
+        (workspace / name).unlink()
+    (workspace / "memory" / "diary.md").write_text(f"The vault is called {SECRET}.\n", "utf-8")
+    store = write_index(linked)
+    resources = SearchResources(linked, model_wait_seconds=5)
+    manager = BuiltinManager(linked, linked.agents[0], resources=resources)
+    asked = SearchRequest(query="vault called", session_key=GROUP)
+
+    assert SECRET in manager.search(asked).model_dump_json()
+    assert SECRET in manager.search(asked).model_dump_json()
+    assert resources.answers.hits == 1, "groups' answers are kept, too"
+    os.link(workspace / "memory" / "diary.md", workspace / "MEMORY.md")
+    assert SECRET not in manager.search(asked).model_dump_json()
+    manager.close()
+    resources.close()
+    store.close()
 
 
 def test_it_is_refused_exactly_like_a_path_that_is_no_document(manager: BuiltinManager, notes: Path):
