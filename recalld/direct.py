@@ -6,13 +6,15 @@ done it already.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from recalld import configuration, keyword_settings
-from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from memory.search.manager import SearchManager
+    from collections.abc import Iterator
+
+    from memory.search.manager import SearchableMemory
     from recalld.invocation import Invocation
 
 KEYWORDS_ONLY = "no service is running, so this is keywords only; `recalld up` adds search by meaning"
@@ -22,7 +24,7 @@ def search(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
     """Search; the answer as the service would give it, with a word on what is missing.
 
     Raises:
-        UserError: the settings are wrong, no agent is known, or its memory cannot be opened.
+        UserError: the settings are wrong, or no agent is known.
     """
     key = configuration.settings_key(config=invocation.config, home=invocation.home_path)
     answer = None
@@ -40,13 +42,13 @@ def search(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
         answer = search_with_manager(invocation, request)
         if key is not None:
             keyword_settings.keep(invocation.settings, key)
-    if by_meaning and _may_ask(invocation, request):
+    if by_meaning and not answer.get("unavailable") and _may_ask(invocation, request):
         answer["degraded"] = [KEYWORDS_ONLY, *answer["degraded"]]
     return answer
 
 
 def _may_ask(invocation: Invocation, request: dict[str, Any]) -> bool:
-    """Whether the session is in scope; who is not learns nothing, not even how it would be searched."""
+    """Whether the session is in scope; who is not learns nothing, not even that there is a memory."""
     session_key = request.get("session_key")
     if session_key is None:
         return True
@@ -60,11 +62,8 @@ def search_with_manager(invocation: Invocation, request: dict[str, Any]) -> dict
     """The answer of the whole search manager, by keywords. Raises like `search`."""
     from schemas.search import SearchRequest
 
-    manager = _keyword_manager(invocation)
-    try:
-        answer = manager.search(SearchRequest.model_validate(request))
-    finally:
-        manager.close()
+    with _by_keywords(invocation) as memory:
+        answer = memory.search(SearchRequest.model_validate(request))
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -72,15 +71,14 @@ def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
     """Read lines of a memory file; the answer as the service would give it. Raises like `search`."""
     from schemas.search import GetRequest
 
-    manager = _keyword_manager(invocation)
-    try:
-        answer = manager.read_file(GetRequest.model_validate(request))
-    finally:
-        manager.close()
+    with _by_keywords(invocation) as memory:
+        answer = memory.read_file(GetRequest.model_validate(request))
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _keyword_manager(invocation: Invocation) -> SearchManager:
+@contextmanager
+def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
+    from memory.search.absent import AbsentMemory
     from memory.search_manager import get_search_manager
     from recalld.logs import configure_logs
 
@@ -89,10 +87,14 @@ def _keyword_manager(invocation: Invocation) -> SearchManager:
     asked = invocation.the_agent()
     agent = asked.model_copy(update={"provider": "none", "fallback": "none"})
     settings = invocation.settings.model_copy(update={"agents": (agent,)})
-    manager, error = get_search_manager(settings, agent.id)
+    manager, reason = get_search_manager(settings, agent.id)
     if manager is None:
-        raise UserError(error or f"the memory of agent {agent.id!r} cannot be opened")
-    return manager
+        yield AbsentMemory(agent, reason or "there is no such memory")
+        return
+    try:
+        yield manager
+    finally:
+        manager.close()
 
 
 def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:

@@ -74,5 +74,12 @@ class HomeMemory(SearchableMemory):
                 otherwise=directly,
             )
         except RecalldError as error:
-            return GetAnswer(path=request.path, disabled=True, error=str(error), warning="memory is unavailable")
+            return GetAnswer(
+                path=request.path,
+                disabled=True,
+                unavailable=True,
+                error=str(error),
+                warning="memory is unavailable",
+                action=_ACTION,
+            )
         return GetAnswer.model_validate(answer)

@@ -102,7 +102,10 @@ class GetRequest(_Wire):
 
 
 class GetAnswer(_Wire):
-    """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated."""
+    """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated.
+
+    A path that is no document is `disabled`, with `error`. An unavailable memory is so with `action`, too.
+    """
 
     path: str
     text: str = ""
@@ -112,5 +115,7 @@ class GetAnswer(_Wire):
     truncated: bool = False
     next_from: int | None = None
     disabled: bool | None = None
+    unavailable: bool | None = None
     error: str | None = None
     warning: str | None = None
+    action: str | None = None

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.reporting import whole_status
+from memory.search.absent import AbsentMemory
 from memory.search.glances import Glance
+from memory.search.manager import SearchableMemory
 from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager, SearchManager, SearchResources, get_search_manager
 from memory.service.metrics import AgentNumbers, ProcessNumbers
@@ -63,6 +65,11 @@ class ServedAgents:
                 )
                 self._managers[agent] = known
         return known
+
+    def memory(self, agent: str) -> SearchableMemory:
+        """What answers for one of `ids`: its manager, or what says why there is none."""
+        manager, reason = self.manager(agent)
+        return manager or AbsentMemory(self._settings.agent(agent), reason or "there is no such memory")
 
     def warm_up(self) -> None:
         """Choose every agent's provider and start loading models, in the background."""

@@ -25,7 +25,7 @@ from memory.service.page_routes import page_routes
 from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_tokens
 from memory.service.tool_routes import tool_routes
-from memory.tools import call_tool, unavailable
+from memory.tools import call_tool
 from memory.version import recalld_version
 from schemas.overview import TermsRequest
 from schemas.ports import EventInbox, PendingReader
@@ -157,18 +157,11 @@ def create_app(
 
 
 async def _search(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: SearchRequest) -> SearchAnswer:
-    manager, error = agents.manager(agent)
-    if manager is None:
-        metrics.searches.labels("unavailable").inc()
-        return SearchAnswer(disabled=True, unavailable=True, error=error, action="see `recalld config show`")
-    return await CountedMemory(manager, metrics).searched(request)
+    return await CountedMemory(agents.memory(agent), metrics).searched(request)
 
 
 def _get(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: GetRequest) -> GetAnswer:
-    manager, error = agents.manager(agent)
-    if manager is None:
-        return GetAnswer(path=request.path, disabled=True, error=error)
-    return CountedMemory(manager, metrics).read_file(request)
+    return CountedMemory(agents.memory(agent), metrics).read_file(request)
 
 
 def _call_tool(
@@ -179,10 +172,7 @@ def _call_tool(
     arguments: Mapping[str, Any],
     session_key: str | None,
 ) -> dict[str, Any]:
-    manager, error = agents.manager(agent)
-    if manager is None:
-        return unavailable(name, error or "there is no such memory", arguments, action="see `recalld config show`")
-    return call_tool(CountedMemory(manager, metrics), name, arguments, session_key=session_key)
+    return call_tool(CountedMemory(agents.memory(agent), metrics), name, arguments, session_key=session_key)
 
 
 @contextmanager

@@ -81,5 +81,7 @@ class GetAnswer(GetAnswerAlways, total=False):
 
     nextFrom: int
     disabled: bool
+    unavailable: bool
     error: str
     warning: str
+    action: str

@@ -1,0 +1,214 @@
+"""Every door to an agent's memory, with one handle: for tests of what must hold at all of them.
+
+The client library's own tests see to its doors; underneath are those of HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from memory.service.security import needs_tokens
+from recalld.cli import run
+from schemas.settings import Settings
+from tests.daemon import REPOSITORY, clean_environment
+from tests.mcp_clients import calling, found, over_http
+from tests.serving import running
+from tests.waiting import wait_until
+
+
+class Door(ABC):
+    """One way in, for whoever has `agent`'s token or started a program in its name."""
+
+    def search(self, agent: str, query: str, session_key: str | None = None) -> dict[str, Any]:
+        """The answer to a search."""
+        return self._ask(agent, "memory_search", {"query": query}, session_key)
+
+    def get(self, agent: str, path: str, session_key: str | None = None) -> dict[str, Any]:
+        """The answer to a read."""
+        return self._ask(agent, "memory_get", {"path": path}, session_key)
+
+    @abstractmethod
+    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]: ...
+
+
+class House:
+    """A home with its configuration file, and what was opened in it."""
+
+    def __init__(self, settings: Settings, config: Path) -> None:
+        self.settings = settings
+        self.config = config
+        self._open = ExitStack()
+
+    def headers(self, agent: str, session_key: str | None = None) -> dict[str, str]:
+        """What a caller with this agent's token sends."""
+        token = (self.settings.home / "run" / "tokens" / agent).read_text().strip()
+        key = {"X-Recalld-Session-Key": session_key} if session_key is not None else {}
+        return {"Authorization": f"Bearer {token}", **key}
+
+    def serve(self) -> httpx.Client:
+        """Start the service and wait for its model; a client without a token."""
+        client = self._open.enter_context(running(self.settings))
+        tokens = needs_tokens(self.settings, host=self.settings.service.host)
+        for agent in self.settings.agents:
+            if agent.enabled:
+                wait_until(partial(_by_meaning, client, agent.id, self.headers(agent.id) if tokens else {}))
+        return client
+
+    def until_closed(self, program: subprocess.Popen[str]) -> subprocess.Popen[str]:
+        """A program that ends with its input, when the house is closed."""
+        return self._open.enter_context(program)
+
+    def close(self) -> None:
+        """End what was opened."""
+        self._open.close()
+
+
+def _by_meaning(client: httpx.Client, agent: str, headers: Mapping[str, str]) -> bool:
+    answer = client.post("/v1/search", json={"query": "warm", "agent": agent}, headers=headers)
+    return bool(answer.json()["mode"] == "hybrid")
+
+
+@contextmanager
+def opened(house: House, name: str) -> Iterator[Door]:
+    """The door of that name, one of `DOORS`."""
+    try:
+        yield DOORS[name](house)
+    finally:
+        house.close()
+
+
+class _Http(Door):
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._client = house.serve()
+
+    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
+        path = {"memory_search": "/v1/search", "memory_get": "/v1/get"}[tool]
+        body = {**arguments, "sessionKey": session_key}
+        response = self._client.post(path, json=body, headers=self._house.headers(agent))
+        assert response.status_code == 200, response.text
+        return dict(response.json())
+
+
+class _HttpTools(Door):
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._client = house.serve()
+
+    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
+        body = {"name": tool, "arguments": arguments, "sessionKey": session_key}
+        response = self._client.post("/v1/tools", json=body, headers=self._house.headers(agent))
+        assert response.status_code == 200, response.text
+        return dict(response.json())
+
+
+class _Mcp(Door):
+    def __init__(self, house: House, *, path: str = "/mcp") -> None:
+        self._house = house
+        self._address = str(house.serve().base_url).rstrip("/") + path
+
+    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
+        headers = self._house.headers(agent, session_key)
+        return found(over_http(self._address.format(agent=agent), calling(tool, **arguments), headers=headers))
+
+
+class _McpMeta(Door):
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._address = f"{str(house.serve().base_url).rstrip('/')}/mcp"
+
+    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
+        meta = {"recalld/sessionKey": session_key} if session_key is not None else None
+        return found(
+            over_http(self._address, calling(tool, meta=meta, **arguments), headers=self._house.headers(agent))
+        )
+
+
+class _Stdio(Door):
+    """One program for each agent, which lives as long as the house; the calls say which session asks."""
+
+    def __init__(self, house: House, *, served: bool) -> None:
+        self._house = house
+        self._programs: dict[str, subprocess.Popen[str]] = {}
+        if served:
+            house.serve()
+
+    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
+        meta = {"recalld/sessionKey": session_key} if session_key is not None else {}
+        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        answer = self._call(self._program(agent), "tools/call", params)["result"]
+        assert not answer.get("isError"), answer
+        return dict(answer["structuredContent"])
+
+    def _program(self, agent: str) -> subprocess.Popen[str]:
+        if agent not in self._programs:
+            options = ["--config", str(self._house.config), "--home", str(self._house.settings.home)]
+            program = self._house.until_closed(
+                subprocess.Popen(
+                    [sys.executable, "-m", "recalld", *options, "mcp", "--agent", agent],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    cwd=REPOSITORY,
+                    env=clean_environment(),
+                    text=True,
+                )
+            )
+            self._programs[agent] = program
+            client = {"name": "test", "version": "1"}
+            self._call(
+                program, "initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+            )
+            self._send(program, {"method": "notifications/initialized"})
+        return self._programs[agent]
+
+    def _call(self, program: subprocess.Popen[str], method: str, params: dict[str, Any]) -> dict[str, Any]:
+        self._send(program, {"id": 1, "method": method, "params": params})
+        assert program.stdout is not None
+        return dict(json.loads(program.stdout.readline()))
+
+    def _send(self, program: subprocess.Popen[str], message: dict[str, Any]) -> None:
+        assert program.stdin is not None
+        program.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        program.stdin.flush()
+
+
+class _Shell(Door):
+    def __init__(self, house: House, *, served: bool) -> None:
+        self._house = house
+        if served:
+            house.serve()
+
+    def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
+        options = ["--config", str(self._house.config), "--home", str(self._house.settings.home), "--agent", agent]
+        command = {"memory_search": "search", "memory_get": "get"}[tool]
+        key = ["--session-key", session_key] if session_key is not None else []
+        out, err = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run([*options, command, "--json", *key, "--", *arguments.values()])
+        assert code in {0, 1, 3}, err.getvalue()
+        return dict(json.loads(out.getvalue()))
+
+
+DOORS = {
+    "HTTP": _Http,
+    "tools by HTTP": _HttpTools,
+    "MCP": _Mcp,
+    "MCP of the agent": lambda house: _Mcp(house, path="/mcp/{agent}"),
+    "MCP, key in _meta": _McpMeta,
+    "stdio": lambda house: _Stdio(house, served=True),
+    "stdio without a service": lambda house: _Stdio(house, served=False),
+    "shell": lambda house: _Shell(house, served=True),
+    "shell without a service": lambda house: _Shell(house, served=False),
+}
