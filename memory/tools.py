@@ -64,7 +64,6 @@ _SEARCH = ToolDefinition(
             "query": {
                 "type": "string",
                 "description": "What to recall: a question, or exact words, names, ids or error messages.",
-                "maxLength": 20_000,
             },
             "maxResults": {
                 "type": "integer",

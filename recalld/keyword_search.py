@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memory.generations import Generations
+from memory.search.long_queries import asked_for
 from memory.search.presenting import passages
 from memory.search.retrieval import Found, Wanted, retrieve
 from memory.store.options import StoreOptions
@@ -23,9 +24,10 @@ _TIMEOUT_SECONDS = 15.0
 def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Answer, or None when there is no index or it cannot be read: the manager has the words for that."""
     started = time.monotonic()
+    asked = asked_for(request["query"], str)
     min_score = request.get("min_score")
     wanted = Wanted(
-        query=request["query"],
+        query=asked.text,
         max_results=request.get("max_results") or agent.max_results,
         min_score=agent.min_score if min_score is None else min_score,
         sources=request.get("sources") or agent.sources,
@@ -50,7 +52,7 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
         "mode": found.mode,
         "fallback": bool(found.degraded),
         "citations": agent.cited,
-        "degraded": list(found.degraded),
+        "degraded": [*found.degraded, asked.remark] if asked.remark is not None else list(found.degraded),
         "pending": {"documents": 0, "vectors": waiting},
         "tookMs": round((time.monotonic() - started) * 1000, 2),
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 Mode = Literal["hybrid", "vector", "keyword", "none"]
@@ -17,10 +17,21 @@ class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
-class SearchRequest(_Wire):
-    """What to look for."""
+def _whole(value: object) -> object:
+    """A text in which a replacement character stands for each half of a surrogate pair.
 
-    query: Annotated[str, Field(max_length=20_000)]
+    JSON can escape them, a program that cuts a text by UTF-16 units sends them, and a shell passes on bytes that are no
+    UTF-8 as some; no memory holds one.
+    """
+    if not isinstance(value, str) or value.isascii():
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class SearchRequest(_Wire):
+    """What to look for. Of a very long query the beginning is searched, and the answer says so."""
+
+    query: Annotated[str, BeforeValidator(_whole)]
     agent: str | None = None
     max_results: Annotated[int, Field(ge=1, le=100)] | None = None
     min_score: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -85,7 +96,7 @@ class SearchAnswer(_Wire):
 class GetRequest(_Wire):
     """Which lines of which document to read. `startLine` is another name of `from`."""
 
-    path: Annotated[str, Field(min_length=1, max_length=4096)]
+    path: Annotated[str, Field(min_length=1, max_length=4096), BeforeValidator(_whole)]
     from_: Annotated[int | None, Field(ge=1, alias="from")] = None
     lines: Annotated[int, Field(ge=1, le=100_000)] | None = None
     agent: str | None = None

@@ -15,6 +15,7 @@ from memory.redaction import query_redactor
 from memory.search.answer_cache import KeptAnswer, Question, question_of
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
+from memory.search.long_queries import AskedFor, asked_for
 from memory.search.long_term import withheld_from
 from memory.search.presenting import Passage, passages
 from memory.search.readers import SharedReader
@@ -61,10 +62,15 @@ class SearchSteps:
         """The provider for all of this search. Looked up on its first thread: it looks at a file."""
         return self._on.embedder()
 
+    @cached_property
+    def _asked(self) -> AskedFor:
+        """What is searched. The index holds masks where secrets were, and a provider gets to see none."""
+        return asked_for(self._request.query, query_redactor(self._on.agent))
+
     def run(self) -> Steps:
         """Every step; yields the vector that has to be waited for."""
         request = self._request
-        if not request.query.strip():
+        if not self._asked.text:
             return self._answer((), "none", ())
         wanted = self._what_is_wanted()
         question = self._question(wanted)
@@ -95,8 +101,7 @@ class SearchSteps:
         agent, request = self._on.agent, self._request
         query = agent.query
         return Wanted(
-            # The index holds masks where secrets were, and a provider gets to see none.
-            query=query_redactor(agent)(request.query),
+            query=self._asked.text,
             max_results=request.max_results or query.max_results,
             min_score=request.min_score if request.min_score is not None else query.min_score,
             sources=request.sources if request.sources is not None else agent.sources,
@@ -197,6 +202,8 @@ class SearchSteps:
         pending = self._on.freshness.state(vectors=vectors_pending)
         if pending is None:
             reasons.append("the queue does not answer: how far the index is behind is not known")
+        if self._asked.remark is not None:
+            reasons.append(self._asked.remark)
         cited = self._cites()
         return SearchAnswer(
             results=tuple(_result(passage, cited=cited) for passage in shown),
