@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from memory.search.builtin import BuiltinManager
 from memory.search.resources import SearchResources
 from memory.store.writer import Store
+from recalld import configuration, direct
+from recalld.invocation import Invocation
 from schemas.documents import DocumentKey
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings
+from tests.serving import running
 from tests.storing import chunk, mark, piece
+from tests.waiting import wait_until
 from tests.written_index import write_index
 
 MMR = {"mmr": {"enabled": True, "lambda": 0.5}}
@@ -163,3 +169,69 @@ def test_overlapping_pieces_of_one_file_are_shown_once(settings: Settings, works
     mixed = searched(settings, "数据库迁移", MMR, max_results=10)
 
     assert {result.citation for result in mixed.results} == {result.citation for result in plain.results}
+
+
+SWITCHES = """
+provider = "stub"
+auth.trust_loopback = true
+query.min_score = 0
+query.hybrid.temporal_decay.half_life_days = 10
+[[agents]]
+id = "plain"
+workspace = "{workspace}"
+[[agents]]
+id = "varied"
+workspace = "{workspace}"
+query.hybrid.mmr = {{ enabled = true, lambda = 0.5 }}
+[[agents]]
+id = "aging"
+workspace = "{workspace}"
+query.hybrid.temporal_decay.enabled = true
+"""
+
+
+def order(answer: Mapping[str, Any]) -> list[str]:
+    """The paths of an answer as it travels."""
+    return [result["path"] for result in answer["results"]]
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["over HTTP", "from the shell, without a service"])
+def test_each_agent_has_switches_of_its_own(
+    home: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, served: bool
+) -> None:
+    for name in [name for name in os.environ if name.startswith("RECALLD_")]:
+        monkeypatch.delenv(name)
+    aged = {dated(10): SAME_AGAIN["memory/standup.md"], dated(0): SAME_AGAIN["memory/chat.md"]}
+    notes(workspace, SAME_AGAIN | aged | OTHERS)
+    config = tmp_path / "recalld.toml"
+    config.write_text(SWITCHES.format(workspace=workspace), "utf-8")
+    home.mkdir()
+    settings = configuration.load(config=str(config), home=str(home)).settings
+    for agent in settings.agents:
+        write_index(settings, agent.id).close()
+
+    query = "数据库迁移定在周五"
+
+    def check(ask: Callable[[str], list[str]]) -> None:
+        plain, varied, aging = ask("plain"), ask("varied"), ask("aging")
+        assert plain.index("memory/rollback.md") == 5
+        assert varied[:2] == [plain[0], "memory/rollback.md"]
+        assert aging.index(dated(10)) > plain.index(dated(10))
+
+    def by_http(client: httpx.Client, agent: str) -> dict[str, Any]:
+        asked = {"query": query, "agent": agent, "maxResults": 6}
+        return dict(client.post("/v1/search", json=asked).json())
+
+    def by_shell(agent: str) -> dict[str, Any]:
+        invocation = Invocation(config=str(config), home=str(home), agent=agent)
+        return direct.search(invocation, {"query": query, "max_results": 6})
+
+    if served:
+        with running(settings) as client:
+            wait_until(lambda: by_http(client, "plain")["mode"] == "hybrid")
+            check(lambda agent: order(by_http(client, agent)))
+        return
+    check(lambda agent: order(by_shell(agent)))
+    monkeypatch.setenv("RECALLD_QUERY__HYBRID__MMR__ENABLED", "true")
+    monkeypatch.setenv("RECALLD_QUERY__HYBRID__MMR__LAMBDA", "0.5")
+    assert order(by_shell("plain"))[1] == "memory/rollback.md", "a variable is for all who say nothing else"
