@@ -147,6 +147,8 @@ def query_terms(query: str) -> tuple[QueryTerm, ...]:
     weak: dict[str, QueryTerm] = {}
     for term, is_stop_word in _terms(text):
         (weak if is_stop_word else strong).setdefault(term.text.casefold(), term)
+        if len(strong) >= MAX_QUERY_TERMS:
+            break
     return tuple((strong or weak).values())[:MAX_QUERY_TERMS]
 
 
