@@ -192,7 +192,7 @@ KINDS: dict[str, Maker] = {
 
 #: Each costs as much as many others: one in so many queries is one of these.
 LARGE_KINDS: dict[str, Maker] = {"100 kB": _hundred_kilobytes, "thousands of terms": _thousands_of_terms}
-_LARGE_EVERY = 100
+_LARGE_EVERY = 200
 
 
 def hostile_queries(count: int, *, seed: int, words: Sequence[str]) -> Iterator[tuple[str, str]]:

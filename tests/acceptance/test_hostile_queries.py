@@ -33,7 +33,7 @@ from tests.waiting import wait_until
 from tests.written_index import writer_of
 
 QUERIES = 20_000
-NOTES, CHUNKS_A_NOTE = 300, 12
+NOTES, CHUNKS_A_NOTE = 200, 12
 DIMENSIONS = 512
 
 #: A core for the questions, and one for the answers.
