@@ -3,9 +3,9 @@
 Two formulas, chosen by `query.hybrid.fusion`:
 
 * `fuse_minmax` (default): both sides are scaled to 0..1 over the union of their candidates, both scores filled in
-  for every candidate, and added with weights. How much the keywords count depends on the candidate: a place that
-  holds a part of what was asked gets that part of their weight. So words decide where they agree, and the vector
-  where they do not, as with a question in one language over notes in another.
+  for every candidate, and added with weights. How much the keywords count depends on the candidate: from nothing
+  where a place holds a tenth of what was asked to all of it where it holds nine. So words decide where they
+  agree, and the vector where they do not, as with a question in one language over notes in another.
 * `fuse_weighted`: the reference formula, `vector_weight * cosine + text_weight / (1 + position)`.
 
 What a min-max score says is "best of this list", not "good"; so the list is ordered by `rank` and
@@ -16,6 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+
+#: A share of the question that any place may hold by chance.
+_CHANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def fuse_minmax(
     for id_ in ids:
         words = text.get(id_, 0.0) if id_ in bm25 else 0.0
         if cosines:
-            words *= coverage.get(id_, 0.0)
+            words *= _clip((coverage.get(id_, 0.0) - _CHANCE) / (1 - 2 * _CHANCE))
         near = vector.get(id_, words)
         rank = share * near + (1 - share) * words if cosines else words
         fused.append(

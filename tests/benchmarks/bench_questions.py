@@ -43,8 +43,8 @@ from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-#: Results asked for before a scope is applied.
-DEEP = 100
+#: Results asked for, and before a scope is applied.
+RESULTS, DEEP = 10, 100
 STRANGERS = 200
 
 
@@ -152,10 +152,11 @@ def main() -> None:
 
 
 def ask(questions: QuestionSet, memory: SearchManager, results: Path | None) -> Iterator[Outcome]:
-    """Ask each question twice: for its best hundred, whatever their score, and as a user would."""
+    """Ask each question for its best results, whatever their score, and as a user would."""
     written = []
     for question in questions.questions:
-        deep = memory.search(SearchRequest(query=question.text, max_results=DEEP, min_score=0.0, wait_ms=0)).results
+        wanted = DEEP if question.scope else RESULTS
+        deep = memory.search(SearchRequest(query=question.text, max_results=wanted, min_score=0.0, wait_ms=0)).results
         within = [result for result in deep if result.path.startswith(question.scope)]
         place = next((at for at, result in enumerate(within, 1) if question.is_answered_by(result)), None)
         shallow = memory.search(SearchRequest(query=question.text, min_score=0.0, wait_ms=0)).results
