@@ -45,7 +45,7 @@ def fuse_minmax(
     *,
     vector_weight: float,
     text_weight: float,
-    exact: Mapping[int, float] | None = None,
+    lift: Mapping[int, float] | None = None,
 ) -> list[Fused]:
     """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 and still to be found out.
 
@@ -55,7 +55,7 @@ def fuse_minmax(
         coverage: chunk id -> share 0..1 of the query that it holds; absent is 0.
         vector_weight: with `text_weight` scaled to sum 1; both 0 means equal ones.
         text_weight: see `vector_weight`.
-        exact: chunk id -> share 0..1 of what the query means exactly; comes before everything else.
+        lift: chunk id -> what else speaks for a place, added to its rank, which is 0..1 without it.
     """
     ids = cosines.keys() | bm25.keys()
     vector = _scaled(cosines)
@@ -72,7 +72,7 @@ def fuse_minmax(
         fused.append(
             Fused(
                 id=id_,
-                rank=rank + (exact.get(id_, 0.0) if exact else 0.0),
+                rank=rank + (lift.get(id_, 0.0) if lift else 0.0),
                 score=0.0,
                 vector=_clip(cosines[id_]) if id_ in cosines else None,
                 text=_clip(coverage.get(id_, 0.0)) if id_ in bm25 else None,

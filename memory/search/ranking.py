@@ -48,7 +48,10 @@ class HybridSettings(Protocol):
     def temporal_decay(self) -> DecaySettings: ...
 
 
-#: What holding a day that the query names adds to a rank, all of which is 1: people also speak of a day afterwards.
+#: What holding all that the query means exactly adds to a rank, which is 1 at most: it comes first, and so does a half.
+EXACT = 2.0
+
+#: The same of a day that the query names. Less: people also speak of a day afterwards.
 DATED = 0.3
 
 
@@ -103,7 +106,7 @@ def ranked(
             cosines,
             bm25,
             {id_: one.coverage for id_, one in held.items()},
-            exact={id_: max(one.exact, DATED * one.dated) for id_, one in held.items()},
+            lift={id_: max(EXACT * one.exact, DATED * one.dated) for id_, one in held.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
         )

@@ -59,9 +59,9 @@ def test_a_chunk_that_waits_for_its_vector_is_judged_by_its_keywords():
     assert fused[0].vector is None
 
 
-def test_what_is_meant_exactly_comes_before_everything_else():
+def test_a_lift_beyond_all_that_a_rank_can_be_comes_first():
     cosines, bm25 = {1: 0.9, 2: 0.1, 3: 0.0}, {1: 9.0, 2: 1.0, 3: 0.5}
-    fused = fuse_minmax(cosines, bm25, {1: 0.9, 2: 0.1, 3: 0.1}, exact={3: 1.0, 2: 0.5}, **WEIGHTS)
+    fused = fuse_minmax(cosines, bm25, {1: 0.9, 2: 0.1, 3: 0.1}, lift={3: 1.5, 2: 0.5}, **WEIGHTS)
 
     assert fused[0].id == 3
 
