@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-
 #: A share of the question that any place may hold by chance.
 _CHANCE = 0.1
 
