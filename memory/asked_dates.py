@@ -14,54 +14,56 @@ _MONTHS = (
     *("july", "august", "september", "october", "november", "december"),
 )
 _NAMES = "|".join([*_MONTHS, *(month[:3] for month in _MONTHS), "sept"])
-_DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
-
-_MONTH_DAY = re.compile(rf"\b({_NAMES})\b\.?\s+(?:the\s+)?{_DAY}\b", re.IGNORECASE)
-_DAY_MONTH = re.compile(rf"\b{_DAY}\s+(?:of\s+)?({_NAMES})\b", re.IGNORECASE)
-_MONTH_YEAR = re.compile(rf"\b({_NAMES})\b\.?,?\s+(?:of\s+)?((?:19|20)\d\d)\b", re.IGNORECASE)
-
+_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"(?P<year>(?:19|20)\d\d)"
 _NUMERAL = "一二三四五六七八九"
 _CHINESE_NUMBER = "[0-9]{1,2}|[二三]?十[一二三四五六七八九]?|[一二三四五六七八九]"
-_CHINESE_DAY = re.compile(f"({_CHINESE_NUMBER})月({_CHINESE_NUMBER})[日号號]")
-_WRITTEN = re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])(?![0-9])")
-_CHINESE_MONTH = re.compile(f"((?:19|20)[0-9]{{2}})年({_CHINESE_NUMBER})月")
+
+# In the order in which they are tried: what one has read, a later one leaves alone.
+_DATES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?<![\d.]){_YEAR}([-/.])(?P<month>\d{{1,2}})\2(?P<day>\d{{1,2}})(?![\d.]\d)(?!\d)",
+        rf"(?<![\d.])(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.{_YEAR}(?!\.?\d)",
+        rf"(?:{_YEAR}年)?(?P<month>{_CHINESE_NUMBER})月(?P<day>{_CHINESE_NUMBER})[日号號]",
+        rf"\b(?P<month>{_NAMES})\b\.?\s+(?:the\s+)?{_DAY}\b(?:,?\s+{_YEAR}\b)?",
+        rf"\b{_DAY}\s+(?:of\s+)?(?P<month>{_NAMES})\b(?:\.?,?\s+(?:of\s+)?{_YEAR}\b)?",
+        rf"\b(?P<month>{_NAMES})\b\.?,?\s+(?:of\s+)?{_YEAR}\b",
+        rf"{_YEAR}年(?P<month>{_CHINESE_NUMBER})月",
+    )
+)
 
 #: Without one of these there is no date; looking costs less than the expressions.
 _HINTS = re.compile(r"\d|月")
 
 
 def dates_in(text: str) -> Iterator[str]:
-    """Yield `MM-DD` for every day and `YYYY-MM` for every month of a year that the text names.
-
-    A date that is written so already is yielded as it is.
-    """
+    """Yield `MM-DD` or `YYYY-MM-DD` for every day and `YYYY-MM` for every month of a year that the text names."""
     if not _HINTS.search(text):
         return
-    for match in _WRITTEN.finditer(text):
-        yield match[0]
-    for match in _MONTH_DAY.finditer(text):
-        yield from _day(_month(match[1]), int(match[2]))
-    for match in _DAY_MONTH.finditer(text):
-        yield from _day(_month(match[2]), int(match[1]))
-    for match in _CHINESE_DAY.finditer(text):
-        yield from _day(_number(match[1]), _number(match[2]))
-    for match in _MONTH_YEAR.finditer(text):
-        yield f"{match[2]}-{_month(match[1]):02d}"
-    for match in _CHINESE_MONTH.finditer(text):
-        if 1 <= (month := _number(match[2])) <= 12:
-            yield f"{match[1]}-{month:02d}"
+    read: list[tuple[int, int]] = []
+    for pattern in _DATES:
+        for match in pattern.finditer(text):
+            if any(match.start() < end and start < match.end() for start, end in read):
+                continue
+            date = _date(**match.groupdict())
+            if date is not None:
+                read.append(match.span())
+                yield date
 
 
-def _day(month: int, day: int) -> Iterator[str]:
-    if 1 <= month <= 12 and 1 <= day <= 31:
-        yield f"{month:02d}-{day:02d}"
-
-
-def _month(name: str) -> int:
-    return [month[:3] for month in _MONTHS].index(name[:3].lower()) + 1
+def _date(month: str, day: str | None = None, year: str | None = None) -> str | None:
+    number = _number(month)
+    if not 1 <= number <= 12 or (day is not None and not 1 <= _number(day) <= 31):
+        return None
+    parts = [year, f"{number:02d}", f"{_number(day):02d}" if day is not None else None]
+    return "-".join(part for part in parts if part is not None)
 
 
 def _number(text: str) -> int:
+    """The number of a month by its name, or of anything in digits or Chinese numerals."""
+    if text[0].isalpha() and text.isascii():
+        return [month[:3] for month in _MONTHS].index(text[:3].lower()) + 1
     if text.isascii():
         return int(text)
     tens, ten, ones = text.rpartition("十")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
+import structlog
 
 from schemas.settings import Settings
 from workers.broker_server import BrokerServer
@@ -56,3 +57,17 @@ def client(settings: Settings, broker_server: BrokerServer) -> Iterator[redis.Re
 def keys(settings: Settings) -> Keys:
     """The home's key names."""
     return Keys(namespace(settings))
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a command that runs in this process says of logs holds for its own test only.
+
+    Modules keep a logger that is cached, with all that was said of it, for the tests after it.
+    """
+    configure = structlog.configure
+    monkeypatch.setattr(
+        structlog, "configure", lambda **options: configure(**{**options, "cache_logger_on_first_use": False})
+    )
+    yield
+    structlog.reset_defaults()

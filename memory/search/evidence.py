@@ -12,7 +12,8 @@ is absolute. It is the logistic function of what speaks for a place:
 Both less `0.625 ln(chunks / 100)`: the more there is to choose from, the nearer comes what only happens to be near (a
 chunk's prior odds of being the one are those of one among all). A place goes half of the way to the best one of its
 list: where a memory clearly speaks about something, what stands beside it is worth showing, too. What holds most of
-the query's words needs no vector, and what holds an identifier or a day that the query names needs nothing else.
+the query's words needs no vector, and what holds an identifier or a day that the query names needs nothing else;
+where nothing holds the identifier that it names, what is merely near has to be nearer, by 1.
 
 The numbers were fitted with the bundled model on twelve sets of questions, English and Chinese, so that at the
 default `min_score` of 0.35 at most 2 in 100 questions lose their answer, and more than half of the questions about
@@ -38,6 +39,9 @@ _WORDS_AGREE = 0.1
 
 #: Odds of a place that answers clearly; what is beyond that speaks no louder for the places beside it.
 _CLEAR = 0.69
+
+#: What the odds are less where nobody has ever written what the query names.
+_UNNAMED = 1.0
 
 #: What an identifier or a day that was asked for scores at least.
 EXACT_SCORE = 0.6
@@ -94,7 +98,9 @@ class Evidence:
     same_script: bool
 
 
-def scores(places: Sequence[Evidence], *, crowd: float, chunks: int, calibration: Calibration) -> list[float]:
+def scores(
+    places: Sequence[Evidence], *, crowd: float, chunks: int, calibration: Calibration, named: bool = True
+) -> list[float]:
     """The score of each place of a list.
 
     Args:
@@ -102,8 +108,9 @@ def scores(places: Sequence[Evidence], *, crowd: float, chunks: int, calibration
         crowd: mean cosine of the nearest chunks, at most `CROWD` of them.
         chunks: how many there are to choose from.
         calibration: the model's.
+        named: whether what the query means exactly, if anything, is anywhere.
     """
-    prior = 0.625 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100)
+    prior = 0.625 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100) + (0.0 if named else _UNNAMED)
     words_agree = any(place.coverage >= _WORDS_AGREE for place in places)
     # Of a few chunks that are nothing to the query one is the nearest all the same.
     typical = max(_FITTED.unrelated, calibration.common(crowd))

@@ -112,14 +112,17 @@ def relevant(fused: Iterable[Fused], *, min_score: float) -> list[Fused]:
     return [item for item in fused if item.text is not None or item.score >= min_score]
 
 
-def descending(fused: Sequence[Fused]) -> list[Fused]:
-    """Give every item at least the score of those ranked below it, so that sorting by score keeps the order."""
-    floor = 0.0
-    result = []
-    for item in reversed(fused):
-        floor = max(floor, item.score)
-        result.append(item if item.score == floor else replace(item, score=floor))
-    result.reverse()
+def descending(fused: Sequence[Fused], top: int) -> list[Fused]:
+    """Make scores fall with the rank, so that sorting by them keeps the order.
+
+    Each of the first `top` gets at least the score of those of them that rank below it; each after them at most that
+    of the one before.
+    """
+    result = list(fused)
+    for place in range(min(top, len(result)) - 2, -1, -1):
+        result[place] = replace(result[place], score=max(result[place].score, result[place + 1].score))
+    for place in range(max(1, top), len(result)):
+        result[place] = replace(result[place], score=min(result[place].score, result[place - 1].score))
     return result
 
 

@@ -55,6 +55,10 @@ EXACT = 2.0
 DATED = 0.3
 
 
+#: Places of a list that are scored together, however few of them are asked for.
+TOP = 10
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     """What a chunk holds of a query: a share of its weight, of what it means exactly, and whether a day it names."""
@@ -111,13 +115,16 @@ def ranked(
             text_weight=hybrid.minmax.text_weight,
         )
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
-    hits = _distinct(reader, fused, rows, max(1, len(fused)) if reordered else max_results)
+    # What age and variety choose from is as much as each side was asked for.
+    wanted = max_results * hybrid.candidate_multiplier if reordered else max_results
+    hits = _distinct(reader, fused, rows, max(wanted, TOP))
     if not reference:
         hits = _scored(reader, query, hits, cosines, held, model=model, min_score=min_score)
-    if reordered:
-        hits = _reordered(reader, hits, hybrid, max_results, now=now, model=model if cosines else None)
+    if not reordered:
+        return tuple(hits[:max_results])
+    hits = _reordered(reader, hits, hybrid, max_results, now=now, model=model if cosines else None)
     # Variety decides the order; a score goes on saying how well its place answers.
-    by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)))
+    by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
     reported = {item.id: item for item in by_relevance}
     return tuple((reported[item.id], row) for item, row in hits)
 
@@ -150,6 +157,7 @@ def _scored(
     nearest = sorted(cosines.values(), reverse=True)[:CROWD]
     asked_in_cjk = is_cjk(query)
     places = []
+    named = any(one.exact > 0 for one in held.values()) or not exact_pieces(query).pieces
     for item, row in hits:
         one = held.get(item.id, _NOTHING)
         places.append(
@@ -165,12 +173,13 @@ def _scored(
         crowd=sum(nearest) / len(nearest) if nearest else 0.0,
         chunks=reader.term_counts("").chunks,
         calibration=calibration_of(model),
+        named=named,
     )
-    scored = [replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)]
+    scored = descending([replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)], TOP)
     return [
         (item, row)
-        for item, (_, row), place, above in zip(scored, hits, places, descending(scored), strict=True)
-        if above.score >= min_score or place.exact or place.cosine is None
+        for item, (_, row), place in zip(scored, hits, places, strict=True)
+        if item.score >= min_score or place.exact or place.cosine is None
     ]
 
 

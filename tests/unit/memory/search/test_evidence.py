@@ -85,6 +85,12 @@ def test_what_is_meant_exactly_needs_nothing_else():
     assert score(place(-0.1, 0.05, exact=True), chunks=10**5)[0] > 0.35
 
 
+def test_what_is_near_to_a_name_that_nobody_wrote_has_to_be_nearer():
+    near = [place(0.3, 0.1)]
+
+    assert scores(near, crowd=0.2, chunks=100, calibration=USE, named=False) < score(*near, crowd=0.2)
+
+
 def test_a_chunk_without_a_vector_scores_what_it_holds():
     assert score(place(None, 0.7)) == [0.7]
 

@@ -80,11 +80,17 @@ def test_min_score_never_takes_a_keyword_hit_of_the_reference_formula():
     assert [item.id for item in relevant(fused, min_score=0.35)] == [2, 3, 4]
 
 
-@given(scores=st.lists(st.floats(0, 1), max_size=20))
-def test_sorting_by_the_reported_score_keeps_the_order(scores):
-    fused = [Fused(id=place, rank=-place, score=score, vector=None, text=None) for place, score in enumerate(scores)]
-    reported = descending(fused)
+@given(
+    scores=st.lists(st.floats(0, 1), max_size=20), top=st.integers(1, 12), more=st.lists(st.floats(0, 1), max_size=9)
+)
+def test_sorting_by_the_reported_score_keeps_the_order_and_a_longer_list_begins_like_a_shorter_one(scores, top, more):
+    fused = [
+        Fused(id=place, rank=-place, score=score, vector=None, text=None) for place, score in enumerate(scores + more)
+    ]
+    reported = descending(fused, top)
 
     assert [item.id for item in reported] == [item.id for item in fused]
     assert [item.score for item in reported] == sorted((item.score for item in reported), reverse=True)
-    assert all(after.score >= before.score for before, after in zip(fused, reported, strict=True))
+    assert all(after.score >= before.score for before, after in list(zip(fused, reported, strict=True))[:top])
+    if len(scores) >= top:
+        assert descending(fused[: len(scores)], top) == reported[: len(scores)]
