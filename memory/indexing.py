@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from memory import tracing
 from memory.agent_files import AgentFiles
 from memory.document_planning import Planner, record_failure
 from memory.embedding.supply import EmbeddingSupply
@@ -187,7 +188,7 @@ class Indexer:
         if group.touched:
             run.target.touch(group.touched, content_hashes=group.hashes)
         conflicts: dict[DocumentKey, None] = {}
-        for change, outcome in self._write(run.target, [*changes, *group.deletes]):
+        for change, outcome in self._write(run.target, [*changes, *group.deletes], run.report):
             if outcome is WriteOutcome.CONFLICT:
                 conflicts[change.key] = None
                 continue
@@ -208,20 +209,28 @@ class Indexer:
             self._run(run, conflicts, attempt=attempt + 1)
 
     def _write(
-        self, store: Store, changes: Sequence[DocumentWrite | DocumentDelete | TranscriptWrite]
+        self,
+        store: Store,
+        changes: Sequence[DocumentWrite | DocumentDelete | TranscriptWrite],
+        report: IndexReport,
     ) -> list[tuple[DocumentWrite | DocumentDelete | TranscriptWrite, WriteOutcome | None]]:
         """Commit changes together; one by one when they do not go in together, None for one that cannot go in."""
         if not changes:
             return []
         try:
-            return list(zip(changes, store.write(changes), strict=True))
+            with tracing.span("commit", agent=self.agent.id, documents=len(changes)):
+                outcomes: list[tuple[DocumentWrite | DocumentDelete | TranscriptWrite, WriteOutcome | None]] = list(
+                    zip(changes, store.write(changes), strict=True)
+                )
         except RecalldError:
             raise
         except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
             if len(changes) == 1:
                 record_failure(store, self.agent.id, changes[0].key, error)
                 return [(changes[0], None)]
-            return [result for change in changes for result in self._write(store, [change])]
+            return [result for change in changes for result in self._write(store, [change], report)]
+        report.commits += any(outcome is not WriteOutcome.CONFLICT for _, outcome in outcomes)
+        return outcomes
 
     def _mirror(self, store: Store, keys: Sequence[DocumentKey]) -> None:
         """Bring changed documents into the generation that still answers, as far as it can hold them."""

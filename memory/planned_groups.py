@@ -25,7 +25,7 @@ class IndexReport:
     """What an indexing run did, in documents and chunks.
 
     `again` says why some documents were passed over and must be looked at again, None when none were. `left` are
-    documents that the run had no time for, or not for all of.
+    documents that the run had no time for, or not for all of. `commits` is the number of transactions.
     """
 
     documents: int = 0
@@ -36,6 +36,7 @@ class IndexReport:
     removed: int = 0
     vectors_missing: int = 0
     left: int = 0
+    commits: int = 0
     again: Transient | None = None
 
 

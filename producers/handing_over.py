@@ -9,6 +9,7 @@ from datetime import date
 
 import structlog
 
+from memory import tracing
 from memory.agent_files import priority
 from producers.debouncing import Debouncer
 from schemas.documents import DocumentKey, FileStat, Lane
@@ -168,7 +169,8 @@ class HandOver:
         today = date.today()  # the day of the notes' names, which are local
         keys = sorted(stats, key=lambda key: priority(key, today=today, stat=stats[key]))
         lane = Lane.BACKFILL if len(keys) > BULK_DOCUMENTS else Lane.LIVE
-        mark_in_calls(self._queue, agent, keys, lane=lane)
+        with tracing.span("event", role="producer", agent=agent, lane=lane.value, documents=len(keys)):
+            mark_in_calls(self._queue, agent, keys, lane=lane)
 
     def _failed(self, error: Exception, rest: dict[str, dict[DocumentKey, FileStat | None]]) -> None:
         """Keep what was not handed over, below what came meanwhile; whole agents, since marking twice is harmless."""

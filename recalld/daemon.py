@@ -92,11 +92,17 @@ def _children(invocation: Invocation) -> list[Child]:
     return [
         Child("watch", [*shared, "watch", *here], log_folder=logs),
         *(
-            Child(f"work-{number}", [*shared, "work", *here], log_folder=logs)
+            Child(f"work-{number}", [*shared, "work", *here, *_worker_port(settings, number)], log_folder=logs)
             for number in range(1, settings.workers.processes + 1)
         ),
         Child("serve", [*shared, "serve", *here, *port], log_folder=logs),
     ]
+
+
+def _worker_port(settings: Settings, number: int) -> list[str]:
+    """Each worker process of this machine tells its metrics on a port of its own."""
+    first = settings.workers.port
+    return ["--port", str(first + number - 1)] if first else []
 
 
 def _check_port(settings: Settings) -> None:

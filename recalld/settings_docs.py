@@ -50,6 +50,7 @@ _SAMPLES: dict[str, Any] = {
     "broker.url": "redis://127.0.0.1:6379/0",
     "broker.namespace": "memory",
     "hooks.port": 7374,
+    "workers.port": 7375,
     "id": "main",
     "workspace": "~/notes",
 }

@@ -83,6 +83,29 @@ class EndpointState:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number that all processes of a namespace counted together: a declared counter's name and labels' values."""
+
+    metric: str
+    labels: tuple[str, ...]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNumbers:
+    """What metrics tell of all processes of a namespace.
+
+    `freshness` counts event-to-searchable times by the upper bound of their bucket (seconds; the last is infinite), and
+    `freshness_sum` adds them up. `queues` are messages that wait, run or are delayed, by queue.
+    """
+
+    counts: tuple[Count, ...] = ()
+    freshness: Mapping[float, int] = field(default_factory=dict)
+    freshness_sum: float = 0.0
+    queues: Mapping[str, int] = field(default_factory=dict)
+
+
 class UsageRecorder(Protocol):
     """Where those who send embedding requests say what they cost."""
 
@@ -133,6 +156,9 @@ class PendingReader(Protocol):
 
     def endpoint(self, account: str, model: str) -> EndpointState | None:
         """Whether requests to a provider's account for this model may leave; None when that is not known."""
+
+    def fleet(self) -> FleetNumbers | None:
+        """What all processes counted together; None when the broker does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

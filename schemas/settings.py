@@ -341,8 +341,23 @@ class Hooks(_Section):
 class Workers(_Section):
     """The worker pool of `up` and `work`."""
 
+    host: str = Field("127.0.0.1", description="Address on which a worker process tells its metrics and health.")
+    port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port for them: of `up`'s first worker process, the others follow; unset means none is opened.",
+    )
     processes: int = Field(1, ge=1, le=64, description="Worker processes that `up` starts.")
     threads: int = Field(2, ge=1, le=64, description="Jobs of one queue that a worker process runs at a time.")
+
+
+class Tracing(_Section):
+    """Traces by OpenTelemetry."""
+
+    enabled: bool = Field(
+        False, description="Send traces, to where OpenTelemetry's own variables say; needs the extra otel."
+    )
 
 
 class Credentials(_Section):
@@ -366,6 +381,7 @@ class Settings(MemorySettings):
     service: Service = Service()
     hooks: Hooks = Hooks()
     workers: Workers = Workers()
+    tracing: Tracing = Tracing()
     credentials: Credentials = Credentials()
     agents: tuple[AgentSettings, ...] = ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from schemas.ports import EndpointState, Pending, Trouble, Usage, VectorProgress
+from schemas.ports import EndpointState, FleetNumbers, Pending, Trouble, Usage, VectorProgress
 
 
 class QuietBoard:
@@ -25,3 +25,6 @@ class QuietBoard:
 
     def endpoint(self, account: str, model: str) -> EndpointState | None:
         return None
+
+    def fleet(self) -> FleetNumbers | None:
+        return FleetNumbers()

@@ -15,13 +15,17 @@ import redis
 import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
-from memory import completing
+from memory import completing, tracing
+from memory.planned_groups import IndexReport
 from memory.store.errors import StoreCorrupt, StoreFull
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
+from schemas.metrics import COMMITS, DOCUMENTS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
+from workers.broker import TRACEPARENT
+from workers.counters import FleetCounters
 from workers.healing import DAMAGED_INDEX, PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, VECTORS_QUEUE
 from workers.runtime import Runtime
@@ -83,6 +87,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
 
     def done(keys: Sequence[DocumentKey]) -> None:
         now = time.time()
+        tracing.link(marks.take_traces(agent, keys))
         over = marks.finish(agent, keys, job=job, now=now)
         for key in keys:
             taken.pop(key, None)
@@ -116,6 +121,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         vectors_missing=report.vectors_missing,
         seconds=round(time.monotonic() - begun, 3),
     )
+    _count(runtime.board.counters, report)
     queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
     if unfilled:
         queue.request_vectors(agent)
@@ -129,12 +135,25 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         runtime.board.resolve(DAMAGED_INDEX, agent=agent)
 
 
+def _count(counters: FleetCounters, report: IndexReport) -> None:
+    for outcome in ("indexed", "unchanged", "deleted", "failed"):
+        number = report.documents if outcome == "indexed" else getattr(report, outcome)
+        counters.add(DOCUMENTS, number, outcome)
+    counters.add(COMMITS, report.commits, "documents")
+
+
 def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
     """Give an agent's chunks the vectors they lack, for one turn."""
     with runtime.indexer(agent) as indexer:
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
             # The model would compete with the keywords for the processor, and they come first.
             raise dramatiq.Retry("keywords first", delay=500)
+
+        def joined(count: int, seconds: float) -> None:
+            runtime.board.counters.add(COMMITS, 1, "vectors")
+            runtime.board.counters.add(VECTORS, count)
+            runtime.board.record_vectors(agent, count=count, seconds=seconds)
+
         turn = batches.turn(indexer)
         if turn.idle:
             raise _look_again(runtime, agent, turn)
@@ -145,7 +164,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
             seconds=TURN_SECONDS,
             held=indexer.held_vectors,
             only=turn.inline,
-            on_ready=lambda count, seconds: runtime.board.record_vectors(agent, count=count, seconds=seconds),
+            on_ready=joined,
         )
         building = indexer.generations.next() is not None
     if report.error is not None:
@@ -190,12 +209,28 @@ def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable
     current: Any = CurrentMessage.get_current_message()
     job = str(current.message_id) if current is not None else "direct"
     attempts = int(current.options.get("retries", 0)) if current is not None else 0
+    traced = current.options.get(TRACEPARENT) if current is not None else None
+    outcome = "done"
     try:
-        _attempt(runtime, actor, agent, lane, work, job=job, attempts=attempts)
-    except dramatiq.Retry as retry:
-        if runtime.queue.may_retry(actor, agent, lane, job=job, seconds=(retry.delay or 0) / 1000):
-            # The traceback travels with the message: the words of a provider, or of a note, are not for the queue.
-            raise dramatiq.Retry("see the board", delay=retry.delay) from None
+        with (
+            runtime.metrics.job(actor) as ended,
+            tracing.span(actor, role="consumer", parent=traced, agent=agent, lane=lane, job=job) as span,
+        ):
+            try:
+                _attempt(runtime, actor, agent, lane, work, job=job, attempts=attempts)
+            except dramatiq.Retry as retry:
+                pause = (retry.delay or 0) / 1000
+                again = runtime.queue.may_retry(actor, agent, lane, job=job, seconds=pause)
+                outcome = "again" if again else "dropped"
+                if again:
+                    # The traceback travels with the message: the words of a provider or a note are not for the queue.
+                    raise dramatiq.Retry("see the board", delay=retry.delay) from None
+            finally:
+                ended(outcome)
+                span.set_attribute("recalld.outcome", outcome)
+    finally:
+        runtime.board.counters.add(JOBS, 1, actor, outcome)
+        runtime.publish_counts()
 
 
 def _attempt(

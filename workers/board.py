@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,15 +15,13 @@ import redis
 import structlog
 
 from memory.redaction import redact
-from schemas.ports import EndpointState, Pending, Trouble, Usage, VectorProgress
+from schemas.ports import EndpointState, FleetNumbers, Pending, Trouble, Usage, VectorProgress
 from workers.account_state import endpoint_state
+from workers.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.marks import PendingMarks
-from workers.names import Keys
+from workers.names import QUEUES, Keys
 
 log = structlog.get_logger(__name__)
-
-#: Upper bounds in seconds of the histogram of event-to-searchable times.
-FRESHNESS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 #: Weight of the newest measurement in the published rate.
 _RATE_WEIGHT = 0.3
@@ -45,6 +44,8 @@ class Board:
         self._keys = keys
         self._marks = PendingMarks(client, keys)
         self._said: dict[tuple[str, str], str] = {}
+        #: What this process counts for everybody.
+        self.counters = FleetCounters(client, keys)
 
     def pending(self, agent: str) -> Pending | None:
         """How far the agent is behind; None when the broker does not answer."""
@@ -157,6 +158,25 @@ class Board:
             return endpoint_state(self._client, account, model)
         except redis.RedisError:
             return None
+
+    def fleet(self) -> FleetNumbers | None:
+        """What all processes counted together; None when the broker does not answer."""
+        try:
+            counts = self.counters.read()
+            fresh = self._client.hgetall(self._keys.freshness())
+            with self._client.pipeline(transaction=False) as pipe:
+                for queue in QUEUES:
+                    pipe.hlen(self._keys.messages(queue))
+                    pipe.hlen(self._keys.delayed_messages(queue))
+                lengths = pipe.execute()
+        except redis.RedisError:
+            return None
+        return FleetNumbers(
+            counts=tuple(counts),
+            freshness={bound: int(fresh.get(str(bound).encode(), 0)) for bound in (*FRESHNESS_BUCKETS, math.inf)},
+            freshness_sum=float(fresh.get(b"sum", 0.0)),
+            queues={queue: int(sum(lengths[2 * i : 2 * i + 2])) for i, queue in enumerate(QUEUES)},
+        )
 
     @contextmanager
     def _quietly(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import redis
 from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
 from dramatiq.middleware import CurrentMessage, Retries, ShutdownNotifications, TimeLimit
 
+from memory import tracing
 from workers.names import QUEUES, Keys
 
 #: Milliseconds without a sign of life after which a worker's jobs go to another one.
@@ -27,6 +28,9 @@ _DELAYED_SECONDS = 0.2
 
 #: Seconds that a consumer waits while its threads have all the work they may hold.
 _BUSY_SECONDS = 0.02
+
+#: Option of a message: the trace that its job goes on with (W3C Trace Context).
+TRACEPARENT = "traceparent"
 
 #: Bells kept for a queue: more wake nobody who is not awake already.
 _MAX_BELLS = 16
@@ -105,8 +109,10 @@ def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
 
 
 def message(actor: str, queue: str, *args: Any) -> dramatiq.Message[None]:
-    """Return a message for an actor that this process need not know."""
-    return dramatiq.Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options={})
+    """Return a message for an actor that this process need not know; its job goes on with the trace that is here."""
+    trace = tracing.here()
+    options = {TRACEPARENT: trace} if trace is not None else {}
+    return dramatiq.Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options=options)
 
 
 def _only_when_asked(retries: int, error: BaseException) -> bool:  # noqa: ARG001 - Dramatiq's signature

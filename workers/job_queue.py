@@ -11,9 +11,12 @@ from typing import Any
 import dramatiq
 import redis
 
+from memory import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
+from schemas.metrics import CHANGES
 from workers.broker import make_broker, message
+from workers.counters import FleetCounters
 from workers.marks import PendingMarks
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
 
@@ -33,6 +36,7 @@ class BrokerJobQueue:
         self._client: Any = client
         self._keys = keys
         self.marks = PendingMarks(client, keys)
+        self._counters = FleetCounters(client, keys)
         self._broker = broker or make_broker(client, keys)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
@@ -40,8 +44,13 @@ class BrokerJobQueue:
         if not documents:
             return
         with _broker_errors():
+            trace = tracing.here()
+            if trace is not None:
+                self.marks.keep_trace(agent, documents, trace)
             self.marks.mark(agent, documents, lane=lane, now=time.time())
             self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+        self._counters.add(CHANGES, len(documents), lane.value)
+        self._counters.flush()
 
     def request_vectors(self, agent: str) -> None:
         """Make sure that a job will look for chunks without vectors."""

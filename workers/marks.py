@@ -14,12 +14,16 @@ from typing import Any
 
 import redis
 
+from memory import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Pending
 from workers.names import Keys
 
 #: Documents handed to one script call; bounds the time the server is busy with it.
 _SLICE = 500
+
+#: Seconds for which the trace of a mark is remembered after the last one.
+_TRACES_KEPT_SECONDS = 86_400
 
 _MARK = """
 -- KEYS: sequence, since, waiting:live, waiting:backfill, running, agents
@@ -171,6 +175,27 @@ class PendingMarks:
         ]
         self.give_back(agent, held, job=job, now=now)
         return len(held)
+
+    def keep_trace(self, agent: str, documents: Sequence[DocumentKey], trace: str) -> None:
+        """Remember the trace in which documents were marked, for the job that commits them."""
+        key = self._keys.traces(agent)
+        for start in range(0, len(documents), _SLICE):
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hset(key, mapping={document.encode(): trace for document in documents[start : start + _SLICE]})
+                # Where nobody takes them (workers that do not trace) they end by themselves.
+                pipe.expire(key, _TRACES_KEPT_SECONDS)
+                pipe.execute()
+
+    def take_traces(self, agent: str, documents: Sequence[DocumentKey]) -> list[str]:
+        """The traces in which documents were marked, each once; forgotten here from now on. None without tracing."""
+        if not tracing.is_on() or not documents:
+            return []
+        names = [document.encode() for document in documents]
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.hmget(self._keys.traces(agent), names)
+            pipe.hdel(self._keys.traces(agent), *names)
+            found, _ = pipe.execute()
+        return list(dict.fromkeys(_text(trace) for trace in found if trace is not None))
 
     def recover(self, agent: str, *, alive: Sequence[str], now: float) -> int:
         """Give back what jobs hold that are not among the living; returns how many documents."""

@@ -31,6 +31,8 @@ class Keys:
         self.inbox = f"{self.prefix}:inbox"
         self.epoch = f"{self.prefix}:epoch"
         self.sweeper = f"{self.prefix}:sweeper"
+        #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
+        self.counters = f"{self.prefix}:counters"
         #: Sorted set: owner of claims -> Unix time until which it is taken to be alive.
         self.claimants = f"{self.prefix}:claimants"
 
@@ -49,6 +51,10 @@ class Keys:
     def running(self, agent: str) -> str:
         """Hash: document -> "job|sequence number" of the documents that a job has taken."""
         return f"{self.prefix}:running:{agent}"
+
+    def traces(self, agent: str) -> str:
+        """Hash: document -> trace of its latest event, where processes trace."""
+        return f"{self.prefix}:traces:{agent}"
 
     def queued(self, actor: str, agent: str, lane: str) -> str:
         """String: set while a message of this actor for this agent waits in a queue."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dramatiq
@@ -23,9 +23,11 @@ from workers.broker import DoorbellBroker, make_broker
 from workers.connection import connect, namespace
 from workers.coordination import coordinating
 from workers.heap import give_back_large_blocks
+from workers.job_metrics import JobMetrics
 from workers.job_queue import BrokerJobQueue
 from workers.names import VECTORS_QUEUE, Keys
 from workers.runtime import Runtime
+from workers.telemetry_server import Route, TelemetryServer
 
 log = structlog.get_logger(__name__)
 
@@ -42,16 +44,29 @@ OLD_GENERATION_SECONDS = 600.0
 DRAIN_SECONDS = 20.0
 
 
-def run_workers(settings: Settings, stop: threading.Event, *, on_ready: Callable[[], None] | None = None) -> None:
-    """Work until `stop` is set, then let running jobs end and close everything."""
+def run_workers(
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    on_ready: Callable[[], None] | None = None,
+    routes: Mapping[str, Route] | None = None,
+) -> None:
+    """Work until `stop` is set, then let running jobs end and close everything.
+
+    `routes` are answered beside `/metrics` and `/healthz` where `workers.port` is set.
+
+    Raises:
+        UserError: that port cannot be had.
+    """
     give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = Board(client, keys)
-    with coordinating(settings) as coordination:
-        runtime = Runtime(settings, queue, board, coordinate=coordination)
+    metrics = JobMetrics()
+    with _telemetry(settings, metrics, routes or {}), coordinating(settings) as coordination:
+        runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
         # One set of threads a queue, so that a long job of one can never hold up another.
@@ -73,9 +88,24 @@ def run_workers(settings: Settings, stop: threading.Event, *, on_ready: Callable
         _stop_workers(broker, workers)
         sweeper.join(timeout=SWEEP_SECONDS)
         runtime.close()
+        runtime.publish_counts()
     broker.close()
     client.close()
     log.info("workers_stopped")
+
+
+@contextmanager
+def _telemetry(settings: Settings, metrics: JobMetrics, routes: Mapping[str, Route]) -> Iterator[None]:
+    """Tell metrics on the port of the settings, if there is one."""
+    if settings.workers.port is None:
+        yield
+        return
+    server = TelemetryServer(settings.workers.host, settings.workers.port, metrics=metrics.scrape, routes=routes)
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
 
 
 def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Worker:

@@ -18,8 +18,10 @@ from memory.indexing import Indexer
 from memory.store.options import StoreOptions
 from memory.taking_over import forget_void_takeover, provider_of, take_over, takeover_token
 from schemas.errors import RecalldError
+from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
 from workers.board import Board
+from workers.job_metrics import JobMetrics
 from workers.job_queue import BrokerJobQueue
 
 log = structlog.get_logger(__name__)
@@ -32,11 +34,18 @@ class Runtime:
     """Everything a job needs beyond its arguments. `coordinate` says what is shared with other processes."""
 
     def __init__(
-        self, settings: Settings, queue: BrokerJobQueue, board: Board, *, coordinate: Coordinate = alone
+        self,
+        settings: Settings,
+        queue: BrokerJobQueue,
+        board: Board,
+        *,
+        coordinate: Coordinate = alone,
+        metrics: JobMetrics | None = None,
     ) -> None:
         self.settings = settings
         self.queue = queue
         self.board = board
+        self.metrics = metrics or JobMetrics()
         self._coordinate = coordinate
         self._cache: EmbeddingCache | None = None
         self._supplies: dict[tuple[str, str], EmbeddingSupply] = {}
@@ -86,6 +95,17 @@ class Runtime:
         entry = self._indexers.pop(agent_id, None)
         if entry is not None and entry.users == 0:
             entry.indexer.generations.close()
+
+    def publish_counts(self) -> None:
+        """Add what this process counted to everybody's numbers. Never raises."""
+        with self._lock:
+            supplies = list(self._supplies.values())
+        counters = self.board.counters
+        for supply in supplies:
+            looks = supply.take_cache_looks()
+            counters.add(EMBEDDING_CACHE, looks.hits, "hit")
+            counters.add(EMBEDDING_CACHE, looks.misses, "miss")
+        counters.flush()
 
     def close(self) -> None:
         """Close everything. Embeddings in flight still reach the cache."""

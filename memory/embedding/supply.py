@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
@@ -15,6 +17,14 @@ from memory.store.reader import Vector
 from schemas.documents import Lane
 
 
+@dataclass(frozen=True, slots=True)
+class CacheLooks:
+    """How many texts' vectors were found in the cache, and how many were not."""
+
+    hits: int = 0
+    misses: int = 0
+
+
 class EmbeddingSupply:
     """The vectors of one provider identity, for all indexers of a process.
 
@@ -24,6 +34,8 @@ class EmbeddingSupply:
     def __init__(self, choice: ProviderChoice, cache: EmbeddingCache | None, *, coordinate: Coordinate = alone) -> None:
         self.choice = choice
         self.cache = cache
+        self._counting = threading.Lock()
+        self._looks = CacheLooks()
         self.coordination = coordinate(choice.provider) if choice.provider else None
         self._batcher = (
             EmbeddingBatcher(choice.provider, cache, coordination=self.coordination) if choice.provider else None
@@ -48,7 +60,16 @@ class EmbeddingSupply:
         """Vectors that were paid for already."""
         if not hashes or self.cache is None or self.choice.provider is None:
             return {}
-        return self.cache.get_many(self.identity, hashes)
+        found = self.cache.get_many(self.identity, hashes)
+        with self._counting:
+            self._looks = CacheLooks(self._looks.hits + len(found), self._looks.misses + len(hashes) - len(found))
+        return found
+
+    def take_cache_looks(self) -> CacheLooks:
+        """How often texts were looked for in the cache since this was asked last."""
+        with self._counting:
+            looks, self._looks = self._looks, CacheLooks()
+        return looks
 
     @property
     def chunks_per_second(self) -> float:

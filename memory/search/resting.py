@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import date
 
-from schemas.ports import EndpointState, Pending, PendingReader, Trouble, Usage, VectorProgress
+from schemas.ports import EndpointState, FleetNumbers, Pending, PendingReader, Trouble, Usage, VectorProgress
 
 #: Seconds during which a queue that did not answer is taken to be still away.
 REST_SECONDS = 2.0
@@ -50,6 +50,10 @@ class RestingPendingReader:
     def endpoint(self, account: str, model: str) -> EndpointState | None:
         """Whether requests may leave; not known while the queue is away."""
         return None if self._is_away() else self._reader.endpoint(account, model)
+
+    def fleet(self) -> FleetNumbers | None:
+        """What all processes counted; None when the queue does not answer, or did not a moment ago."""
+        return None if self._is_away() else self._reader.fleet()
 
     def _is_away(self) -> bool:
         with self._lock:

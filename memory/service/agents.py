@@ -112,6 +112,7 @@ class ServedAgents:
             answers_searched=answers.misses,
             answers_bytes=answers.kept_bytes,
             open_indexes=len(self._resources.open_readers),
+            fleet=self._pending.fleet() if self._pending is not None else None,
         )
 
     def close(self) -> None:
@@ -179,6 +180,7 @@ class ServedAgents:
             chunks=figures.counts.chunks if figures is not None else None,
             vectors_pending=figures.counts.vectors_pending if figures is not None else None,
             dead_letters=figures.dead_letters if figures is not None else None,
+            troubles=len(self._pending.troubles(agent)) if self._pending is not None and pending is not None else None,
             usage=tuple(self._pending.usage(agent)) if self._pending is not None else (),
             endpoint=(provider.name, provider.model, endpoint.condition) if provider and endpoint else None,
         )

@@ -39,6 +39,7 @@ from schemas.tools import ToolRequest
 REQUEST_THREADS = 64
 
 Authorization = Annotated[str | None, Header(include_in_schema=False)]
+Traceparent = Annotated[str | None, Header(include_in_schema=False)]
 T = TypeVar("T")
 
 
@@ -112,9 +113,11 @@ def create_app(
     app.include_router(tool_routes(allowed=allowed, call=call))
 
     @app.post("/v1/search", response_model=SearchAnswer, summary="Search an agent's memory")
-    async def search(request: SearchRequest, authorization: Authorization = None) -> Response:
+    async def search(
+        request: SearchRequest, authorization: Authorization = None, traceparent: Traceparent = None
+    ) -> Response:
         agent = allowed(authorization, request.agent)
-        return _json(await _search(agents, metrics, agent, request))
+        return _json(await _search(agents, metrics, agent, request, traceparent=traceparent))
 
     @app.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
     async def get(request: GetRequest, authorization: Authorization = None) -> Response:
@@ -156,12 +159,20 @@ def create_app(
     return app
 
 
-async def _search(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: SearchRequest) -> SearchAnswer:
-    return await CountedMemory(agents.memory(agent), metrics).searched(request)
+async def _search(
+    agents: ServedAgents,
+    metrics: ServiceMetrics,
+    agent: str,
+    request: SearchRequest,
+    *,
+    traceparent: str | None,
+) -> SearchAnswer:
+    memory = CountedMemory(agents.memory(agent), metrics, agent=agent, traceparent=traceparent)
+    return await memory.searched(request)
 
 
 def _get(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: GetRequest) -> GetAnswer:
-    return CountedMemory(agents.memory(agent), metrics).read_file(request)
+    return CountedMemory(agents.memory(agent), metrics, agent=agent).read_file(request)
 
 
 def _call_tool(
@@ -172,7 +183,8 @@ def _call_tool(
     arguments: Mapping[str, Any],
     session_key: str | None,
 ) -> dict[str, Any]:
-    return call_tool(CountedMemory(agents.memory(agent), metrics), name, arguments, session_key=session_key)
+    memory = CountedMemory(agents.memory(agent), metrics, agent=agent)
+    return call_tool(memory, name, arguments, session_key=session_key)
 
 
 @contextmanager

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 
+from memory import tracing
 from memory.search.manager import SearchableMemory
+from memory.service.degradations import without
 from memory.service.metrics import ServiceMetrics
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import Limits
@@ -13,9 +16,13 @@ from schemas.settings import Limits
 class CountedMemory(SearchableMemory):
     """Hands on, and counts."""
 
-    def __init__(self, memory: SearchableMemory, metrics: ServiceMetrics) -> None:
+    def __init__(
+        self, memory: SearchableMemory, metrics: ServiceMetrics, *, agent: str, traceparent: str | None = None
+    ) -> None:
         self._memory = memory
         self._metrics = metrics
+        self._agent = agent
+        self._traceparent = traceparent
 
     @property
     def limits(self) -> Limits:
@@ -25,12 +32,14 @@ class CountedMemory(SearchableMemory):
     def search(self, request: SearchRequest) -> SearchAnswer:
         """The memory's answer."""
         started = time.perf_counter()
-        return self._counted(self._memory.search(request), started)
+        with self._span() as span:
+            return self._counted(self._memory.search(request), started, span)
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """The memory's answer."""
         started = time.perf_counter()
-        return self._counted(await self._memory.searched(request), started)
+        with self._span() as span:
+            return self._counted(await self._memory.searched(request), started, span)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """The memory's answer."""
@@ -39,9 +48,17 @@ class CountedMemory(SearchableMemory):
         self._metrics.reads.labels(outcome).inc()
         return answer
 
-    def _counted(self, answer: SearchAnswer, started: float) -> SearchAnswer:
+    def _span(self) -> AbstractContextManager[tracing.Span]:
+        return tracing.span("search", role="server", parent=self._traceparent, agent=self._agent)
+
+    def _counted(self, answer: SearchAnswer, started: float, span: tracing.Span) -> SearchAnswer:
+        span.set_attribute("recalld.mode", answer.mode)
+        span.set_attribute("recalld.results", len(answer.results))
+        span.set_attribute("recalld.outcome", _outcome(answer))
         self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
         self._metrics.searches.labels(_outcome(answer)).inc()
+        for what in without(answer):
+            self._metrics.degradations.labels(what).inc()
         return answer
 
 

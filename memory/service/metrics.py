@@ -1,18 +1,21 @@
-"""Every metric of the query service, each answering a question."""
+"""What a query service tells Prometheus: of itself, of indexes and queue, and of all processes together.
+
+What is told is declared in `schemas.metrics`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from schemas.ports import EndpointCondition, Usage
-
-_SEARCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
+from memory import prometheus
+from schemas import metrics
+from schemas.ports import EndpointCondition, FleetNumbers, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class AgentNumbers:
     chunks: int | None
     vectors_pending: int | None
     dead_letters: int | None
+    troubles: int | None = None
     usage: tuple[Usage, ...] = ()
     endpoint: tuple[str, str, EndpointCondition] | None = None
 
@@ -37,12 +41,14 @@ class ProcessNumbers:
     """What all agents of a process share, at the time of a scrape.
 
     `answers_kept` searches were answered from the cache of answers, `answers_searched` looked there in vain.
+    `fleet` is what all processes counted together, None when the broker does not answer.
     """
 
     answers_kept: int
     answers_searched: int
     answers_bytes: int
     open_indexes: int
+    fleet: FleetNumbers | None = None
 
 
 class ServiceMetrics:
@@ -52,27 +58,12 @@ class ServiceMetrics:
         self._registry = CollectorRegistry()
         if process is not None:
             self._registry.register(_Process(process))
-        build = Gauge("recalld_build_info", "Which version answers?", ["version"], registry=self._registry)
-        build.labels(version).set(1)
-        self.search_seconds = Histogram(
-            "recalld_search_seconds",
-            "How long did searches take, by how they were answered?",
-            ["mode"],
-            buckets=_SEARCH_BUCKETS,
-            registry=self._registry,
-        )
-        self.searches = Counter(
-            "recalld_searches",
-            "How many searches ended how (found, empty, degraded, unavailable)?",
-            ["outcome"],
-            registry=self._registry,
-        )
-        self.reads = Counter(
-            "recalld_reads", "How many reads ended how (ok, missing, refused)?", ["outcome"], registry=self._registry
-        )
-        self.denied = Counter(
-            "recalld_denied", "How many requests were refused, by HTTP status?", ["status"], registry=self._registry
-        )
+        prometheus.gauge(metrics.BUILD, self._registry).labels(version).set(1)
+        self.search_seconds = prometheus.histogram(metrics.SEARCH_SECONDS, self._registry)
+        self.searches = prometheus.counter(metrics.SEARCHES, self._registry)
+        self.degradations = prometheus.counter(metrics.DEGRADATIONS, self._registry)
+        self.reads = prometheus.counter(metrics.READS, self._registry)
+        self.denied = prometheus.counter(metrics.DENIED, self._registry)
 
     def scrape(self, numbers: Callable[[], Iterable[AgentNumbers]]) -> bytes:
         """Everything in Prometheus text format, with the agents' numbers as of now."""
@@ -90,18 +81,30 @@ class _Process(Collector):
 
     def collect(self) -> Iterator[Metric]:
         numbers = self._numbers()
-        answers = CounterMetricFamily(
-            "recalld_cached_answers",
-            "How many searches were answered from the cache (hit), and how many looked there in vain (miss)?",
-            labels=["outcome"],
-        )
-        answers.add_metric(["hit"], numbers.answers_kept)
-        answers.add_metric(["miss"], numbers.answers_searched)
-        yield answers
-        yield GaugeMetricFamily(
-            "recalld_cached_answers_bytes", "How much memory do cached answers take?", value=numbers.answers_bytes
-        )
-        yield GaugeMetricFamily("recalld_open_indexes", "How many indexes are open?", value=numbers.open_indexes)
+        answers: prometheus.Numbers = {("hit",): numbers.answers_kept, ("miss",): numbers.answers_searched}
+        yield prometheus.family(metrics.CACHED_ANSWERS, answers)
+        yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): numbers.answers_bytes})
+        yield prometheus.family(metrics.OPEN_INDEXES, {(): numbers.open_indexes})
+        yield prometheus.family(metrics.BROKER_UP, {(): float(numbers.fleet is not None)})
+        if numbers.fleet is not None:
+            yield from _fleet(numbers.fleet)
+
+
+def _fleet(numbers: FleetNumbers) -> Iterator[Metric]:
+    """Counted by everybody, and kept by the broker: they go on where they were after any restart of a process."""
+    queues: prometheus.Numbers = {(queue,): messages for queue, messages in numbers.queues.items()}
+    yield prometheus.family(metrics.QUEUE_MESSAGES, queues)
+    yield prometheus.histogram_family(metrics.EVENT_TO_SEARCHABLE_SECONDS, numbers.freshness, numbers.freshness_sum)
+    for metric in (
+        metrics.CHANGES,
+        metrics.JOBS,
+        metrics.DOCUMENTS,
+        metrics.COMMITS,
+        metrics.VECTORS,
+        metrics.EMBEDDING_CACHE,
+    ):
+        counts = {count.labels: count.number for count in numbers.counts if count.metric == metric.name}
+        yield prometheus.family(metric, counts)
 
 
 class _Agents(Collector):
@@ -112,56 +115,43 @@ class _Agents(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        questions = {
-            "pending": ("recalld_pending_documents", "How many changed documents are not yet searchable?"),
-            "oldest_seconds": ("recalld_pending_oldest_seconds", "For how long has the oldest of them been waiting?"),
-            "chunks": ("recalld_chunks", "How many chunks does the answering index hold?"),
-            "vectors_pending": ("recalld_vectors_pending", "How many chunks wait for their vector?"),
-            "dead_letters": ("recalld_dead_letters", "How many documents could not be indexed?"),
+        told: dict[metrics.Metric, Callable[[AgentNumbers], float | None]] = {
+            metrics.PENDING: lambda agent: agent.pending,
+            metrics.PENDING_OLDEST_SECONDS: lambda agent: agent.oldest_seconds,
+            metrics.CHUNKS: lambda agent: agent.chunks,
+            metrics.VECTORS_PENDING: lambda agent: agent.vectors_pending,
+            metrics.DEAD_LETTERS: lambda agent: agent.dead_letters,
+            metrics.TROUBLES: lambda agent: agent.troubles,
         }
         known = list(self._numbers())
-        for field, (name, question) in questions.items():
-            family = GaugeMetricFamily(name, question, labels=["agent"])
-            for agent in known:
-                value = getattr(agent, field)
-                if value is not None:
-                    family.add_metric([agent.agent], value)
-            yield family
+        for metric, number in told.items():
+            values = {(agent.agent,): number(agent) for agent in known}
+            yield prometheus.family(metric, {labels: value for labels, value in values.items() if value is not None})
         yield from _usage(known)
         yield _endpoints(known)
 
 
 def _usage(known: Iterable[AgentNumbers]) -> Iterator[Metric]:
-    """Counted by everybody who embeds, and kept by the broker: they go on where they were after any restart."""
-    labels = ["agent", "provider", "model"]
-    requests = CounterMetricFamily(
-        "recalld_embedding_requests",
-        "How many embedding requests ended how (answered, failed)? One that carried several agents' texts is in each.",
-        labels=[*labels, "outcome"],
-    )
-    inputs = CounterMetricFamily("recalld_embedding_inputs", "How many texts came back as vectors?", labels=labels)
-    tokens = CounterMetricFamily(
-        "recalld_embedding_tokens", "How many tokens were embedded, as the provider bills them?", labels=labels
-    )
+    requests: dict[tuple[str, ...], float] = {}
+    inputs: dict[tuple[str, ...], float] = {}
+    tokens: dict[tuple[str, ...], float] = {}
     for agent in known:
         for usage in agent.usage:
-            whose = [agent.agent, usage.provider, usage.model]
-            requests.add_metric([*whose, "answered"], usage.requests - usage.failed)
-            requests.add_metric([*whose, "failed"], usage.failed)
-            inputs.add_metric(whose, usage.inputs)
-            tokens.add_metric(whose, usage.tokens)
-    yield from (requests, inputs, tokens)
+            whose = (agent.agent, usage.provider, usage.model)
+            requests[*whose, "answered"] = usage.requests - usage.failed
+            requests[*whose, "failed"] = usage.failed
+            inputs[whose] = usage.inputs
+            tokens[whose] = usage.tokens
+    yield prometheus.family(metrics.EMBEDDING_REQUESTS, requests)
+    yield prometheus.family(metrics.EMBEDDING_INPUTS, inputs)
+    yield prometheus.family(metrics.EMBEDDING_TOKENS, tokens)
 
 
 def _endpoints(known: Iterable[AgentNumbers]) -> Metric:
-    family = GaugeMetricFamily(
-        "recalld_embedding_endpoint",
-        "In which state is the provider's endpoint (1) and in which is it not (0)?",
-        labels=["agent", "provider", "model", "state"],
-    )
+    states: dict[tuple[str, ...], float] = {}
     for agent in known:
         if agent.endpoint is not None:
             provider, model, current = agent.endpoint
             for condition in EndpointCondition:
-                family.add_metric([agent.agent, provider, model, condition.value], float(condition is current))
-    return family
+                states[agent.agent, provider, model, condition.value] = float(condition is current)
+    return prometheus.family(metrics.ENDPOINT, states)

@@ -18,6 +18,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
     from memory.service.run import serve
     from recalld.logs import configure_logs
+    from recalld.traces import traced
     from recalld.wiring import open_broker
     from workers.connection import IMPATIENT_SECONDS
     from workers.coordination import coordinating
@@ -30,7 +31,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     # Whoever waits for an answer of the producers waits as long as the search may.
     waiting = open_broker(settings)
     try:
-        with coordinating(settings) as coordination:
+        with traced(settings, "serve"), coordinating(settings) as coordination:
             serve(
                 settings,
                 broker.board,

@@ -18,6 +18,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from producers.run import run_producers
     from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
+    from recalld.traces import traced
     from recalld.wiring import building_in, indexed_by, open_broker
 
     settings = invocation.settings
@@ -25,7 +26,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
         check_workspace(agent)
     stop = stop_event(supervised=supervised)
     configure_logs()
-    with running_broker(settings, supervised=supervised):
+    with traced(settings, "watch"), running_broker(settings, supervised=supervised):
         broker = open_broker(settings)
         try:
             run_producers(

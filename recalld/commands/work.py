@@ -5,20 +5,23 @@ from __future__ import annotations
 import click
 
 from recalld.child import announce_ready, stop_event, supervised_option
-from recalld.invocation import Invocation, pass_invocation, workspace_option
+from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
 
 
 @click.command("work")
 @workspace_option
+@setting_option("--host", "workers.host", metavar="ADDRESS", help="Address for metrics and health. [127.0.0.1]")
+@setting_option("--port", "workers.port", type=int, metavar="N", help="Port for metrics and health. [none]")
 @supervised_option
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the workers: index what is queued, until Ctrl-C."""
     from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
+    from recalld.traces import traced
     from workers.run import run_workers
 
     stop = stop_event(supervised=supervised)
     configure_logs()
-    with running_broker(invocation.settings, supervised=supervised):
+    with traced(invocation.settings, "work"), running_broker(invocation.settings, supervised=supervised):
         run_workers(invocation.settings, stop, on_ready=lambda: announce_ready(supervised=supervised))

@@ -1,0 +1,254 @@
+"""Every metric: its name, its labels, and the question that it answers.
+
+Pure data: who counts and who tells is said here and done elsewhere. Dashboards, alerts and the processes agree on it.
+Labels never hold what somebody wrote: no query, no path, no reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What Prometheus calls the type of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Told(StrEnum):
+    """Who tells a metric, and of whom."""
+
+    #: A query service, of itself since it was started.
+    SERVICE = "service"
+    #: A query service, as of the moment it is asked: what the indexes and the broker hold.
+    STATE = "state"
+    #: A query service, of all processes on all machines that use the namespace: they count in the broker. Of several
+    #: services of one namespace each tells the whole: look at one of them, do not add them up.
+    FLEET = "fleet"
+    #: A worker process, of itself since it was started, on a port of its own.
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. `question` is its description; `buckets` are a histogram's upper bounds, in the unit of its name."""
+
+    name: str
+    kind: Kind
+    told: Told
+    question: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names under which Prometheus knows it."""
+        if self.kind is Kind.HISTOGRAM:
+            return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
+        return (f"{self.name}_total",) if self.kind is Kind.COUNTER else (self.name,)
+
+
+BUILD = Metric("recalld_build_info", Kind.GAUGE, Told.SERVICE, "Which version answers?", ("version",))
+
+# Answers
+
+SEARCH_SECONDS = Metric(
+    "recalld_search_seconds",
+    Kind.HISTOGRAM,
+    Told.SERVICE,
+    "How long did searches take, by how they were answered?",
+    ("mode",),
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0),
+)
+SEARCHES = Metric(
+    "recalld_searches",
+    Kind.COUNTER,
+    Told.SERVICE,
+    "How many searches ended how (found, empty, degraded, unavailable)?",
+    ("outcome",),
+)
+DEGRADATIONS = Metric(
+    "recalld_degradations",
+    Kind.COUNTER,
+    Told.SERVICE,
+    "What did searches have to do without (vectors, keywords, queue, time, index, other)?",
+    ("without",),
+)
+READS = Metric(
+    "recalld_reads", Kind.COUNTER, Told.SERVICE, "How many reads ended how (ok, missing, refused)?", ("outcome",)
+)
+DENIED = Metric(
+    "recalld_denied", Kind.COUNTER, Told.SERVICE, "How many requests were refused, by HTTP status?", ("status",)
+)
+CACHED_ANSWERS = Metric(
+    "recalld_cached_answers",
+    Kind.COUNTER,
+    Told.SERVICE,
+    "How many searches were answered from the cache (hit), and how many looked there in vain (miss)?",
+    ("outcome",),
+)
+CACHED_ANSWERS_BYTES = Metric(
+    "recalld_cached_answers_bytes", Kind.GAUGE, Told.SERVICE, "How much memory do cached answers take?"
+)
+OPEN_INDEXES = Metric("recalld_open_indexes", Kind.GAUGE, Told.SERVICE, "How many indexes are open?")
+
+# Indexes and queue, at the moment of asking
+
+PENDING = Metric(
+    "recalld_pending_documents",
+    Kind.GAUGE,
+    Told.STATE,
+    "How many changed documents are not yet searchable?",
+    ("agent",),
+)
+PENDING_OLDEST_SECONDS = Metric(
+    "recalld_pending_oldest_seconds",
+    Kind.GAUGE,
+    Told.STATE,
+    "For how long has the oldest of them been waiting?",
+    ("agent",),
+)
+CHUNKS = Metric("recalld_chunks", Kind.GAUGE, Told.STATE, "How many chunks does the answering index hold?", ("agent",))
+VECTORS_PENDING = Metric(
+    "recalld_vectors_pending", Kind.GAUGE, Told.STATE, "How many chunks wait for their vector?", ("agent",)
+)
+DEAD_LETTERS = Metric(
+    "recalld_dead_letters", Kind.GAUGE, Told.STATE, "How many documents could not be indexed?", ("agent",)
+)
+TROUBLES = Metric(
+    "recalld_troubles", Kind.GAUGE, Told.STATE, "How many problems are known that are not over?", ("agent",)
+)
+ENDPOINT = Metric(
+    "recalld_embedding_endpoint",
+    Kind.GAUGE,
+    Told.STATE,
+    "In which state is the provider's endpoint (1) and in which is it not (0)?",
+    ("agent", "provider", "model", "state"),
+)
+BROKER_UP = Metric("recalld_broker_up", Kind.GAUGE, Told.STATE, "Does the queue's server answer (1) or not (0)?")
+QUEUE_MESSAGES = Metric(
+    "recalld_queue_messages",
+    Kind.GAUGE,
+    Told.STATE,
+    "How many messages wait, run or are delayed in a queue?",
+    ("queue",),
+)
+
+# What all processes do together
+
+EVENT_TO_SEARCHABLE_SECONDS = Metric(
+    "recalld_event_to_searchable_seconds",
+    Kind.HISTOGRAM,
+    Told.FLEET,
+    "How long did it take from a document's first change to its commit?",
+    (),
+    (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
+)
+CHANGES = Metric(
+    "recalld_changes", Kind.COUNTER, Told.FLEET, "How many changed documents were queued, by lane?", ("lane",)
+)
+JOBS = Metric(
+    "recalld_jobs",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many jobs ended how (done, again: put off until later, dropped: another one will do the same)?",
+    ("actor", "outcome"),
+)
+DOCUMENTS = Metric(
+    "recalld_documents",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many documents were looked at with what result (indexed, unchanged, deleted, failed)?",
+    ("outcome",),
+)
+COMMITS = Metric(
+    "recalld_commits",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many transactions put what in place (documents, or vectors of documents that were there)?",
+    ("of",),
+)
+VECTORS = Metric(
+    "recalld_vectors_filled", Kind.COUNTER, Told.FLEET, "How many vectors joined documents that were there without?"
+)
+EMBEDDING_CACHE = Metric(
+    "recalld_embedding_cache",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many looks of indexing into the embedding cache found a text's vector (hit), and how many did not (miss)?",
+    ("outcome",),
+)
+EMBEDDING_REQUESTS = Metric(
+    "recalld_embedding_requests",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many embedding requests ended how (answered, failed)? One that carried several agents' texts is in each.",
+    ("agent", "provider", "model", "outcome"),
+)
+EMBEDDING_INPUTS = Metric(
+    "recalld_embedding_inputs",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many texts came back as vectors?",
+    ("agent", "provider", "model"),
+)
+EMBEDDING_TOKENS = Metric(
+    "recalld_embedding_tokens",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many tokens were embedded, as the provider bills them?",
+    ("agent", "provider", "model"),
+)
+
+# One worker process
+
+WORKER_BUILD = Metric("recalld_worker_build_info", Kind.GAUGE, Told.WORKER, "Which version works?", ("version",))
+JOBS_RUNNING = Metric(
+    "recalld_worker_jobs_running", Kind.GAUGE, Told.WORKER, "How many jobs is this process working on?", ("actor",)
+)
+JOB_SECONDS = Metric(
+    "recalld_worker_job_seconds",
+    Kind.HISTOGRAM,
+    Told.WORKER,
+    "How long did jobs of this process take, by how they ended?",
+    ("actor", "outcome"),
+    (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0),
+)
+
+#: All of them.
+METRICS = (
+    BUILD,
+    SEARCH_SECONDS,
+    SEARCHES,
+    DEGRADATIONS,
+    READS,
+    DENIED,
+    CACHED_ANSWERS,
+    CACHED_ANSWERS_BYTES,
+    OPEN_INDEXES,
+    PENDING,
+    PENDING_OLDEST_SECONDS,
+    CHUNKS,
+    VECTORS_PENDING,
+    DEAD_LETTERS,
+    TROUBLES,
+    ENDPOINT,
+    BROKER_UP,
+    QUEUE_MESSAGES,
+    EVENT_TO_SEARCHABLE_SECONDS,
+    CHANGES,
+    JOBS,
+    DOCUMENTS,
+    COMMITS,
+    VECTORS,
+    EMBEDDING_CACHE,
+    EMBEDDING_REQUESTS,
+    EMBEDDING_INPUTS,
+    EMBEDDING_TOKENS,
+    WORKER_BUILD,
+    JOBS_RUNNING,
+    JOB_SECONDS,
+)

@@ -1,0 +1,84 @@
+"""One file declares every metric; nothing else names one to the library."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from memory import prometheus
+from memory.service.degradations import without
+from schemas import metrics
+from schemas.metrics import METRICS, Kind, Metric
+from schemas.search import SearchAnswer
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("schemas", "memory", "producers", "workers", "recalld")
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_is_a_question_and_its_name_has_its_unit(metric: Metric):
+    assert metric.question.split(" One that ")[0].endswith("?")
+    assert re.fullmatch(r"recalld_[a-z_]+[a-z]", metric.name)
+    assert not metric.name.endswith(("_total", "_count", "_sum", "_bucket"))
+    assert (metric.kind is Kind.HISTOGRAM) == bool(metric.buckets)
+    assert list(metric.buckets) == sorted(set(metric.buckets))
+    if metric.kind is Kind.HISTOGRAM:
+        assert metric.name.endswith("_seconds")
+
+
+def test_every_declared_metric_is_listed_once():
+    declared = [value for value in vars(metrics).values() if isinstance(value, Metric)]
+    assert sorted(metric.name for metric in METRICS) == sorted(metric.name for metric in declared)
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_no_label_can_hold_what_somebody_wrote():
+    known = {"version", "mode", "outcome", "without", "status", "agent", "provider", "model", "state", "queue"}
+    assert {label for metric in METRICS for label in metric.labels} == known | {"lane", "actor", "of"}
+
+
+def test_nothing_is_told_to_prometheus_that_is_not_declared():
+    naming = re.compile(r"\b(?:Counter|Gauge|Histogram|Summary|Info|Enum)(?:MetricFamily)?\(")
+    found = [
+        file.relative_to(ROOT).as_posix()
+        for room in ROOMS
+        for file in (ROOT / room).rglob("*.py")
+        if "prometheus_client" in (text := file.read_text("utf-8")) and naming.search(text)
+    ]
+    assert found == ["memory/prometheus.py"]
+    assert naming.search((ROOT / "memory" / "prometheus.py").read_text("utf-8"))
+
+
+def test_a_histogram_that_others_keep_is_told_in_rising_counts():
+    family = prometheus.histogram_family(metrics.EVENT_TO_SEARCHABLE_SECONDS, {0.1: 2, 1.0: 3, float("inf"): 1}, 12.5)
+    shown = {(sample.name.rpartition("_")[2], sample.labels.get("le")): sample.value for sample in family.samples}
+    assert (shown["bucket", "0.1"], shown["bucket", "0.5"], shown["bucket", "1.0"]) == (2, 2, 5)
+    assert (shown["bucket", "1800.0"], shown["bucket", "+Inf"]) == (5, 6)
+    assert (shown["count", None], shown["sum", None]) == (6, 12.5)
+    assert len(family.samples) == len(metrics.EVENT_TO_SEARCHABLE_SECONDS.buckets) + 3
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        ((), ()),
+        (("no embedding provider: keywords only",), ("vectors",)),
+        (("the search did not finish within 15 s: keywords only",), ("time",)),
+        (("sqlite-vec cannot be loaded: exact search over the stored vectors",), ("vectors",)),
+        (("this SQLite has no FTS5: vectors only",), ("keywords",)),
+        (("there is no index yet: nothing was searched",), ("index",)),
+        (("the queue does not answer: how far the index is behind is not known",), ("queue",)),
+        (("a: keywords only", "the queue does not answer: x", "b: keywords only"), ("vectors", "queue")),
+        (("something new",), ("other",)),
+    ],
+)
+def test_what_a_search_had_to_do_without_is_one_word_each(reasons: tuple[str, ...], expected: tuple[str, ...]):
+    assert tuple(without(SearchAnswer(degraded=reasons))) == expected
+
+
+def test_the_searches_own_sentences_are_all_known():
+    said = "".join(file.read_text("utf-8") for file in sorted((ROOT / "memory" / "search").glob("*.py")))
+    for sign in ("did not finish within", "the queue does not answer", "there is no index yet", "keywords only"):
+        assert sign in said

@@ -1,0 +1,153 @@
+"""A small listener of a worker process: `/metrics`, `/healthz`, and what is mounted beside them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import structlog
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from memory.service.listening import listen
+from memory.service.security import is_loopback
+
+log = structlog.get_logger(__name__)
+
+#: Seconds that a client gets for its whole request, and for taking the answer.
+_PATIENCE_SECONDS = 5.0
+
+#: Clients served at a time; who comes when all are there is sent away.
+_MOST_CLIENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a route answers."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = "application/json"
+
+    @classmethod
+    def of(cls, answer: Mapping[str, object], *, status: int = 200) -> Page:
+        """A JSON object."""
+        return cls(json.dumps(answer).encode(), status)
+
+
+#: Answers one path. Called in a thread of its own; what it raises is a 500 and in the log.
+Route = Callable[[], Page]
+
+
+class TelemetryServer:
+    """Listens from the moment it is made, and answers between `start` and `stop`.
+
+    There is nothing of anybody's memory here, and no token: beyond loopback, keep the port inside your own network.
+
+    Args:
+        host: where to listen; on loopback, only loopback names are answered to.
+        port: 0 takes a free one.
+        metrics: the process's metrics in Prometheus text format.
+        routes: further paths, each with what answers it.
+
+    Raises, when made:
+        UserError: the port is taken, or the address is not this machine's.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, metrics: Callable[[], bytes], routes: Mapping[str, Route] | None = None
+    ) -> None:
+        listener = listen(host, port, key="workers.host", advice="choose another with workers.port")
+        listener.setblocking(True)  # noqa: FBT003 - the socket's own signature
+        self.port: int = listener.getsockname()[1]
+        self._server = _Server(
+            listener,
+            loopback_only=is_loopback(host),
+            routes={
+                "/healthz": lambda: Page.of({"status": "ok"}),
+                "/metrics": lambda: Page(metrics(), content_type=CONTENT_TYPE_LATEST),
+                **(routes or {}),
+            },
+        )
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Start answering."""
+        self._thread.start()
+        log.info("telemetry_listening", port=self.port)
+
+    def stop(self) -> None:
+        """Stop answering and close the port; whoever is being answered is not waited for."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, *, loopback_only: bool, routes: Mapping[str, Route]) -> None:
+        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.loopback_only = loopback_only
+        self.routes = routes
+        self._room = threading.Semaphore(_MOST_CLIENTS)
+
+    def process_request(self, request: object, client_address: object) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)  # type: ignore[arg-type] # typeshed's unions
+            return
+        super().process_request(request, client_address)  # type: ignore[arg-type] # typeshed's unions
+
+    def process_request_thread(self, request: object, client_address: object) -> None:
+        try:
+            super().process_request_thread(request, client_address)  # type: ignore[arg-type] # typeshed's unions
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the library's signature
+        # A client that went away, or was too slow: its own business.
+        log.debug("telemetry_client_lost", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _PATIENCE_SECONDS
+
+    def do_GET(self) -> None:
+        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        if self.server.loopback_only and not is_loopback(host):
+            self._send(Page.of({"error": "this port answers to loopback names only"}, status=403))
+            return
+        route = self.server.routes.get(urlsplit(self.path).path)
+        if route is None:
+            known = ", ".join(sorted(self.server.routes))
+            self._send(Page.of({"error": f"there is only {known} here"}, status=404))
+            return
+        try:
+            page = route()
+        except Exception:
+            log.exception("telemetry_failed")
+            page = Page.of({"error": "the request failed; the log says why"}, status=500)
+        self._send(page)
+
+    def _send(self, page: Page) -> None:
+        self.send_response(HTTPStatus(page.status))
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
+        self.end_headers()
+        self.wfile.write(page.body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: a scrape is no event."""
+
+    def version_string(self) -> str:
+        return "recalld"
