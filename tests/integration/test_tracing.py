@@ -1,0 +1,165 @@
+"""With tracing on, one trace leads from an event over its job to the commit, and a search goes on with its caller's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from memory import tracing
+from producers.handing_over import HandOver
+from recalld.traces import traced
+from schemas.documents import Lane
+from schemas.settings import Settings
+from tests.daemon import REPOSITORY
+from tests.serving import running
+from tests.waiting import wait_until
+from tests.working import Workers, key
+from tests.written_index import write_index
+from workers.board import Board
+
+WORDS = "zanzibar quokka"
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    switch_off = tracing.switch_on("test", provider=provider)
+    yield exporter
+    switch_off()
+    provider.shutdown()
+
+
+@pytest.fixture
+def workers(settings: Settings, broker_server: object) -> Iterator[Workers]:
+    with Workers(settings) as started:
+        yield started
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name == name]
+
+
+def trace_of(span: ReadableSpan) -> int:
+    return span.get_span_context().trace_id
+
+
+def hand_over(workers: Workers, *paths: str) -> None:
+    """As the producers do it."""
+    made = HandOver(workers.queue, workers.board, quiet_seconds=lambda _: 0.0, on_recovered=lambda: None)
+    made.start()
+    made.submit("main", [key(path) for path in paths])
+    made.stop()
+
+
+def test_an_event_its_job_and_its_commit_are_one_trace(workers: Workers, spans: InMemorySpanExporter):
+    workers.write("memory/a.md", f"The {WORDS} lives here.\n")
+    hand_over(workers, "memory/a.md")
+    wait_until(workers.complete)
+    wait_until(lambda: named(spans, "index_pending"))
+    [event] = named(spans, "event")
+    [job] = named(spans, "index_pending")
+    [commit] = named(spans, "commit")
+    assert trace_of(event) == trace_of(job) == trace_of(commit)
+    assert job.parent is not None
+    assert job.parent.span_id == event.get_span_context().span_id
+    assert commit.parent is not None
+    assert commit.parent.span_id == job.get_span_context().span_id
+    assert dict(job.attributes or {})["recalld.outcome"] == "done"
+    assert dict(event.attributes or {}) == {"recalld.agent": "main", "recalld.lane": "live", "recalld.documents": 1}
+
+
+def test_a_job_is_linked_to_every_event_that_it_answers(
+    settings: Settings, broker_server: object, spans: InMemorySpanExporter
+):
+    workers = Workers(settings)
+    for name in ("a", "b"):
+        workers.write(f"memory/{name}.md", f"{WORDS} {name}.\n")
+        hand_over(workers, f"memory/{name}.md")
+    with workers:
+        wait_until(workers.complete)
+        wait_until(lambda: named(spans, "index_pending"))
+    first, second = named(spans, "event")
+    [job] = named(spans, "index_pending")
+    # One message for both: its job belongs to the first event's trace and names the other.
+    assert trace_of(job) == trace_of(first) != trace_of(second)
+    assert [link.context.trace_id for link in job.links] == [trace_of(second)]
+    assert not workers.client.exists(workers.keys.traces("main"))
+
+
+def test_a_search_goes_on_with_its_callers_trace(settings: Settings, workers: Workers, spans: InMemorySpanExporter):
+    write_index(settings).close()
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    with running(settings, Board(workers.client, workers.keys)) as client:
+        parent = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+        assert client.post("/v1/search", json={"query": WORDS}, headers=parent).status_code == 200
+        assert client.post("/v1/search", json={"query": WORDS}, headers={"traceparent": "no trace"}).status_code == 200
+        client.post("/v1/tools", json={"name": "memory_search", "arguments": {"query": WORDS}})
+    first, second, third = named(spans, "search")
+    assert f"{trace_of(first):032x}" == trace
+    assert len({trace_of(span) for span in (first, second, third)}) == 3
+    assert dict(first.attributes or {})["recalld.agent"] == "main"
+    assert {"recalld.mode", "recalld.results", "recalld.outcome"} <= dict(first.attributes or {}).keys()
+
+
+def test_no_span_holds_a_query_a_path_or_a_note(settings: Settings, workers: Workers, spans: InMemorySpanExporter):
+    workers.write("memory/elephantine.md", f"The {WORDS} lives here.\n")
+    hand_over(workers, "memory/elephantine.md")
+    wait_until(workers.complete)
+    with running(settings, Board(workers.client, workers.keys)) as client:
+        client.post("/v1/search", json={"query": WORDS})
+        client.post("/v1/get", json={"path": "memory/elephantine.md"})
+    wait_until(lambda: named(spans, "index_pending"))
+    told = "".join(span.to_json() for span in spans.get_finished_spans())
+    assert "search" in told
+    for word in (*WORDS.split(), "elephantine"):
+        assert word not in told
+
+
+def test_what_fails_ends_its_span_with_its_type_and_without_its_words(spans: InMemorySpanExporter):
+    with pytest.raises(ValueError, match="quokka"), tracing.span("commit"):
+        raise ValueError("a quokka")
+    [span] = named(spans, "commit")
+    assert span.status.description == "ValueError"
+    assert "quokka" not in span.to_json()
+
+
+def test_without_tracing_a_message_carries_no_trace_and_nothing_is_imported(workers: Workers):
+    stopped = Workers(workers.settings)
+    workers.stop()
+    stopped.mark("memory/a.md", lane=Lane.LIVE)
+    [message] = [json.loads(raw) for raw in stopped.client.hvals(stopped.keys.messages("live"))]
+    assert "traceparent" not in message["options"]
+    assert not stopped.client.exists(stopped.keys.traces("main"))
+    assert tracing.here() is None
+    program = "import sys; from memory import tracing\nwith tracing.span('x'): pass\n"
+    program += "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "[]\n"
+
+
+def test_tracing_without_the_library_is_one_sentence(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    from schemas.errors import UserError
+
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    switched_on = settings.model_copy(update={"tracing": settings.tracing.model_copy(update={"enabled": True})})
+    with pytest.raises(UserError, match="extra `otel`"), traced(switched_on, "work"):
+        pass
+
+
+def test_the_settings_switch_it_on_for_one_command(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    switched_on = settings.model_copy(update={"tracing": settings.tracing.model_copy(update={"enabled": True})})
+    with traced(settings, "work"):
+        assert not tracing.is_on()
+    with traced(switched_on, "work"):
+        assert tracing.is_on()
+    assert not tracing.is_on()
