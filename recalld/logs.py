@@ -1,33 +1,48 @@
 """Structured logs on standard error: an event name and fields, one JSON object a line; coloured on a terminal.
 
-No line holds a secret: whatever is logged, exceptions included, is redacted on its way out.
+No line holds a secret: whatever is logged, exceptions included, is redacted on its way out. None holds what somebody
+wrote: callers log names and counts, and of errors only our own words are kept (`recalld.log_exceptions`).
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from memory.redaction import redact
+from recalld.log_exceptions import describe_exceptions
 
 
-def configure_logs(*, level: int = logging.INFO) -> None:
-    """Set up structlog and the libraries' own logging for this process."""
+def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> None:
+    """Set up structlog and the libraries' own logging for this process.
+
+    `process` is in every line as that, with its id: logs of several processes end up in one place.
+    """
+    terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer()
-        if sys.stderr.isatty()
-        else structlog.processors.JSONRenderer(ensure_ascii=False)
+        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(ensure_ascii=False)
     )
+    who: dict[str, object] = {"process": process, "pid": os.getpid()} if process is not None else {}
+
+    def name_process(
+        _logger: object, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.ProcessorReturnValue:
+        return {**who, **event}
+
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
+            name_process,
+            describe_exceptions,
             redact_fields,
             renderer,
         ],
@@ -36,9 +51,7 @@ def configure_logs(*, level: int = logging.INFO) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        RedactingFormatter('{"level":"%(levelname)s","logger":"%(name)s","event":"%(message)s"}'),
-    )
+    handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s") if terminal else JsonFormatter(who))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # Connection errors while the broker restarts are told once by us; the library would tell them per thread.
     logging.getLogger("dramatiq").setLevel(logging.ERROR)
@@ -58,6 +71,29 @@ class RedactingFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the formatted record."""
         return redact(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """What the libraries log as lines like ours: JSON, without secrets, exceptions without words that are not ours."""
+
+    def __init__(self, who: Mapping[str, object]) -> None:
+        super().__init__()
+        self._who = who
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        line: structlog.typing.EventDict = {
+            **self._who,
+            "event": "library",
+            "logger": record.name,
+            "message": record.getMessage(),
+            "level": record.levelname.lower(),
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+            "exc_info": record.exc_info,
+        }
+        describe_exceptions(None, "", line)
+        line = {name: _redacted(value, name=name) for name, value in line.items()}
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def _redacted(value: Any, *, name: str = "") -> Any:

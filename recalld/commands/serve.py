@@ -25,7 +25,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
 
     settings = invocation.settings
     stop = stop_event(supervised=supervised)
-    configure_logs()
+    configure_logs(process="serve")
     # A search has a deadline, with or without the broker.
     broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
     # Whoever waits for an answer of the producers waits as long as the search may.

@@ -25,7 +25,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     for agent in invocation.agents():
         check_workspace(agent)
     stop = stop_event(supervised=supervised)
-    configure_logs()
+    configure_logs(process="watch")
     with traced(settings, "watch"), running_broker(settings, supervised=supervised):
         broker = open_broker(settings)
         try:

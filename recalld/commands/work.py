@@ -22,6 +22,6 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from workers.run import run_workers
 
     stop = stop_event(supervised=supervised)
-    configure_logs()
+    configure_logs(process="work")
     with traced(invocation.settings, "work"), running_broker(invocation.settings, supervised=supervised):
         run_workers(invocation.settings, stop, on_ready=lambda: announce_ready(supervised=supervised))

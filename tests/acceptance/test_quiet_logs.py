@@ -1,0 +1,83 @@
+"""What somebody wrote, and what is secret, is in no log: of any process, whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import httpx
+
+from tests.daemon import Daemon
+from tests.embedding_server import EmbeddingServer, Failure
+from tests.secret_samples import PASSWORD, made
+from tests.waiting import wait_until
+
+TOKEN = made("ghp_{A36}", random.Random(7))
+#: Words that nothing but notes, transcripts and queries hold.
+WORDS = ("zanzibarquokka", "marzipanlemur", "gondolierwombat", "pumpernickelibis")
+
+CONFIG = """
+model = "m"
+[remote]
+base_url = "{url}"
+api_key = "a-key"
+[[agents]]
+id = "main"
+workspace = "{workspace}"
+sessions = ["{sessions}"]
+"""
+
+
+def test_no_log_of_any_process_holds_a_note_a_transcript_a_query_or_a_secret(home: Path, workspace: Path) -> None:
+    sessions = workspace.parent / "sessions"
+    sessions.mkdir()
+    with EmbeddingServer() as server:
+        config = CONFIG.format(sessions=sessions, workspace=workspace, url=server.url)
+        daemon = Daemon(home, workspace, provider="openai", config=config)
+        daemon.write("memory/a.md", f"The {WORDS[0]} pushes with {TOKEN}.\nPassword: {PASSWORD}\n")
+        # A provider that quotes what it was sent: for good, in passing, and with a refused key.
+        quoting = f"cannot embed 'The {WORDS[0]} pushes with {TOKEN}'"
+        for status in (500, 503, 429, 400, 403):
+            server.fail_next(Failure(status=status, message=quoting), times=2)
+        with daemon:
+            said = {"role": "user", "content": f"Is it {WORDS[1]} with {TOKEN}?", "timestamp": 1767225600}
+            broken = '{"role": "user", "content": "' + WORDS[1]
+            (sessions / "one.jsonl").write_text(json.dumps(said) + "\n" + broken + "\n", "utf-8")
+            daemon.write("memory/b.md", f"{WORDS[0]} again\n")
+            daemon.write("memory/\udcff.md", f"{WORDS[0]} under a name that is no text\n")
+            wait_until(lambda: daemon.found(WORDS[0], "memory/a.md"), timeout=60)
+            wait_until(lambda: daemon.found(WORDS[1], "sessions/one.jsonl"), timeout=60)
+            server.fail_next(Failure(status=500, message=f"what is {WORDS[2]} {TOKEN}?"), times=3)
+            with httpx.Client(base_url=f"http://127.0.0.1:{daemon.port()}", timeout=60) as client:
+                for body in ({"query": f"{WORDS[2]} {TOKEN}"}, {"query": WORDS[2], "oops": WORDS[3]}, {"query": 7}):
+                    client.post("/v1/search", json=body)
+                client.post("/v1/search", content=f'{{"query": "{WORDS[2]}')
+                client.post("/v1/get", json={"path": f"../{WORDS[3]}.md"})
+                client.post("/v1/tools", json={"name": WORDS[3], "arguments": {"query": WORDS[2]}})
+                client.post("/v1/tools", json={"name": "memory_search", "arguments": f"{{{WORDS[2]}"})
+                client.get("/metrics")
+            daemon.run("emit", "changed", f"/nowhere/{WORDS[3]}.md")
+            wait_until(lambda: "event_refused" in (home / "log" / "watch.log").read_text("utf-8"), timeout=30)
+        logs = {path.name: path.read_text("utf-8") for path in sorted(home.rglob("*.log"))}
+        logs["up"] = daemon.said()
+    assert {"watch.log", "work-1.log", "serve.log", "up"} <= logs.keys()
+    assert "documents_indexed" in logs["work-1.log"]
+    for name, text in logs.items():
+        assert [word for word in (*WORDS, TOKEN, PASSWORD) if word in text] == [], f"{name}: {text}"
+
+
+def test_every_line_of_a_log_is_json_with_its_event_and_its_process(home: Path, workspace: Path) -> None:
+    with Daemon(home, workspace) as daemon:
+        daemon.write("memory/a.md", "The gateway listens on port 18789.\n")
+        wait_until(lambda: daemon.found("gateway port", "memory/a.md"), timeout=30)
+    for name in ("watch", "work-1", "serve"):
+        lines = [json.loads(line) for line in (home / "log" / f"{name}.log").read_text("utf-8").splitlines()]
+        assert lines or name == "watch"
+        for line in lines:
+            assert {"event", "level", "timestamp", "pid"} <= line.keys()
+            assert line["process"] == name.partition("-")[0]
+    work = [json.loads(line) for line in (home / "log" / "work-1.log").read_text("utf-8").splitlines()]
+    [indexed, *_] = [line for line in work if line["event"] == "documents_indexed"]
+    assert indexed["agent"] == "main"
+    assert indexed["job_id"]
