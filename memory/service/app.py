@@ -23,7 +23,7 @@ from memory.service.overview import Overview
 from memory.service.overview_routes import overview_router
 from memory.service.page_routes import page_routes
 from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
-from memory.service.tokens import read_tokens
+from memory.service.tokens import read_metrics_token, read_tokens
 from memory.service.tool_routes import tool_routes
 from memory.tools import call_tool
 from memory.version import recalld_version
@@ -64,7 +64,7 @@ def create_app(
     agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
     metrics = ServiceMetrics(recalld_version(), process=agents.process_numbers)
     tokens = read_tokens(settings.home, agents.ids) if needs_tokens(settings, host=settings.service.host) else None
-    gate = Gatekeeper(agents.ids, tokens)
+    gate = Gatekeeper(agents.ids, tokens, read_metrics_token(settings.home) if tokens is not None else None)
     threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
 
     @asynccontextmanager
@@ -148,7 +148,8 @@ def create_app(
 
     @app.get("/metrics", summary="Numbers in Prometheus text format", response_class=Response)
     async def show_metrics(authorization: Authorization = None) -> Response:
-        seen = visible(authorization, None)
+        with _counting_denials(metrics):
+            seen = gate.measurable(authorization)
         text = await in_thread(lambda: metrics.scrape(lambda: agents.numbers(seen)))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from memory.service.security import is_loopback
-from memory.service.tokens import ensure_tokens, read_tokens
+from memory.service.tokens import ensure_metrics_token, ensure_tokens, read_tokens
 from schemas.errors import UserError
 from schemas.settings import Settings
 
@@ -51,6 +51,7 @@ def check_tokens(settings: Settings, *, host: str, key: str) -> None:
     if is_loopback(host):
         try:
             ensure_tokens(settings.home, ids)
+            ensure_metrics_token(settings.home)
         except OSError as error:
             raise UserError(f"the agents' tokens cannot be written below {settings.home}: {error.strerror}") from error
         return

@@ -51,10 +51,12 @@ class Gatekeeper:
     """Decides which agent's memory a request is about.
 
     `tokens` is None when none is needed: one agent, or a trusted loopback; otherwise agent id -> token.
+    `metrics_token` is that of those who collect metrics, None when there is none.
     """
 
     agents: tuple[str, ...]
     tokens: Mapping[str, str] | None
+    metrics_token: str | None = None
 
     def agent(self, authorization: str | None, asked: str | None) -> str:
         """The agent that this request may ask for.
@@ -83,18 +85,29 @@ class Gatekeeper:
         """
         return self.agents if self.tokens is None else (self.owner(authorization),)
 
+    def measurable(self, authorization: str | None) -> tuple[str, ...]:
+        """All agents whose numbers this request may see: everybody's with the token for metrics.
+
+        Raises:
+            AccessDenied: a token is needed and missing or wrong.
+        """
+        collector = {"": self.metrics_token} if self.metrics_token is not None else {}
+        if self.tokens is not None and agent_of(_bearer(authorization), collector) is not None:
+            return self.agents
+        return self.visible(authorization)
+
     def owner(self, authorization: str | None) -> str:
         """Whose token came with the request.
 
         Raises:
             AccessDenied: none, or nobody's.
         """
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        token = _bearer(authorization)
+        if not token:
             raise AccessDenied(
                 401, "a token is needed: send Authorization: Bearer with the content of <home>/run/tokens/<agent>"
             )
-        owner = agent_of(token.strip(), self.tokens or {})
+        owner = agent_of(token, self.tokens or {})
         if owner is None:
             raise AccessDenied(401, "this token is not known here")
         return owner
@@ -160,6 +173,12 @@ class Doorkeeper:
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
             return 413, f"the request is larger than {MAX_BODY_BYTES} bytes"
         return None
+
+
+def _bearer(authorization: str | None) -> str:
+    """The token that came with a request, "" without one."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _known(agents: tuple[str, ...]) -> str:

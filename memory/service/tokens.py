@@ -11,6 +11,9 @@ from pathlib import Path
 #: Relative to the home folder: one file per agent, mode 0600, in a folder of mode 0700.
 TOKENS_PATH = Path("run") / "tokens"
 
+#: Relative to the home folder: opens `/metrics` with the numbers of all agents, and nothing else.
+METRICS_TOKEN_PATH = Path("run") / "metrics-token"
+
 _TOKEN_BYTES = 32
 
 
@@ -37,6 +40,18 @@ def read_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
     folder = home / TOKENS_PATH
     found = {agent: _read(folder / agent) for agent in agents}
     return {agent: token for agent, token in found.items() if token is not None}
+
+
+def ensure_metrics_token(home: Path) -> None:
+    """Make the token of those who collect metrics, if there is none. Raises OSError like `ensure_tokens`."""
+    if read_metrics_token(home) is None:
+        (home / METRICS_TOKEN_PATH).parent.mkdir(parents=True, exist_ok=True)
+        _make(home / METRICS_TOKEN_PATH)
+
+
+def read_metrics_token(home: Path) -> str | None:
+    """Return the token of those who collect metrics, None when there is none."""
+    return _read(home / METRICS_TOKEN_PATH)
 
 
 def agent_of(token: str, tokens: Mapping[str, str]) -> str | None:

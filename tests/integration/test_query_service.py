@@ -268,6 +268,18 @@ def test_with_several_agents_every_door_needs_that_agents_token(two_agents: Sett
             assert "bob" not in answer.text
 
 
+def test_the_token_for_metrics_opens_everybodys_numbers_and_nothing_else(two_agents: Settings):
+    with running(two_agents) as client:
+        file = two_agents.home / "run" / "metrics-token"
+        assert file.stat().st_mode & 0o777 == 0o600
+        collector = {"authorization": f"Bearer {file.read_text().strip()}"}
+        text = client.get("/metrics", headers=collector).text
+        assert 'recalld_chunks{agent="ada"}' in text
+        assert 'recalld_chunks{agent="bob"}' in text
+        assert client.post("/v1/search", json={"query": "x"}, headers=collector).status_code == 401
+        assert client.get("/v1/status", headers=collector).status_code == 401
+
+
 def test_a_trusted_loopback_names_the_agent_instead(two_agents: Settings):
     trusting = two_agents.model_copy(update={"auth": two_agents.auth.model_copy(update={"trust_loopback": True})})
     with running(trusting) as client:

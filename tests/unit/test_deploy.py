@@ -1,0 +1,287 @@
+"""What `deploy/` holds is well-formed, and speaks of commands, flags, settings and metrics that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from recalld.cli import COMMANDS, root
+from recalld.configuration import load
+from schemas.metrics import METRICS, Kind
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted(DEPLOY.glob("systemd/*.service"))
+YAML_FILES = sorted([*DEPLOY.rglob("*.yaml"), *DEPLOY.rglob("*.yml")])
+
+SERIES = {series for metric in METRICS for series in metric.series}
+
+
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text("utf-8"))
+    return loaded
+
+
+def ours() -> dict[str, Mapping[str, Any]]:
+    """The services that run recalld's own image."""
+    return {name: service for name, service in compose()["services"].items() if "build" in service}
+
+
+def invoked(words: list[str]) -> click.Context:
+    """Parse a command line as recalld does, without running it; raises click.UsageError for what there is not."""
+    name, *arguments = words
+    command = root.get_command(None, name)  # type: ignore[arg-type] - the context is not used
+    assert command is not None, f"recalld {name}: known are {', '.join(COMMANDS)}"
+    return command.make_context(name, list(arguments))
+
+
+def named_metrics(expression: str) -> set[str]:
+    return set(re.findall(r"\brecalld_[a-z_]+", expression))
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Every PromQL expression: where it stands, and itself."""
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text("utf-8"))
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            yield f"alert {rule['alert']}", rule["expr"]
+    for panel in panels():
+        for target in panel["targets"]:
+            yield f"panel {panel['title']}", target["expr"]
+
+
+def panels() -> list[dict[str, Any]]:
+    board = json.loads((DEPLOY / "grafana" / "dashboards" / "recalld.json").read_text("utf-8"))
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def test_there_is_something_to_look_at():
+    assert {"watch", "work", "serve"} == ours().keys()
+    assert len(UNITS) >= 4
+    assert len(YAML_FILES) >= 5
+    assert len(list(expressions())) >= len(METRICS)
+
+
+@pytest.mark.parametrize("file", YAML_FILES, ids=lambda file: file.relative_to(DEPLOY).as_posix())
+def test_yaml_is_well_formed(file: Path):
+    assert isinstance(yaml.safe_load(file.read_text("utf-8")), dict)
+
+
+@pytest.mark.parametrize("name", ["watch", "work", "serve"])
+def test_a_containers_command_is_one_of_recalld_with_its_flags(name: str):
+    assert invoked([str(word) for word in ours()[name]["command"]]).info_name == name
+    assert 'ENTRYPOINT ["recalld"]' in (DEPLOY / "Dockerfile").read_text("utf-8")
+
+
+def test_the_parser_of_this_test_refuses_what_there_is_not():
+    with pytest.raises(click.UsageError):
+        invoked(["work", "--processes", "2"])
+    with pytest.raises(AssertionError):
+        invoked(["toil"])
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_units_command_is_one_of_recalld_with_its_flags(unit: Path):
+    [line] = re.findall(r"^ExecStart=(.*)$", unit.read_text("utf-8"), flags=re.MULTILINE)
+    program, *words = shlex.split(line.replace("%i", "7375"))
+    assert program.endswith("/bin/recalld")
+    assert invoked(words).info_name == words[0]
+
+
+def test_the_port_that_containers_are_asked_on_is_the_one_they_listen_on():
+    services, scraped = ours(), yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))
+    service, worker = scraped["scrape_configs"]
+    assert service["static_configs"][0]["targets"] == [f"serve:{services['serve']['command'][-1]}"]
+    [found] = worker["dns_sd_configs"]
+    assert (found["names"], str(found["port"])) == (["work"], services["work"]["command"][-1])
+    for name in ("serve", "work"):
+        assert f"127.0.0.1:{services[name]['command'][-1]}/" in services[name]["healthcheck"]["test"][-1]
+
+
+def test_every_image_has_a_version():
+    images = [str(service["image"]) for service in compose()["services"].values()]
+    images += re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text("utf-8"), flags=re.MULTILINE)
+    for image in images:
+        assert re.search(r":v?\d+\.\d+\.\d+(-[a-z0-9]+)*$", image), image
+    assert any(image.startswith("valkey/") for image in images)
+
+
+def test_the_queue_of_the_containers_is_kept_on_disk():
+    valkey = compose()["services"]["valkey"]
+    command = " ".join(map(str, valkey["command"]))
+    assert "--appendonly yes" in command
+    assert "--maxmemory-policy noeviction" in command
+    assert any(str(volume).endswith(":/data") for volume in valkey["volumes"])
+    assert "ports" not in valkey
+
+
+def test_containers_are_reached_from_this_machine_only_and_may_do_little():
+    for name, service in compose()["services"].items():
+        for port in service.get("ports", ()):
+            assert str(port).startswith("127.0.0.1:"), name
+    for name, service in ours().items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert service["restart"] == "unless-stopped", name
+        assert {"max-size", "max-file"} <= service["logging"]["options"].keys(), name
+        # Who writes one cache finds out by its host's name that it is one.
+        assert service["hostname"] == "recalld", name
+
+
+def test_the_files_that_are_mounted_are_there():
+    for service in compose()["services"].values():
+        for volume in service.get("volumes", ()):
+            source = volume["source"] if isinstance(volume, dict) else str(volume).split(":")[0]
+            source = re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", source)
+            made_first = ("./home", "./prometheus")  # by the commands at the top of the file
+            if source.startswith(".") and not source.startswith(made_first):
+                assert (DEPLOY / "compose" / source).exists(), source
+
+
+def test_the_containers_settings_are_valid(tmp_path: Path):
+    environment = {"REDIS_URL": "redis://valkey:6379/0", "OPENAI_API_KEY": ""}
+    assert ours()["serve"]["environment"]["REDIS_URL"] == environment["REDIS_URL"]
+    loaded = load(config=str(DEPLOY / "compose" / "recalld.toml"), home=str(tmp_path), environment=environment)
+    [agent] = loaded.settings.agents
+    targets = [volume["target"] for volume in ours()["work"]["volumes"]]
+    assert str(agent.workspace) in targets
+    assert loaded.settings.credentials.openai is None
+
+
+def test_the_image_is_made_of_the_rooms_and_the_lock_of_this_checkout():
+    text = (DEPLOY / "Dockerfile").read_text("utf-8")
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    for room in package["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        assert f"COPY {room} {room}\n" in text
+        assert f"!{room}" in ignored
+    for copied in re.findall(r"^COPY (?!--from)(.+) \S+$", text, flags=re.MULTILINE):
+        for name in copied.split():
+            assert (ROOT / name).exists()
+            assert f"!{name}" in ignored
+    assert "--require-hashes -r requirements.lock" in text
+    assert "\nUSER recalld\n" in text
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+def test_every_metric_that_is_asked_for_is_declared(where: str, expression: str):
+    named = named_metrics(expression)
+    assert named <= SERIES, where
+    assert named or expression.startswith("up{"), where
+    assert expression.count("(") == expression.count(")")
+    labels = {label for metric in METRICS if named & set(metric.series) for label in metric.labels}
+    asked = {label for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.replace(" ", "").split(",")}
+    assert asked <= labels | {"le"}, where
+
+
+def test_every_metric_is_on_the_dashboard_under_its_question():
+    titles = {panel["title"] for panel in panels()}
+    for metric in METRICS:
+        assert metric.question in titles, metric.name
+        [panel] = [panel for panel in panels() if panel["title"] == metric.question]
+        shown = set.union(*(named_metrics(target["expr"]) for target in panel["targets"]))
+        assert shown <= set(metric.series), metric.name
+        if metric.kind is not Kind.GAUGE:
+            assert all("rate(" in target["expr"] for target in panel["targets"])
+    assert len(panels()) == len(METRICS)
+
+
+def test_panels_do_not_lie_on_each_other_and_ask_the_provisioned_source():
+    [source] = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text("utf-8"))[
+        "datasources"
+    ]
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        assert panel["datasource"]["uid"] == source["uid"]
+        place = panel["gridPos"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"])
+                 for y in range(place["y"], place["y"] + place["h"])}  # fmt: skip
+        assert not cells & taken
+        taken |= cells
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do():
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text("utf-8"))
+    for rule in rules["groups"][0]["rules"]:
+        assert {"summary", "action"} <= rule["annotations"].keys()
+        for command in re.findall(r"`recalld (\w+)", rule["annotations"]["action"]):
+            assert command in COMMANDS
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+
+
+@pytest.mark.parametrize(
+    "unit", [unit for unit in UNITS if unit.name != "recalld-up.service"], ids=lambda one: one.name
+)
+def test_a_system_unit_is_hardened_and_starts_again(unit: Path):
+    text = unit.read_text("utf-8")
+    for line in (
+        "User=recalld",
+        "ProtectSystem=strict",
+        "ProtectHome=read-only",
+        "NoNewPrivileges=yes",
+        "CapabilityBoundingSet=",
+        "PrivateTmp=yes",
+        "RestrictNamespaces=yes",
+        "SystemCallFilter=@system-service",
+        "StateDirectory=recalld",
+        "Restart=always",
+        "StartLimitIntervalSec=0",
+        "PartOf=recalld.target",
+    ):
+        assert f"\n{line}\n" in text, line
+
+
+def test_workers_get_longer_to_end_than_running_jobs_do():
+    from workers.run import DRAIN_SECONDS
+
+    unit = (DEPLOY / "systemd" / "recalld-work@.service").read_text("utf-8")
+    [given] = re.findall(r"^TimeoutStopSec=(\d+)$", unit, flags=re.MULTILINE)
+    assert int(given) > DRAIN_SECONDS + 10
+    assert int(ours()["work"]["stop_grace_period"].removesuffix("s")) > DRAIN_SECONDS + 10
+
+
+def test_the_units_environment_names_variables_that_there_are(tmp_path: Path):
+    text = (DEPLOY / "systemd" / "environment.example").read_text("utf-8").replace("#OPENAI", "OPENAI")
+    lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    lines.pop("RECALLD_CONFIG")
+    assert lines.pop("RECALLD_HOME") == "/var/lib/recalld"
+    loaded = load(config=None, home=str(tmp_path), environment=lines)
+    assert loaded.settings.broker.url is not None
+
+
+def test_the_target_wants_units_that_there_are():
+    text = (DEPLOY / "systemd" / "recalld.target").read_text("utf-8")
+    [wanted] = re.findall(r"^Wants=(.*)$", text, flags=re.MULTILINE)
+    assert {re.sub(r"@\w+", "@", name) for name in wanted.split()} == {
+        unit.name for unit in UNITS if "PartOf=recalld.target" in unit.read_text("utf-8")
+    }
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this system has no systemd; the units are parsed")
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path):
+    for file in [*UNITS, DEPLOY / "systemd" / "recalld.target"]:
+        # Whether recalld is installed on this machine is not the question.
+        text = re.sub(r"(?<=ExecStart=)\S+", sys.executable, file.read_text("utf-8"))
+        (tmp_path / file.name).write_text(text, "utf-8")
+    names = [file.name.replace("@.", "@7375.") for file in UNITS]
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(f"./{name}" for name in names), "./recalld.target"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
