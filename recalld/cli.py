@@ -142,9 +142,11 @@ def _crashed(error: Exception, invocation: Invocation) -> str:
     """Keep the traceback, readable by its owner only: locals are not in it, but paths and settings may be."""
     import traceback
 
-    first = next(iter(str(error).splitlines()), "")
+    from memory.redaction import redact
+
+    first = redact(next(iter(str(error).splitlines()), ""))
     what = f"unexpected {type(error).__name__}" + (f": {first}" if first else "")
-    text = "".join(traceback.format_exception(error))
+    text = redact("".join(traceback.format_exception(error)))
     file = Path(invocation.home_path) / "run" / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

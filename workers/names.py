@@ -31,6 +31,8 @@ class Keys:
         self.inbox = f"{self.prefix}:inbox"
         self.epoch = f"{self.prefix}:epoch"
         self.sweeper = f"{self.prefix}:sweeper"
+        #: String: id of the home whose workers take from the queues.
+        self.home = f"{self.prefix}:home"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
         self.counters = f"{self.prefix}:counters"
         #: Sorted set: owner of claims -> Unix time until which it is taken to be alive.

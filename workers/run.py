@@ -26,6 +26,7 @@ from workers.heap import give_back_large_blocks
 from workers.job_metrics import JobMetrics
 from workers.job_queue import BrokerJobQueue
 from workers.names import VECTORS_QUEUE, Keys
+from workers.one_home import HomeClaim
 from workers.runtime import Runtime
 from workers.telemetry_server import Route, TelemetryServer
 
@@ -39,6 +40,8 @@ HOUSEKEEPING_SECONDS = 300.0
 
 #: Seconds for which a replaced generation stays on disk for readers that still use it.
 OLD_GENERATION_SECONDS = 600.0
+
+_HOME = "home"
 
 #: Seconds that running jobs get to end when the process is asked to stop. Their documents wait again.
 DRAIN_SECONDS = 20.0
@@ -56,11 +59,13 @@ def run_workers(
     `routes` are answered beside `/metrics` and `/healthz` where `workers.port` is set.
 
     Raises:
-        UserError: that port cannot be had.
+        UserError: that port cannot be had, or workers of another home take from the queue.
     """
     give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
+    claim = HomeClaim(client, keys, settings)
+    claim.take()
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = Board(client, keys)
@@ -76,7 +81,7 @@ def run_workers(
             _start_worker(broker, {VECTORS_QUEUE}, settings.workers.threads),
         ]
         sweeper = threading.Thread(
-            target=_sweep, args=(client, keys, queue, runtime, stop), name="sweeper", daemon=True
+            target=_sweep, args=(client, keys, queue, runtime, claim, stop), name="sweeper", daemon=True
         )
         sweeper.start()
         threading.Thread(target=runtime.warm_up, name="warm-up", daemon=True).start()
@@ -132,11 +137,17 @@ def _stop_workers(broker: DoorbellBroker, workers: Sequence[Worker]) -> None:
         stoppers[-1].join(timeout=0.05)
 
 
-def _sweep(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, stop: threading.Event) -> None:
+def _sweep(
+    client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeClaim, stop: threading.Event
+) -> None:
     """Every few seconds, in one process of all: put right what died half-way."""
     elapsed = HOUSEKEEPING_SECONDS
     while not stop.wait(SWEEP_SECONDS):
         try:
+            if claim.renew():
+                runtime.board.resolve(_HOME)
+            else:
+                runtime.board.report(_HOME, "workers of another home take from this queue: give each home its own")
             if client.set(keys.sweeper, "1", nx=True, px=int(SWEEP_SECONDS * 900)):
                 found = queue.sweep()
                 if found:

@@ -175,6 +175,19 @@ def test_a_defect_is_one_sentence_and_its_traceback_is_kept(
     assert log.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_defect_is_kept_without_secrets(probe: Frame, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = "ghp_" + "a1B2" * 9
+
+    def body(_: Invocation) -> None:
+        raise TypeError(f"with {token}")
+
+    probe(body)
+    assert run(["index"]) == 1
+    (log,) = (home / "run").glob("crash-*.log")
+    assert token not in log.read_text("utf-8") + capsys.readouterr().err
+    assert "[redacted:github-token]" in log.read_text("utf-8")
+
+
 def test_a_reader_that_went_away_is_no_error() -> None:
     command = f"{sys.executable} -m recalld config show | true; echo ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
