@@ -31,9 +31,11 @@ def other_home(shared: Settings, tmp_path: Path) -> Settings:
 
 
 def test_workers_of_another_home_are_refused_with_a_sentence(shared: Settings, tmp_path: Path):
+    told_to_stop = threading.Event()
+    told_to_stop.set()  # who is not refused ends at once
     with Workers(shared):
         with pytest.raises(UserError, match=r"workers of another home .* 'team' \(broker\.namespace\)"):
-            run_workers(other_home(shared, tmp_path), threading.Event())
+            run_workers(other_home(shared, tmp_path), told_to_stop)
         # More processes of the same home are welcome.
         with Workers(shared) as beside:
             beside.write("memory/a.md", "The heron stands in the reeds.\n")
