@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memory.generations import CURRENT, NEXT, Generations
+from memory.generations import CORRUPT, CURRENT, NEXT, Generations
 from memory.store.errors import StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite_reader import SqliteReader
@@ -30,7 +30,6 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LOCK = "lock"
 _SUFFIX = ".sqlite"
 _COMPANIONS = ("", "-wal", "-shm")
-_CORRUPT = re.compile(r".+\.sqlite\.corrupt-\d+\Z")
 
 
 class GenerationWriter(Generations):
@@ -178,7 +177,7 @@ class GenerationWriter(Generations):
             corrupt: list[tuple[int, Path]] = []
             now = time.time()
             for path in self._folder.iterdir():
-                if _CORRUPT.match(path.name):
+                if CORRUPT.match(path.name):
                     corrupt.append((int(path.name.rpartition("-")[2]), path))
                 elif not path.name.endswith(_SUFFIX) or path.name in named:
                     continue

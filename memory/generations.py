@@ -15,6 +15,7 @@ it. `memory.generation_writing` is the other half.
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from memory.store.vector_shelf import VectorShelf
 
 CURRENT = "CURRENT"
 NEXT = "NEXT"
+
+#: The name of a damaged generation that was set aside.
+CORRUPT = re.compile(r".+\.sqlite\.corrupt-\d+\Z")
 
 #: How often a generation is looked up anew when it went away between reading the pointer and opening the file.
 _ATTEMPTS = 5
@@ -131,6 +135,17 @@ class Generations:
                 return reader
             reader.close()
         return None
+
+    def leftovers(self) -> tuple[list[Path], list[Path]]:
+        """Generations that no pointer names (readers may still use them; a sweep deletes them later), and damaged ones
+        that were set aside."""
+        try:
+            paths = sorted(self._folder.iterdir())
+        except OSError:
+            return [], []
+        named = {self._pointer(CURRENT), self._pointer(NEXT)}
+        unused = [path for path in paths if path.name.endswith(".sqlite") and path.name not in named]
+        return unused, [path for path in paths if CORRUPT.match(path.name)]
 
     def _open(self, pointer: str) -> StoreReader | None:
         """Open what a pointer names; look again when it was flipped and swept in between."""

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from memory.watch_state import is_alive
+from memory.local_processes import is_alive
 
 #: Relative to the home folder. One object: {url, pid}.
 HOOKS_STATE_PATH = Path("run") / "hooks.json"

@@ -5,20 +5,21 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
 from memory.agent_files import AgentFiles, Scan
 from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
-from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
 from memory.fingerprint import NO_VECTORS, fingerprint
 from memory.generations import Generations
+from memory.home_state import broker_state, cache_state, disk_use, versions
 from memory.hooks_state import read_hooks_state
+from memory.process_states import process_states, process_troubles
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.search.readers import SharedReader
 from memory.spending import spending
@@ -26,7 +27,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import IndexedFile, StoreReader, VectorBackend
 from memory.taking_over import provider_of
 from memory.version import recalld_version
-from memory.watch_state import read_watch_state
+from memory.watch_state import WatchState, read_watch_state
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
 from schemas.ports import EndpointCondition, EndpointState, Pending, PendingReader
@@ -34,13 +35,14 @@ from schemas.settings import AgentSettings, Settings
 from schemas.status import (
     AgentStatus,
     Availability,
-    CacheState,
     DeadLetter,
+    DeepFindings,
     EndpointStatus,
     IndexState,
     QueueState,
     Status,
     TroubleState,
+    WatchingState,
 )
 
 #: A document that waits for longer than this makes status not ok: work that takes longer is behind, or stuck.
@@ -48,6 +50,9 @@ PENDING_TOO_LONG_SECONDS = 60.0
 
 #: Notes of documents that are listed; the rest is counted.
 _MAX_NOTES = 50
+
+#: How a finding about rows that belong to nothing, or that lack what belongs to them, begins (`StoreReader.check`).
+_ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|marks of|stale chunks of) ")
 
 Lease = Callable[[], AbstractContextManager[StoreReader | None]]
 
@@ -149,10 +154,12 @@ def agent_status(
         vector_search=index.vector_search,
         text_search=index.text_search,
         watch=watch.sentence if watch is not None else None,
+        watching=_watching(watch),
         dead_letters=index.dead_letters,
         notes=_notes(index),
         troubles=tuple(troubles),
         integrity=index.integrity,
+        deep=_deep(sources, index),
     )
 
 
@@ -166,8 +173,13 @@ def build_status(settings: Settings, pending: PendingReader | None, *, deep: boo
 
 
 def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: PendingReader | None) -> Status:
-    """The agents' statuses and what they share."""
+    """The agents' statuses and what they share: a process that is not well makes none of them ok."""
     everybody = len(agents) == len(settings.agents) > 1
+    processes = process_states(pending.processes) if pending is not None else ()
+    unwell = process_troubles(processes)
+    if unwell:
+        agents = tuple(_with(agent, unwell) for agent in agents)
+    broker = broker_state(settings, pending)
     return Status(
         ok=all(agent.ok for agent in agents),
         version=recalld_version(),
@@ -175,8 +187,19 @@ def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: P
         agents=agents,
         usage=spending(pending, "*", settings) if pending is not None and everybody else (),
         cache=cache_state(settings),
+        processes=processes,
+        broker=broker,
+        disk_use=disk_use(settings),
+        versions=versions(broker),
         hooks=read_hooks_state(settings.home),
     )
+
+
+def _with(agent: AgentStatus, unwell: Sequence[TroubleState]) -> AgentStatus:
+    watch = agent.watch
+    if watch is not None and any(trouble.part == "watch" for trouble in unwell):
+        watch = f"{watch}, but the process that watches is not well"
+    return agent.model_copy(update={"ok": False, "troubles": (*agent.troubles, *unwell), "watch": watch})
 
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader | None, *, deep: bool) -> AgentStatus:
@@ -197,26 +220,6 @@ def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader 
         reader.close()
         if choice.provider is not None:
             choice.provider.close()
-
-
-def cache_state(settings: Settings) -> CacheState:
-    """Size of the embedding cache; opened only when it is there."""
-    path = settings.home / "cache" / "embeddings.sqlite"
-    if not settings.cache.enabled or not path.is_file():
-        return CacheState(enabled=settings.cache.enabled)
-    sizes = (_size(path.with_name(path.name + suffix)) for suffix in ("", "-wal"))
-    cache = EmbeddingCache(path)
-    try:
-        return CacheState(enabled=True, entries=cache.entries(), disk_bytes=sum(sizes))
-    finally:
-        cache.close()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _index(settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool) -> _Index:
@@ -344,6 +347,31 @@ def _endpoint(sources: StatusSources) -> EndpointState | None:
     if provider is None or sources.pending is None:
         return None
     return sources.pending.endpoint(provider.account, provider.model)
+
+
+def _watching(watch: WatchState | None) -> WatchingState | None:
+    if watch is None:
+        return None
+    return WatchingState(
+        mode=watch.mode,
+        reason=watch.reason,
+        overflows=watch.overflows,
+        last_event_at=watch.last_event_at,
+        last_compared_at=watch.last_compared_at,
+    )
+
+
+def _deep(sources: StatusSources, index: _Index) -> DeepFindings | None:
+    """The numbers that the findings of a deep look begin with, and the files that nobody uses."""
+    if index.integrity is None:
+        return None
+    unused, damaged = sources.generations.leftovers()
+    counts = (_ORPHANS.match(finding) for finding in index.integrity)
+    return DeepFindings(
+        orphan_rows=sum(int(count.group(1)) for count in counts if count is not None),
+        unused_files=len(unused),
+        damaged_files=len(damaged),
+    )
 
 
 def _shown(endpoint: EndpointState | None) -> EndpointStatus | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from memory.local_processes import is_alive
 
 #: Relative to the home folder. One object: agent id -> {mode, reason, overflows, lastEventAt, lastReconcileAt, pid}.
 WATCH_STATE_PATH = Path("run") / "watch.json"
@@ -16,11 +17,17 @@ WATCH_STATE_PATH = Path("run") / "watch.json"
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """How an agent's files are watched: `mode` is "events", "polling" or "off"; `reason` says why, in words."""
+    """How an agent's files are watched: `mode` is "events", "polling" or "off"; `reason` says why, in words.
+
+    `last_event_at` and `last_compared_at` (with the index) are Unix times, `pid` is the process that watches.
+    """
 
     mode: str
     reason: str | None = None
     overflows: int = 0
+    last_event_at: float | None = None
+    last_compared_at: float | None = None
+    pid: int | None = field(default=None, compare=False)
 
     @property
     def sentence(self) -> str:
@@ -40,7 +47,14 @@ def read_watch_state(home: Path, agent_id: str) -> WatchState | None:
         mode=str(state.get("mode", "unknown")),
         reason=str(reason) if reason else None,
         overflows=overflows if isinstance(overflows, int) else 0,
+        last_event_at=_time(state.get("lastEventAt")),
+        last_compared_at=_time(state.get("lastReconcileAt")),
+        pid=state["pid"],
     )
+
+
+def _time(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _states(path: Path) -> Mapping[str, Any]:
@@ -56,16 +70,3 @@ def _states(path: Path) -> Mapping[str, Any]:
 def _read(path: Path, _looks: tuple[int, int, int]) -> Mapping[str, Any]:
     states = json.loads(path.read_bytes())
     return states if isinstance(states, dict) else {}
-
-
-def is_alive(pid: object) -> bool:
-    """Whether a process of that id runs."""
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # somebody else's process
-    return True

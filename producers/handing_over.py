@@ -11,6 +11,7 @@ import structlog
 
 from memory import tracing
 from memory.agent_files import priority
+from memory.pulses import Pulse, unwatched
 from producers.debouncing import Debouncer
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
@@ -48,7 +49,9 @@ class HandOver:
         quiet_seconds: Callable[[str], float],
         on_recovered: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        pulse: Pulse | None = None,
     ) -> None:
+        self._pulse = pulse or unwatched()
         self._queue = queue
         self._troubles = troubles
         self._on_recovered = on_recovered
@@ -66,6 +69,7 @@ class HandOver:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+        self._pulse.belongs_to(self._thread)
 
     def touch(self, agent: str, key: DocumentKey) -> None:
         """An event of a document: hand it over when it has been quiet for long enough."""
@@ -131,7 +135,8 @@ class HandOver:
                 if not batches and not stopping:
                     self._changed.wait(self._pause_until_next(now))
                     continue
-            self._deliver(batches)
+            with self._pulse.at("hands over to the queue"):
+                self._deliver(batches)
             with self._changed:
                 self._delivering = False
                 self._changed.notify_all()

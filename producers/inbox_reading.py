@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
+from memory.pulses import Pulse, unwatched
 from schemas.ports import Event, EventInbox
 
 log = structlog.get_logger(__name__)
@@ -19,7 +20,8 @@ TAKE_SECONDS = 1.0
 class InboxReader:
     """Calls `handle` with every event. An absent broker or an unreadable event ends nothing."""
 
-    def __init__(self, inbox: EventInbox, handle: Callable[[Event], None]) -> None:
+    def __init__(self, inbox: EventInbox, handle: Callable[[Event], None], *, pulse: Pulse | None = None) -> None:
+        self._pulse = pulse or unwatched()
         self._inbox = inbox
         self._handle = handle
         self._stop = threading.Event()
@@ -28,6 +30,7 @@ class InboxReader:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+        self._pulse.belongs_to(self._thread)
 
     def stop(self) -> None:
         """End the thread."""
@@ -42,7 +45,8 @@ class InboxReader:
                 event = self._inbox.take(TAKE_SECONDS)
                 if event is not None:
                     try:
-                        self._handle(event)
+                        with self._pulse.at(event.kind):
+                            self._handle(event)
                     finally:
                         self._inbox.answer(event)
                     continue

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import structlog
 
 from memory.agent_files import AgentFiles
+from memory.pulses import Pulse, Pulses
 from memory.session_roots import SESSIONS_SOURCE, is_transcript_name
 from memory.store.reader import StoreReader
 from producers import spool
@@ -35,6 +36,12 @@ SETTLE_SECONDS = 1.0
 
 #: After a move, a job that had read a document at its old place may still commit it; so there is a second look.
 SECOND_LOOK_SECONDS = 30.0
+
+#: Seconds that comparing one agent's files with its index may take.
+COMPARISON_LIMIT_SECONDS = 300.0
+
+#: Seconds that one step of the other threads may take: one call of the queue, a look at some transcripts.
+STEP_LIMIT_SECONDS = 120.0
 
 #: Seconds that each of those who are flushed gets to say that it is done.
 SETTLED_WITHIN_SECONDS = 0.5
@@ -65,7 +72,12 @@ class Producers:
         *,
         indexed: Callable[[AgentSettings], StoreReader | None],
         building: Callable[[AgentSettings], bool],
+        pulses: Pulses | None = None,
     ) -> None:
+        pulses = pulses or Pulses()
+        self._pulse = pulses.of("comparing", limit_seconds=COMPARISON_LIMIT_SECONDS)
+        self._event_pulses = threading.local()
+        self._pulses = pulses
         self._home = settings.home
         self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
         self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
@@ -91,12 +103,14 @@ class Producers:
             troubles,
             quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
             on_recovered=lambda: self._request_all("the queue answers again"),
+            pulse=pulses.of("hand-over", limit_seconds=STEP_LIMIT_SECONDS),
         )
         self._tailer = Tailer(
             self._files,
             sync=lambda agent: self._agents[agent].sync.sessions,
             indexed=lambda agent: indexed(self._agents[agent]),
             hand_over=self.hand_over.submit,
+            pulse=pulses.of("tail", limit_seconds=STEP_LIMIT_SECONDS),
         )
         self._refusals = Refusals(troubles)
 
@@ -109,6 +123,10 @@ class Producers:
 
     def on_change(self, agent: str, path: str) -> None:
         """A document may have changed; other paths are not ours."""
+        with self._event_pulse().at("tells of a change"):
+            self._changed_on_disk(agent, path)
+
+    def _changed_on_disk(self, agent: str, path: str) -> None:
         key = self._files[agent].key_of(path)
         if key is not None:
             self._report.event(agent)
@@ -116,6 +134,14 @@ class Producers:
                 self._tailer.touch(agent, key)
             else:
                 self.hand_over.touch(agent, key)
+
+    def _event_pulse(self) -> Pulse:
+        """The calling watcher thread's."""
+        pulse: Pulse | None = getattr(self._event_pulses, "pulse", None)
+        if pulse is None:
+            name = threading.current_thread().name
+            pulse = self._event_pulses.pulse = self._pulses.of(f"watching ({name})", limit_seconds=STEP_LIMIT_SECONDS)
+        return pulse
 
     def on_overflow(self) -> None:
         """Events were lost."""
@@ -209,6 +235,7 @@ class Producers:
         """Compare what is due, deliver the spool and publish the state, until `stop`."""
         while not stop.is_set():
             self._wake.clear()
+            self._pulse.busy("compares files and index")
             now = time.monotonic()
             if now >= self._next_spool:
                 self._next_spool = now + SPOOL_SECONDS
@@ -219,6 +246,7 @@ class Producers:
             self._report.publish(now=now)
             self._refusals.publish()
             if not self._compare_next():
+                self._pulse.idle()
                 self._wake.wait(_STOP_SECONDS)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from memory.pulses import Pulses
 from memory.store.reader import StoreReader
 from producers.falling_back import open_watcher
 from producers.inbox_reading import InboxReader
@@ -23,6 +24,9 @@ from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
     from producers.hook_server import HookServer
+
+#: Seconds that dealing with one event from outside may take.
+INBOX_LIMIT_SECONDS = 60.0
 
 
 def run_producers(
@@ -36,21 +40,23 @@ def run_producers(
     building: Callable[[AgentSettings], bool],
     on_ready: Callable[[], None] | None = None,
     poll_interval_seconds: float = 5.0,
+    pulses: Pulses | None = None,
 ) -> None:
     """Watch, compare and queue until `stop` is set.
 
     `indexed` opens the generation of an agent that its files must agree with (None when there is none) and
     `building` says whether one is under construction; both as for `reconciling.reconcile`. `on_ready` is called
     once, when every agent is watched and was compared for the first time (or that failed and is tried again).
-    At the end, what waits for its quiet time is handed over.
+    At the end, what waits for its quiet time is handed over. `pulses` are told whether the threads get on.
 
     Raises:
         UserError: the port for hooks cannot be had.
     """
-    producers = Producers(settings, queue, troubles, indexed=indexed, building=building)
+    pulses = pulses or Pulses()
+    producers = Producers(settings, queue, troubles, indexed=indexed, building=building, pulses=pulses)
     hooks = _hook_server(settings, producers, troubles)
     watcher = open_watcher(producers, poll_interval_seconds=poll_interval_seconds)
-    reader = InboxReader(inbox, producers.handle)
+    reader = InboxReader(inbox, producers.handle, pulse=pulses.of("inbox", limit_seconds=INBOX_LIMIT_SECONDS))
     producers.start_threads()
     try:
         producers.start(watcher, stop)
@@ -61,6 +67,7 @@ def run_producers(
             on_ready()
         producers.loop(stop)
     finally:
+        pulses.close()
         if hooks is not None:
             hooks.stop()
         reader.stop()

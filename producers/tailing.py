@@ -18,6 +18,7 @@ from contextlib import closing
 import structlog
 
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
+from memory.pulses import Pulse, unwatched
 from memory.session_roots import archived_path
 from memory.store.reader import StoreReader
 from producers.debouncing import Debouncer
@@ -59,7 +60,9 @@ class Tailer:
         indexed: Indexed,
         hand_over: HandingOver,
         clock: Callable[[], float] = time.monotonic,
+        pulse: Pulse | None = None,
     ) -> None:
+        self._pulse = pulse or unwatched()
         self._files = files
         self._sync = sync
         self._indexed = indexed
@@ -79,6 +82,7 @@ class Tailer:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+        self._pulse.belongs_to(self._thread)
 
     def touch(self, agent: str, key: DocumentKey) -> None:
         """A transcript may have grown: hand it over when its thresholds or its quiet time say so."""
@@ -140,7 +144,8 @@ class Tailer:
                     continue
             entries = iter(looks.items())
             while some := dict(itertools.islice(entries, LOOKS_AT_A_TIME)):
-                self._look_safely(some)
+                with self._pulse.at("looks at transcripts"):
+                    self._look_safely(some)
             with self._changed:
                 self._looking = False
                 self._changed.notify_all()

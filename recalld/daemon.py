@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from memory.hooks_state import read_hooks_state
+from memory.pulses import Pulses
 from recalld.child import stop_event
 from recalld.client import Client, ClientError
 from recalld.configuration import check_workspace
@@ -27,8 +28,10 @@ from recalld.supervisor import Child, Supervisor
 from recalld.up_lock import only_daemon
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
+from workers.board import Board
 from workers.broker_server import BrokerServer
 from workers.connection import connect, namespace
+from workers.life import LifeSigns
 from workers.marks import PendingMarks
 from workers.names import Keys
 
@@ -40,6 +43,9 @@ _ASK_SECONDS = 1.0
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
+
+#: Seconds that one look at everything may take: a broker that has to be started, a service that is asked.
+_STEP_LIMIT_SECONDS = 90.0
 
 #: Seconds that the processes get to come up.
 _READY_SECONDS = 60.0
@@ -63,16 +69,21 @@ def run_daemon(invocation: Invocation) -> int:
         broker.ensure()
         stop = stop_event(supervised=False)
         supervisor = Supervisor(_children(invocation), say=_say)
+        pulses = Pulses()
+        life = LifeSigns(settings, "up", pulses)
         try:
+            life.start()
             supervisor.start()
             if _wait_ready(supervisor, stop):
                 _keep_port(settings, supervisor)
                 _greet(invocation)
-                _watch_over(settings, supervisor, broker, stop)
+                _watch_over(settings, supervisor, broker, pulses, stop)
         finally:
             if stop.is_set():
                 _say("stopping: what is being indexed is finished first")
+            pulses.close()
             supervisor.stop()
+            life.stop()
             broker.stop()
         if stop.is_set():
             _say("stopped")
@@ -169,10 +180,15 @@ def _greet(invocation: Invocation) -> None:
     _say("  Ctrl-C stops everything")
 
 
-def _watch_over(settings: Settings, supervisor: Supervisor, broker: BrokerServer, stop: threading.Event) -> None:
+def _watch_over(
+    settings: Settings, supervisor: Supervisor, broker: BrokerServer, pulses: Pulses, stop: threading.Event
+) -> None:
     progress = _Progress(settings)
+    missing = _Missing(settings)
+    pulse = pulses.of("supervising", limit_seconds=_STEP_LIMIT_SECONDS)
     asked_at = 0.0
     while not stop.wait(_LOOK_SECONDS):
+        pulse.busy("looks after the processes")
         supervisor.look()
         if time.monotonic() - asked_at < _ASK_SECONDS:
             continue
@@ -183,7 +199,27 @@ def _watch_over(settings: Settings, supervisor: Supervisor, broker: BrokerServer
                 _say("the broker was gone; it is started again")
             except RecalldError as error:
                 _say(str(error))
+        missing.tell(supervisor)
         progress.look()
+
+
+class _Missing:
+    """Says in status which process does not come up, for as long as that is so."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._board = Board(connect(settings), Keys(namespace(settings)))
+        self._told: dict[str, str | None] = {}
+        for child in ("watch", "serve", *(f"work-{number}" for number in range(1, settings.workers.processes + 1))):
+            self._board.resolve(child)  # of an earlier run
+
+    def tell(self, supervisor: Supervisor) -> None:
+        """Look at all children."""
+        for name, why in supervisor.missed().items():
+            if why is not None and self._told.get(name) != why:
+                self._board.report(name, why)
+            elif why is None and self._told.get(name) is not None:
+                self._board.resolve(name)
+            self._told[name] = why
 
 
 def _this_command(invocation: Invocation) -> str:

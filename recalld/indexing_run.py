@@ -77,7 +77,7 @@ def workers_for(settings: Settings) -> Iterator[Callable[[], bool]]:
 
     def work() -> None:
         try:
-            run_workers(settings, stop)
+            run_workers(settings, stop, role="index")
         except BaseException as error:
             failed.append(error)
             raise

@@ -25,10 +25,17 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
             yield _line("spent by all", _spent(usage))
     cache = answer["cache"]
     kept = f"{_count(cache['entries'], 'embedding')}, {size(cache['diskBytes'])}" if cache["enabled"] else "off"
+    looks = cache.get("hits", 0) + cache.get("misses", 0)
+    if looks:
+        kept += f", {cache['hits'] / looks:.0%} of {amount(looks)} looks found what they were for"
     yield _line("cache", kept)
+    for name, part, text in (("broker", "broker", _broker), ("disk", "diskUse", _disk)):
+        if part in answer:  # a service that was started before an upgrade does not tell
+            yield _line(name, text(answer[part]))
     if answer.get("hooks"):
         yield _line("hooks", f"{answer['hooks']}PROGRAM")
-    yield _line("home", f"{answer['home']} (recalld {answer['version']})")
+    yield _line("home", answer["home"])
+    yield _line("versions", _versions(answer.get("versions", {"recalld": answer["version"]})))
 
 
 def _agent(agent: Mapping[str, Any]) -> Iterator[str]:
@@ -52,7 +59,7 @@ def _agent(agent: Mapping[str, Any]) -> Iterator[str]:
             state = "on" if part["available"] else "off"
             yield _line(name, state + (f": {part['reason']}" if part.get("reason") else ""))
     if agent.get("watch"):
-        yield _line("watching", agent["watch"])
+        yield _line("watching", agent["watch"] + _last(agent.get("watching", {})))
     for trouble in agent.get("troubles", ()):
         since = duration(max(0.0, time.time() - trouble["since"]))
         yield _line("trouble", click.style(f"{trouble['part']}: {trouble['message']} (for {since})", fg="yellow"))
@@ -68,6 +75,35 @@ def _agent(agent: Mapping[str, Any]) -> Iterator[str]:
     findings = agent.get("integrity")
     if findings is not None:
         yield _line("integrity", "sound" if not findings else click.style("; ".join(findings), fg="red"))
+    deep = agent.get("deep")
+    if deep is not None:
+        text = f"{_count(deep['orphanRows'], 'orphan row')}, {_count(deep['unusedFiles'], 'unused index file')}"
+        yield _line("", f"{text}, {deep['damagedFiles']} damaged and set aside")
+
+
+def _last(watching: Mapping[str, Any]) -> str:
+    text = ""
+    for key, what in (("lastEventAt", "last event"), ("lastComparedAt", "compared with the index")):
+        if watching.get(key):
+            text += f", {what} {duration(max(0.0, time.time() - watching[key]))} ago"
+    return text
+
+
+def _broker(broker: Mapping[str, Any]) -> str:
+    if not broker["reachable"]:
+        return "does not answer"
+    text = f"{broker['server']} ({'private' if broker['private'] else 'yours'}), kept on disk: {broker['persistence']}"
+    return text + (click.style(f"; {broker['warning']}", fg="yellow") if broker.get("warning") else "")
+
+
+def _disk(use: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{name} {size(use[name])}" for name in ("indexes", "cache", "broker", "log"))
+    return text + (f"; {size(use['free'])} free" if use.get("free") is not None else "")
+
+
+def _versions(versions: Mapping[str, Any]) -> str:
+    names = {"recalld": "recalld", "python": "Python", "sqlite": "SQLite", "sqliteVec": "sqlite-vec"}
+    return ", ".join(f"{name} {versions[key]}" for key, name in names.items() if versions.get(key))
 
 
 def _provider(agent: Mapping[str, Any]) -> str:

@@ -23,6 +23,9 @@ LONGEST_PAUSE_SECONDS = 10.0
 #: A process that lived this long is healthy; the next pause is the first one again.
 HEALTHY_AFTER_SECONDS = 30.0
 
+#: A process that does none of its work for longer is missed: one that died once is back long before.
+MISSED_AFTER_SECONDS = 12.0
+
 #: A log larger than this is put aside when its process is started.
 LOG_BYTES = 10_000_000
 
@@ -43,6 +46,8 @@ class Child:
         self._started_at = 0.0
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._not_before = 0.0
+        self._missed_since: float | None = None
+        self._why: str | None = None
 
     @property
     def pid(self) -> int | None:
@@ -83,7 +88,22 @@ class Child:
         self._not_before = now + self._pause_seconds
         self._pause_seconds = min(self._pause_seconds * 2, LONGEST_PAUSE_SECONDS)
         why = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        self._why = why
         return f"{self.name} {why}; it is started again (log: {self.log})"
+
+    def missed(self) -> str | None:
+        """Why nobody does this process's work for a while now, in words; None when it is done."""
+        now = time.monotonic()
+        if self.ready.is_set() and self._process is not None:
+            self._missed_since = self._why = None
+            return None
+        if self._missed_since is None:
+            self._missed_since = now
+        if now - self._missed_since < MISSED_AFTER_SECONDS:
+            return None
+        what = f"{self._why}, again and again" if self._why is not None else "was started and does not get ready"
+        said = self.last_words()
+        return f"{self.name} {what}{f': {said}' if said else ''} (log: {self.log})"
 
     def ended_with(self) -> int | None:
         """The exit code if the process ended and was not looked at since, else None."""
@@ -143,6 +163,10 @@ class Supervisor:
             said = child.look()
             if said:
                 self._say(said)
+
+    def missed(self) -> dict[str, str | None]:
+        """Name of each child -> why its work is not done; None where it is."""
+        return {child.name: child.missed() for child in self.children}
 
     def all_ready(self) -> bool:
         """Whether every child does its work."""

@@ -106,6 +106,36 @@ class FleetNumbers:
     queues: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessSign:
+    """The last sign of life of a process that should be there: one that ends in order takes its sign back.
+
+    `role` is the command it runs (up, watch, work, serve), or "index" for the workers of a command that ends by itself.
+    `born` tells it from another process of the same `pid`. `heard_at` is Unix time, `silent_seconds` what has passed
+    since; `awoke_seconds`, how long ago the process found that it had stood still (the machine slept), None when it
+    did not lately. `stuck` says in words which of its threads do not get on.
+    """
+
+    role: str
+    host: str
+    pid: int
+    born: str | None
+    started_at: float
+    heard_at: float
+    silent_seconds: float
+    awoke_seconds: float | None = None
+    stuck: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """The server of the queue: which one, and what of it would survive a crash, in words. `warning` when little."""
+
+    server: str
+    persistence: str
+    warning: str | None = None
+
+
 class UsageRecorder(Protocol):
     """Where those who send embedding requests say what they cost."""
 
@@ -147,6 +177,12 @@ class PendingReader(Protocol):
 
     def troubles(self, agent: str) -> Sequence[Trouble]:
         """What is not well and concerns this agent (or all of them), newest first."""
+
+    def processes(self) -> Sequence[ProcessSign]:
+        """Who should be there, and when they were last heard of; nobody when the broker does not answer."""
+
+    def broker(self) -> BrokerFacts | None:
+        """Which server holds the queue; None when it does not answer."""
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """What embedding for this agent cost, by provider and model: on one day (UTC), else ever.

@@ -66,6 +66,75 @@ class VectorState(_Wire):
     in_batch_jobs: int = 0
 
 
+class WatchingState(_Wire):
+    """How files are watched: `mode` is "events", "polling" or "off", and `reason` why it is not "events".
+
+    `overflows` counts how often the system lost events (all files were compared then). `last_event_at` and
+    `last_compared_at` are Unix times: a change was noticed, and files and index were compared.
+    """
+
+    mode: str
+    reason: str | None = None
+    overflows: int = 0
+    last_event_at: float | None = None
+    last_compared_at: float | None = None
+
+
+class ProcessState(_Wire):
+    """A process that should be there.
+
+    `role` is the command it runs: up, watch, work or serve, or "index" for workers of a command that ends by itself.
+    `condition` is "well", or: "stuck" (a thread does not get on), "stopped" (by a signal), "silent" (nothing was heard
+    of it for long), "gone" (it ended without a word). `heard_at` is when it last said that it lives.
+    """
+
+    role: str
+    host: str
+    pid: int
+    started_at: float
+    heard_at: float
+    condition: str
+    problem: str | None = None
+
+
+class BrokerState(_Wire):
+    """The server of the queue. `persistence` says what of it would survive a crash; `private`: it is recalld's own."""
+
+    reachable: bool
+    private: bool
+    server: str | None = None
+    persistence: str | None = None
+    warning: str | None = None
+
+
+class DiskUse(_Wire):
+    """Bytes: what recalld keeps, by what it is (indexes, cache, broker, log), and what is free there."""
+
+    indexes: int = 0
+    cache: int = 0
+    broker: int = 0
+    log: int = 0
+    free: int | None = None
+
+
+class Versions(_Wire):
+    """Of what answers."""
+
+    recalld: str
+    python: str
+    sqlite: str
+    sqlite_vec: str | None = None
+    broker: str | None = None
+
+
+class DeepFindings(_Wire):
+    """What `deep` counted: rows that belong to nothing, index files that nobody uses, and damaged ones set aside."""
+
+    orphan_rows: int = 0
+    unused_files: int = 0
+    damaged_files: int = 0
+
+
 class Availability(_Wire):
     """Whether a part works, and why not."""
 
@@ -142,24 +211,29 @@ class AgentStatus(_Wire):
     vector_search: Availability
     text_search: Availability
     watch: str | None = None
+    watching: WatchingState | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
     notes: tuple[str, ...] = ()
     troubles: tuple[TroubleState, ...] = ()
     integrity: tuple[str, ...] | None = None
+    deep: DeepFindings | None = None
 
 
 class CacheState(_Wire):
-    """The embedding cache."""
+    """The embedding cache. `hits` and `misses` count texts that indexing looked up there, ever."""
 
     enabled: bool
     entries: int = 0
     disk_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
 
 
 class Status(_Wire):
     """All agents that the caller may see. `usage` is what all agents cost together; only for who may see them all.
 
     `hooks`: where hooks may be sent by HTTP, followed by the program's name; None when nobody takes them.
+    `processes` are those that should be there.
     """
 
     ok: bool
@@ -168,4 +242,8 @@ class Status(_Wire):
     agents: tuple[AgentStatus, ...]
     usage: tuple[UsageState, ...] = ()
     cache: CacheState
+    processes: tuple[ProcessState, ...] = ()
+    broker: BrokerState
+    disk_use: DiskUse
+    versions: Versions
     hooks: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from schemas.ports import EndpointState, FleetNumbers, Pending, Trouble, Usage, VectorProgress
+from schemas.ports import BrokerFacts, EndpointState, FleetNumbers, Pending, ProcessSign, Trouble, Usage, VectorProgress
 
 
 class QuietBoard:
@@ -19,6 +19,12 @@ class QuietBoard:
 
     def troubles(self, agent: str) -> Sequence[Trouble]:
         return ()
+
+    def processes(self) -> Sequence[ProcessSign]:
+        return ()
+
+    def broker(self) -> BrokerFacts | None:
+        return None
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         return ()

@@ -27,6 +27,7 @@ from workers.batch_jobs import BatchJobs, BatchTurn
 from workers.broker import TRACEPARENT
 from workers.counters import FleetCounters
 from workers.healing import DAMAGED_INDEX, PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
+from workers.job_pulses import got_on
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, VECTORS_QUEUE
 from workers.runtime import Runtime
 
@@ -86,6 +87,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             yield from claimed
 
     def done(keys: Sequence[DocumentKey]) -> None:
+        got_on()
         now = time.time()
         tracing.link(marks.take_traces(agent, keys))
         over = marks.finish(agent, keys, job=job, now=now)
@@ -150,6 +152,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
             raise dramatiq.Retry("keywords first", delay=500)
 
         def joined(count: int, seconds: float) -> None:
+            got_on()
             runtime.board.counters.add(COMMITS, 1, "vectors")
             runtime.board.counters.add(VECTORS, count)
             runtime.board.record_vectors(agent, count=count, seconds=seconds)
@@ -157,6 +160,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
         turn = batches.turn(indexer)
         if turn.idle:
             raise _look_again(runtime, agent, turn)
+        got_on()
         report = fill_vectors(
             indexer.target(),
             indexer.supply,

@@ -15,9 +15,20 @@ import redis
 import structlog
 
 from memory.redaction import redact
-from schemas.ports import EndpointState, FleetNumbers, Pending, Trouble, Usage, VectorProgress
+from schemas.ports import (
+    BrokerFacts,
+    EndpointState,
+    FleetNumbers,
+    Pending,
+    ProcessSign,
+    Trouble,
+    Usage,
+    VectorProgress,
+)
 from workers.account_state import endpoint_state
+from workers.broker_facts import broker_facts
 from workers.counters import FRESHNESS_BUCKETS, FleetCounters
+from workers.life import read_signs
 from workers.marks import PendingMarks
 from workers.names import QUEUES, Keys
 
@@ -149,6 +160,20 @@ class Board:
             for (provider, model), numbers in counts.items()
         ]
         return sorted(known, key=lambda usage: (-usage.requests, usage.provider, usage.model))
+
+    def processes(self) -> Sequence[ProcessSign]:
+        """Who should be there, and when they were last heard of; nobody without the broker."""
+        try:
+            return read_signs(self._client, self._keys)
+        except redis.RedisError:
+            return ()
+
+    def broker(self) -> BrokerFacts | None:
+        """Which server holds the queue; None when it does not answer."""
+        try:
+            return broker_facts(self._client)
+        except redis.RedisError:
+            return None
 
     def endpoint(self, account: str, model: str) -> EndpointState | None:
         """Whether requests to a provider's account may leave; None for nobody's account, and without the broker."""

@@ -11,6 +11,7 @@ from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
 from dramatiq.middleware import CurrentMessage, Retries, ShutdownNotifications, TimeLimit
 
 from memory import tracing
+from memory.pulses import Pulses
 from workers.names import QUEUES, Keys
 
 #: Milliseconds without a sign of life after which a worker's jobs go to another one.
@@ -22,6 +23,9 @@ MAINTENANCE_CHANCE = 500_000
 
 #: Seconds that an idle consumer waits for the bell; also how long a lost bell, or a stop, may go unnoticed.
 IDLE_SECONDS = 1.0
+
+#: A consumer that takes no turn for longer is stuck.
+CONSUMER_LIMIT_SECONDS = 12.0
 
 #: The same while delayed messages wait in this consumer's memory: nobody rings when their time has come.
 _DELAYED_SECONDS = 0.2
@@ -43,6 +47,7 @@ class DoorbellConsumer(_RedisConsumer):
     """
 
     def __next__(self) -> dramatiq.MessageProxy | None:
+        self.broker.takes(self.queue_name)
         # The library's own pause, which grows with the misses, would come on top.
         self.misses = 0
         message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
@@ -63,7 +68,17 @@ class DoorbellConsumer(_RedisConsumer):
 
 
 class DoorbellBroker(RedisBroker):
-    """RedisBroker whose consumers are woken by those who enqueue."""
+    """RedisBroker whose consumers are woken by those who enqueue.
+
+    `pulses`, if set, are told of every turn of a consumer.
+    """
+
+    pulses: Pulses | None = None
+
+    def takes(self, queue: str) -> None:
+        """A consumer of this queue takes its turn: it looks for messages at least every `IDLE_SECONDS`."""
+        if self.pulses is not None:
+            self.pulses.of(f"consumer of {queue}", limit_seconds=CONSUMER_LIMIT_SECONDS).busy("waits for messages")
 
     @property
     def consumer_class(self) -> type[DoorbellConsumer]:

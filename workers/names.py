@@ -38,6 +38,13 @@ class Keys:
         #: Sorted set: owner of claims -> Unix time until which it is taken to be alive.
         self.claimants = f"{self.prefix}:claimants"
 
+        #: Hash: process -> JSON of its sign of life.
+        self.processes = f"{self.prefix}:processes"
+        #: Sorted set: process -> Unix time (the server's) at which it was last heard of.
+        self.heard = f"{self.prefix}:heard"
+        #: String: Unix time (the server's) at which something was last finished.
+        self.moved = f"{self.prefix}:moved"
+
     def sequence(self, agent: str) -> str:
         """Hash: document -> "sequence number|lane" of its latest mark."""
         return f"{self.prefix}:sequence:{agent}"

@@ -12,6 +12,7 @@ import redis
 import structlog
 from dramatiq.worker import Worker
 
+from memory.pulses import Pulse, Pulses
 from memory.taking_over import takeover_token
 from schemas.documents import Lane
 from schemas.errors import RecalldError
@@ -24,7 +25,9 @@ from workers.connection import connect, namespace
 from workers.coordination import coordinating
 from workers.heap import give_back_large_blocks
 from workers.job_metrics import JobMetrics
+from workers.job_pulses import JobPulses
 from workers.job_queue import BrokerJobQueue
+from workers.life import LifeSigns
 from workers.names import VECTORS_QUEUE, Keys
 from workers.one_home import HomeClaim
 from workers.runtime import Runtime
@@ -37,6 +40,9 @@ SWEEP_SECONDS = 5.0
 
 #: Seconds between two rounds of clearing away.
 HOUSEKEEPING_SECONDS = 300.0
+
+#: Seconds that one step of sweeping or keeping house may take.
+SWEEPER_LIMIT_SECONDS = 120.0
 
 #: Seconds for which a replaced generation stays on disk for readers that still use it.
 OLD_GENERATION_SECONDS = 600.0
@@ -53,10 +59,11 @@ def run_workers(
     *,
     on_ready: Callable[[], None] | None = None,
     routes: Mapping[str, Route] | None = None,
+    role: str = "work",
 ) -> None:
     """Work until `stop` is set, then let running jobs end and close everything.
 
-    `routes` are answered beside `/metrics` and `/healthz` where `workers.port` is set.
+    `routes` are answered beside `/metrics` and `/healthz` where `workers.port` is set. `role`: see `ProcessSign`.
 
     Raises:
         UserError: that port cannot be had, or workers of another home take from the queue.
@@ -70,8 +77,12 @@ def run_workers(
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = Board(client, keys)
     metrics = JobMetrics()
+    pulses = Pulses()
+    broker.pulses = pulses
+    broker.add_middleware(JobPulses(pulses))
     with _telemetry(settings, metrics, routes or {}), coordinating(settings) as coordination:
         runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
+        life = LifeSigns(settings, role, pulses)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
         # One set of threads a queue, so that a long job of one can never hold up another.
@@ -81,17 +92,20 @@ def run_workers(
             _start_worker(broker, {VECTORS_QUEUE}, settings.workers.threads),
         ]
         sweeper = threading.Thread(
-            target=_sweep, args=(client, keys, queue, runtime, claim, stop), name="sweeper", daemon=True
+            target=_sweep, args=(client, keys, queue, runtime, claim, pulses, stop), name="sweeper", daemon=True
         )
         sweeper.start()
+        life.start()
         threading.Thread(target=runtime.warm_up, name="warm-up", daemon=True).start()
         log.info("workers_started", threads=settings.workers.threads)
         if on_ready is not None:
             on_ready()
         stop.wait()
+        pulses.close()
         log.info("workers_stopping")
         _stop_workers(broker, workers)
         sweeper.join(timeout=SWEEP_SECONDS)
+        life.stop()
         runtime.close()
         runtime.publish_counts()
     broker.close()
@@ -138,32 +152,47 @@ def _stop_workers(broker: DoorbellBroker, workers: Sequence[Worker]) -> None:
 
 
 def _sweep(
-    client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeClaim, stop: threading.Event
+    client: Any,
+    keys: Keys,
+    queue: BrokerJobQueue,
+    runtime: Runtime,
+    claim: HomeClaim,
+    pulses: Pulses,
+    stop: threading.Event,
 ) -> None:
     """Every few seconds, in one process of all: put right what died half-way."""
     elapsed = HOUSEKEEPING_SECONDS
+    pulse = pulses.of("sweeper", limit_seconds=SWEEPER_LIMIT_SECONDS)
+    pulse.belongs_to(threading.current_thread())
     while not stop.wait(SWEEP_SECONDS):
-        try:
-            if claim.renew():
-                runtime.board.resolve(_HOME)
-            else:
-                runtime.board.report(_HOME, "workers of another home take from this queue: give each home its own")
-            if client.set(keys.sweeper, "1", nx=True, px=int(SWEEP_SECONDS * 900)):
-                found = queue.sweep()
-                if found:
-                    log.info("swept", put_right=found)
-        except (RecalldError, OSError) as error:
-            log.warning("sweep_failed", error=str(error))
-        except Exception:
-            log.exception("sweep_failed")
+        with pulse.at("puts right what died half-way"):
+            _sweep_once(client, keys, queue, runtime, claim)
         elapsed += SWEEP_SECONDS
         if elapsed >= HOUSEKEEPING_SECONDS:
             elapsed = 0.0
-            _keep_house(runtime)
+            with pulse.at("keeps house"):
+                _keep_house(runtime, pulse)
 
 
-def _keep_house(runtime: Runtime) -> None:
+def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeClaim) -> None:
+    try:
+        if claim.renew():
+            runtime.board.resolve(_HOME)
+        else:
+            runtime.board.report(_HOME, "workers of another home take from this queue: give each home its own")
+        if client.set(keys.sweeper, "1", nx=True, px=int(SWEEP_SECONDS * 900)):
+            found = queue.sweep()
+            if found:
+                log.info("swept", put_right=found)
+    except (RecalldError, OSError) as error:
+        log.warning("sweep_failed", error=str(error))
+    except Exception:
+        log.exception("sweep_failed")
+
+
+def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
     for agent in runtime.settings.agents:
+        pulse.busy(f"keeps the house of {agent.id}")
         try:
             with runtime.indexer(agent.id) as indexer:
                 indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)

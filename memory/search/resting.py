@@ -7,7 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import date
 
-from schemas.ports import EndpointState, FleetNumbers, Pending, PendingReader, Trouble, Usage, VectorProgress
+from schemas.ports import (
+    BrokerFacts,
+    EndpointState,
+    FleetNumbers,
+    Pending,
+    PendingReader,
+    ProcessSign,
+    Trouble,
+    Usage,
+    VectorProgress,
+)
 
 #: Seconds during which a queue that did not answer is taken to be still away.
 REST_SECONDS = 2.0
@@ -42,6 +52,14 @@ class RestingPendingReader:
     def troubles(self, agent: str) -> Sequence[Trouble]:
         """What is not well; nothing is known while the queue is away."""
         return () if self._is_away() else self._reader.troubles(agent)
+
+    def processes(self) -> Sequence[ProcessSign]:
+        """Who should be there; nothing is known while the queue is away."""
+        return () if self._is_away() else self._reader.processes()
+
+    def broker(self) -> BrokerFacts | None:
+        """Which server holds the queue; not known while it is away."""
+        return None if self._is_away() else self._reader.broker()
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """What embedding cost; nothing is known while the queue is away."""

@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from memory.embedding.coordination import Coordinate, alone
+from memory.pulses import Pulse, Pulses
 from memory.service.app import create_app
 from memory.service.listening import QuietServer, check_tokens, listen
 from memory.service.security import needs_tokens
@@ -31,6 +32,9 @@ SERVICE_FILE = Path("run") / "service.json"
 #: Seconds that requests get to finish after a stop.
 GRACE_SECONDS = 5
 
+#: Seconds for which the loop that answers may be held up.
+ANSWERING_LIMIT_SECONDS = 15.0
+
 _STOP_POLL_SECONDS = 0.1
 
 
@@ -42,6 +46,7 @@ def serve(
     coordinate: Coordinate = alone,
     on_ready: Callable[[], None] | None = None,
     stop: threading.Event | None = None,
+    pulses: Pulses | None = None,
 ) -> None:
     """Listen and answer until SIGTERM, SIGINT or `stop`; then let running requests finish and return.
 
@@ -52,6 +57,7 @@ def serve(
         coordinate: what queries share with others who use their embedding provider.
         on_ready: called once searches are answered; `<home>/run/service.json` says where.
         stop: ends the service when set; signals are then the caller's business.
+        pulses: are told whether the service gets on.
 
     Raises:
         UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
@@ -64,7 +70,7 @@ def serve(
     try:
         app = create_app(settings, pending, inbox=inbox, coordinate=coordinate)
         with _stopping(stop) as ending:
-            asyncio.run(_run(settings, app, listener, on_ready, ending))
+            asyncio.run(_run(settings, app, listener, on_ready, ending, pulses or Pulses()))
     finally:
         listener.close()
 
@@ -90,6 +96,7 @@ async def _run(
     listener: socket.socket,
     on_ready: Callable[[], None] | None,
     stop: threading.Event,
+    pulses: Pulses,
 ) -> None:
     config = uvicorn.Config(
         app,
@@ -102,10 +109,12 @@ async def _run(
     )
     server = QuietServer(config)
     host, port = settings.service.host, listener.getsockname()[1]
-    watcher = asyncio.create_task(_watch(server, stop, lambda: _announce(settings.home, host, port, on_ready)))
+    pulse = pulses.of("answering", limit_seconds=ANSWERING_LIMIT_SECONDS)
+    watcher = asyncio.create_task(_watch(server, stop, pulse, lambda: _announce(settings.home, host, port, on_ready)))
     try:
         await server.serve(sockets=[listener])
     finally:
+        pulses.close()
         watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watcher
@@ -113,9 +122,10 @@ async def _run(
         _log.info("service_stopped", port=port)
 
 
-async def _watch(server: uvicorn.Server, stop: threading.Event, announce: Callable[[], None]) -> None:
+async def _watch(server: uvicorn.Server, stop: threading.Event, pulse: Pulse, announce: Callable[[], None]) -> None:
     announced = False
     while True:
+        pulse.busy("answers requests")
         if server.started and not announced:
             announced = True
             announce()

@@ -65,6 +65,81 @@ class VectorState(VectorStateAlways, total=False):
     advice: str
 
 
+class WatchingStateAlways(TypedDict):
+    mode: str
+    overflows: int
+
+
+class WatchingState(WatchingStateAlways, total=False):
+    """How files are watched. Times are Unix times."""
+
+    reason: str
+    lastEventAt: float
+    lastComparedAt: float
+
+
+class ProcessStateAlways(TypedDict):
+    role: str
+    host: str
+    pid: int
+    startedAt: float
+    heardAt: float
+    condition: str
+
+
+class ProcessState(ProcessStateAlways, total=False):
+    """A process that should be there. `problem` is there when it is not well. Times are Unix times."""
+
+    problem: str
+
+
+class BrokerStateAlways(TypedDict):
+    reachable: bool
+    private: bool
+
+
+class BrokerState(BrokerStateAlways, total=False):
+    """The server of the queue."""
+
+    server: str
+    persistence: str
+    warning: str
+
+
+class DiskUseAlways(TypedDict):
+    indexes: int
+    cache: int
+    broker: int
+    log: int
+
+
+class DiskUse(DiskUseAlways, total=False):
+    """Bytes."""
+
+    free: int
+
+
+class VersionsAlways(TypedDict):
+    recalld: str
+    python: str
+    sqlite: str
+
+
+class Versions(VersionsAlways, total=False):
+    """Of what answers."""
+
+    sqliteVec: str
+    broker: str
+
+
+class DeepFindings(TypedDict):
+    """What a deep look counted."""
+
+    orphanRows: int
+    unusedFiles: int
+    damagedFiles: int
+
+
 class AvailabilityAlways(TypedDict):
     available: bool
 
@@ -153,7 +228,9 @@ class AgentStatus(AgentStatusAlways, total=False):
     providerReason: str
     endpoint: EndpointStatus
     watch: str
+    watching: WatchingState
     integrity: list[str]
+    deep: DeepFindings
 
 
 class CacheState(TypedDict):
@@ -162,6 +239,8 @@ class CacheState(TypedDict):
     enabled: bool
     entries: int
     diskBytes: int
+    hits: int
+    misses: int
 
 
 class StatusAlways(TypedDict):
@@ -171,6 +250,10 @@ class StatusAlways(TypedDict):
     agents: list[AgentStatus]
     usage: list[UsageState]
     cache: CacheState
+    processes: list[ProcessState]
+    broker: BrokerState
+    diskUse: DiskUse
+    versions: Versions
 
 
 class Status(StatusAlways, total=False):

@@ -16,14 +16,17 @@ from recalld.invocation import Invocation, pass_invocation, setting_option, work
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
+    from memory.pulses import Pulses
     from memory.service.run import serve
     from recalld.logs import configure_logs
     from recalld.traces import traced
     from recalld.wiring import open_broker
     from workers.connection import IMPATIENT_SECONDS
     from workers.coordination import coordinating
+    from workers.life import LifeSigns
 
     settings = invocation.settings
+    pulses = Pulses()
     stop = stop_event(supervised=supervised)
     configure_logs(process="serve")
     # A search has a deadline, with or without the broker.
@@ -31,13 +34,18 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     # Whoever waits for an answer of the producers waits as long as the search may.
     waiting = open_broker(settings)
     try:
-        with traced(settings, "serve"), coordinating(settings) as coordination:
+        with (
+            traced(settings, "serve"),
+            coordinating(settings) as coordination,
+            LifeSigns(settings, "serve", pulses),
+        ):
             serve(
                 settings,
                 broker.board,
                 inbox=waiting.inbox,
                 coordinate=coordination,
                 stop=stop,
+                pulses=pulses,
                 on_ready=lambda: announce_ready(supervised=supervised),
             )
     finally:

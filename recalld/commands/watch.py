@@ -15,18 +15,25 @@ from recalld.invocation import Invocation, pass_invocation, workspace_option
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the producers: watch files and queue what changed, until Ctrl-C."""
+    from memory.pulses import Pulses
     from producers.run import run_producers
     from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
     from recalld.traces import traced
     from recalld.wiring import building_in, indexed_by, open_broker
+    from workers.life import LifeSigns
 
     settings = invocation.settings
     for agent in invocation.agents():
         check_workspace(agent)
     stop = stop_event(supervised=supervised)
     configure_logs(process="watch")
-    with traced(settings, "watch"), running_broker(settings, supervised=supervised):
+    pulses = Pulses()
+    with (
+        traced(settings, "watch"),
+        running_broker(settings, supervised=supervised),
+        LifeSigns(settings, "watch", pulses),
+    ):
         broker = open_broker(settings)
         try:
             run_producers(
@@ -38,6 +45,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
                 indexed=indexed_by(settings),
                 building=building_in(settings),
                 on_ready=lambda: announce_ready(supervised=supervised),
+                pulses=pulses,
             )
         finally:
             broker.client.close()

@@ -13,8 +13,10 @@ from schemas.ports import EndpointCondition
 from schemas.status import (
     AgentStatus,
     Availability,
+    BrokerState,
     CacheState,
     DiskState,
+    DiskUse,
     EndpointStatus,
     IndexState,
     QueueState,
@@ -22,6 +24,7 @@ from schemas.status import (
     Status,
     UsageState,
     VectorState,
+    Versions,
 )
 
 
@@ -44,7 +47,15 @@ def lines(*, usage: tuple[UsageState, ...] = (), endpoint: EndpointStatus | None
         endpoint=endpoint,
     )
     whole = Status(
-        ok=True, version="1", home="/home", agents=(agent,), usage=all_agents, cache=CacheState(enabled=False)
+        ok=True,
+        version="1",
+        home="/home",
+        agents=(agent,),
+        usage=all_agents,
+        cache=CacheState(enabled=False),
+        broker=BrokerState(reachable=True, private=True, server="valkey 9.0", persistence="none", warning="beware"),
+        disk_use=DiskUse(indexes=2048, free=4096),
+        versions=Versions(recalld="1", python="3.11", sqlite="3.54"),
     )
     answer: dict[str, Any] = whole.model_dump(mode="json", by_alias=True, exclude_none=True)
     return [click.unstyle(line).strip() for line in status_lines(answer)]
@@ -97,3 +108,10 @@ def test_numbers_for_people(number: int, shown: str):
 
 def test_dollars_for_people():
     assert [dollars(1234.5), dollars(0.011), dollars(0.0004)] == ["about $1,234.50", "about $0.01", "less than $0.01"]
+
+
+def test_what_all_agents_share_is_told_at_the_end():
+    told = lines()
+    assert "broker        valkey 9.0 (private), kept on disk: none; beware" in told
+    assert "disk          indexes 2.0 kB, cache 0 B, broker 0 B, log 0 B; 4.0 kB free" in told
+    assert "versions      recalld 1, Python 3.11, SQLite 3.54" in told

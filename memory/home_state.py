@@ -1,0 +1,101 @@
+"""What all agents of a home share, for status: cache, broker, disk, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import apsw
+
+from memory.embedding.cache import EmbeddingCache
+from memory.version import recalld_version
+from schemas.ports import PendingReader
+from schemas.settings import Settings
+from schemas.status import BrokerState, CacheState, DiskUse, Versions
+
+
+def cache_state(settings: Settings) -> CacheState:
+    """Size of the embedding cache; opened only when it is there."""
+    path = settings.home / "cache" / "embeddings.sqlite"
+    if not settings.cache.enabled or not path.is_file():
+        return CacheState(enabled=settings.cache.enabled)
+    sizes = (_size(path.with_name(path.name + suffix)) for suffix in ("", "-wal"))
+    cache = EmbeddingCache(path)
+    try:
+        return CacheState(enabled=True, entries=cache.entries(), disk_bytes=sum(sizes))
+    finally:
+        cache.close()
+
+
+def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerState:
+    """The server of the queue, as far as it tells."""
+    facts = pending.broker() if pending is not None else None
+    return BrokerState(
+        reachable=facts is not None,
+        private=settings.broker.url is None,
+        server=facts.server if facts is not None else None,
+        persistence=facts.persistence if facts is not None else None,
+        warning=facts.warning if facts is not None else None,
+    )
+
+
+def disk_use(settings: Settings) -> DiskUse:
+    """What recalld keeps, and what is free beside it."""
+    home = settings.home
+    try:
+        free: int | None = shutil.disk_usage(_existing(home)).free
+    except OSError:
+        free = None
+    return DiskUse(
+        indexes=tree_bytes(settings.indexes_path),
+        cache=tree_bytes(home / "cache"),
+        broker=tree_bytes(home / "broker"),
+        log=tree_bytes(home / "log"),
+        free=free,
+    )
+
+
+def versions(broker: BrokerState) -> Versions:
+    """Of this process and the broker."""
+    try:
+        sqlite_vec: str | None = version("sqlite-vec")
+    except PackageNotFoundError:
+        sqlite_vec = None
+    return Versions(
+        recalld=recalld_version(),
+        python=platform.python_version(),
+        sqlite=apsw.sqlite_lib_version(),
+        sqlite_vec=sqlite_vec,
+        broker=broker.server,
+    )
+
+
+def tree_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder; what cannot be looked at counts nothing. Links are not followed."""
+    total = 0
+    waiting = [os.fspath(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return total
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

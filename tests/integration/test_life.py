@@ -1,0 +1,164 @@
+"""Signs of life over a real Valkey."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import redis
+
+from memory.local_processes import born
+from memory.pulses import Pulses
+from memory.reporting import build_status
+from schemas.settings import Settings
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers import life as module
+from workers.board import Board
+from workers.broker import DoorbellConsumer
+from workers.job_pulses import got_on
+from workers.life import LifeSigns, bury, read_signs
+from workers.names import Keys
+
+
+@pytest.fixture
+def board(client: redis.Redis, keys: Keys) -> Board:
+    return Board(client, keys)
+
+
+def test_a_process_is_heard_of_while_it_lives_and_takes_its_sign_back(board: Board, settings: Settings) -> None:
+    with LifeSigns(settings, "watch", Pulses(), beat_seconds=0.05):
+        [first] = board.processes()
+        assert (first.role, first.stuck) == ("watch", ())
+        assert first.silent_seconds < 60
+        wait_until(lambda: board.processes()[0].heard_at > first.heard_at + 0.05)
+    assert board.processes() == []
+
+
+def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(board: Board, settings: Settings) -> None:
+    pulses = Pulses()
+    pulse = pulses.of("hand-over", limit_seconds=0.0)
+    with LifeSigns(settings, "watch", pulses, beat_seconds=0.05):
+        assert build_status(settings, board).ok
+        pulse.busy("hands over to the queue")
+        status = wait_until(lambda: None if (found := build_status(settings, board)).ok else found)
+        assert [process.condition for process in status.processes] == ["stuck"]
+        [trouble] = [one for one in status.agents[0].troubles if one.part == "watch"]
+        assert "its hand-over thread has been at the same step (hands over to the queue)" in trouble.message
+        pulse.idle()
+        wait_until(lambda: build_status(settings, board).ok)
+
+
+def test_after_the_machine_slept_no_step_has_taken_too_long(
+    board: Board, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    pulses = Pulses(clock=lambda: now[0])
+    pulses.of("job", limit_seconds=60.0).busy("embeds")
+    slept = threading.Event()
+
+    def clock() -> float:
+        if slept.is_set():
+            now[0] = 3600.0
+        return now[0]
+
+    monkeypatch.setattr(module.time, "monotonic", clock)
+    with LifeSigns(settings, "work", pulses, beat_seconds=0.05):
+        slept.set()
+        sign = wait_until(lambda: next((one for one in board.processes() if one.awoke_seconds is not None), None))
+    assert sign.stuck == ()
+
+
+def test_a_process_that_begins_forgets_the_dead_of_its_role_on_this_machine(
+    board: Board, settings: Settings, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        when = born(process.pid)
+        monkeypatch.setattr(module.os, "getpid", lambda: process.pid)
+        monkeypatch.setattr(module, "_forget", lambda *_: None)
+        for role in ("work", "watch"):
+            with LifeSigns(settings, role, Pulses(), beat_seconds=60.0):
+                pass
+        monkeypatch.undo()
+        process.kill()
+    assert [(one.role, one.born) for one in board.processes()] == [("watch", when), ("work", when)]
+    with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0):
+        assert sorted(one.role for one in board.processes() if one.pid == process.pid) == ["watch"]
+    assert [one.role for one in bury(client, keys, role=None)] == ["watch"]
+    assert read_signs(client, keys) == []
+
+
+def test_workers_give_signs_of_life_and_their_consumers_take_turns(
+    settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.broker.CONSUMER_LIMIT_SECONDS", 2.0)
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
+    hang = threading.Event()
+    taking = DoorbellConsumer.__next__
+
+    def hanging(consumer: DoorbellConsumer) -> object:
+        found = taking(consumer)
+        if consumer.queue_name == "live":
+            hang.wait()
+        return found
+
+    monkeypatch.setattr(DoorbellConsumer, "__next__", hanging)
+    monkeypatch.setattr(LifeSigns.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    with Workers(settings):
+        wait_until(lambda: any("consumer of live" in one for sign in board.processes() for one in sign.stuck))
+        hang.set()
+        wait_until(lambda: not any(sign.stuck for sign in board.processes()))
+    assert board.processes() == []
+
+
+def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
+    settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.job_pulses.JOB_LIMIT_SECONDS", 0.3)
+    monkeypatch.setattr(LifeSigns.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    go_on, stay = threading.Event(), threading.Event()
+
+    def index(*_: object) -> None:
+        while not go_on.wait(0.01):
+            got_on()
+        stay.wait()
+
+    monkeypatch.setattr("workers.actors._index", index)
+    with Workers(settings) as workers:
+        workers.mark("memory/a.md")
+        heard = wait_until(lambda: next(iter(board.processes()), None)).heard_at
+        wait_until(lambda: board.processes()[0].heard_at > heard + 1.0)
+        assert board.processes()[0].stuck == ()
+        go_on.set()
+        wait_until(lambda: any("index_pending of main" in one for one in board.processes()[0].stuck))
+        stay.set()
+        wait_until(lambda: not board.processes()[0].stuck)
+
+
+def test_without_a_broker_nobody_is_known(settings: Settings) -> None:
+    from workers.connection import connect, namespace
+
+    with connect(settings, answer_seconds=1.0) as client:
+        board = Board(client, Keys(namespace(settings)))
+        assert list(board.processes()) == []
+        assert board.broker() is None
+        with LifeSigns(settings, "watch", Pulses(), beat_seconds=0.05):
+            pass
+
+
+def test_the_private_broker_says_what_it_keeps(board: Board) -> None:
+    facts = board.broker()
+    assert facts is not None
+    assert facts.server.startswith(("valkey", "redis"))
+    assert facts.persistence == "append-only file, synced every second"
+    assert facts.warning is None
+
+
+def test_a_broker_that_keeps_nothing_is_warned_of(board: Board, client: redis.Redis) -> None:
+    client.config_set("appendonly", "no")
+    facts = board.broker()
+    assert facts is not None
+    assert facts.persistence == "none"
+    assert "appendonly" in (facts.warning or "")

@@ -1,0 +1,71 @@
+"""Threads that do not get on are known by name."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from memory.pulses import Pulses
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_thread_that_is_at_the_same_step_for_too_long_is_stuck_until_it_gets_on():
+    clock = Clock()
+    pulses = Pulses(clock=clock)
+    pulse = pulses.of("tail", limit_seconds=10)
+    pulse.busy("looks at transcripts")
+    clock.now += 10
+    assert pulses.problems() == []
+    clock.now += 1
+    assert pulses.problems() == ["its tail thread has been at the same step (looks at transcripts) for 11 s"]
+    pulse.busy("looks at transcripts")
+    assert pulses.problems() == []
+
+
+def test_a_thread_that_waits_for_work_may_wait_for_ever():
+    clock = Clock()
+    pulses = Pulses(clock=clock)
+    with pulses.of("tail", limit_seconds=10).at("looks"):
+        clock.now += 5
+    clock.now += 1_000_000
+    assert pulses.problems() == []
+
+
+def test_a_step_that_failed_is_over():
+    clock = Clock()
+    pulses = Pulses(clock=clock)
+    with pytest.raises(ZeroDivisionError), pulses.of("tail", limit_seconds=10).at("looks"):
+        _ = 1 / 0
+    clock.now += 60
+    assert pulses.problems() == []
+
+
+def test_a_thread_that_ended_is_missed_until_the_process_ends():
+    pulses = Pulses()
+    thread = threading.Thread(target=lambda: None)
+    pulses.of("inbox", limit_seconds=10).belongs_to(thread)
+    assert pulses.problems() == [], "it was not started yet"
+    thread.start()
+    thread.join()
+    assert pulses.problems() == ["its inbox thread has ended"]
+    pulses.close()
+    assert pulses.problems() == []
+
+
+def test_time_for_which_everything_stood_still_is_nobodys_fault():
+    clock = Clock()
+    pulses = Pulses(clock=clock)
+    pulses.of("job", limit_seconds=10).busy("embeds")
+    clock.now += 3600
+    pulses.forgive(3595)
+    assert pulses.problems() == []
+    clock.now += 6
+    assert len(pulses.problems()) == 1

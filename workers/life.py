@@ -1,0 +1,184 @@
+"""Signs of life: each process says every few seconds, through the broker, that it lives and whether its threads get on.
+
+A process that ends in order takes its sign back. So a sign that grows old means that a process is gone, frozen, or cut
+off from the broker; all times are the server's, whatever the machines' clocks say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+import redis
+import structlog
+
+from memory.local_processes import born, is_the_same
+from memory.pulses import Pulses
+from schemas.ports import ProcessSign
+from schemas.settings import Settings
+from workers.connection import IMPATIENT_SECONDS, connect, namespace
+from workers.names import Keys
+
+log = structlog.get_logger(__name__)
+
+#: Seconds between two signs of life.
+BEAT_SECONDS = 3.0
+
+#: A pause longer than this was no pause of ours: the process, or the machine, stood still.
+STOOD_STILL_SECONDS = 3.0
+
+#: Seconds after which a sign from another machine is forgotten.
+FORGOTTEN_AFTER_SECONDS = 3600.0
+
+_SAY: Final = """
+-- KEYS: processes, heard; ARGV: process, JSON
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('ZADD', KEYS[2], string.format('%.3f', time[1] + time[2] / 1000000), ARGV[1])
+"""
+
+
+class LifeSigns:
+    """Says every few seconds that this process lives, from a small thread, between `start` and `stop`.
+
+    The thread tells how the working threads are, so that it does not go on as if nothing were while they are stuck.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        role: str,
+        pulses: Pulses,
+        *,
+        beat_seconds: float = BEAT_SECONDS,
+    ) -> None:
+        self._client: Any = connect(settings, answer_seconds=IMPATIENT_SECONDS)
+        self._keys = Keys(namespace(settings))
+        self._say = self._client.register_script(_SAY)
+        self._role = role
+        self._pulses = pulses
+        self._beat_seconds = beat_seconds
+        self._host = socket.gethostname()
+        self._started_at = time.time()
+        self._id = f"{role}:{self._host}:{os.getpid()}:{int(self._started_at * 1000)}"
+        self._stop = threading.Event()
+        self._awoke: float | None = None
+        self._thread = threading.Thread(target=self._run, name="life", daemon=True)
+
+    def __enter__(self) -> LifeSigns:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Say it for the first time, and forget the dead whose place this process takes."""
+        with suppress(redis.RedisError):
+            bury(self._client, self._keys, role=None if self._role == "up" else self._role)
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the sign back: this process ends in order. Call it when the work is over."""
+        self._pulses.close()
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with suppress(redis.RedisError):
+            _forget(self._client, self._keys, self._id)
+        self._client.close()
+
+    def _run(self) -> None:
+        asked_at = time.monotonic()
+        while not self._stop.wait(self._beat_seconds):
+            stood_still = time.monotonic() - asked_at - self._beat_seconds
+            if stood_still > STOOD_STILL_SECONDS:
+                log.info("stood_still", seconds=round(stood_still, 1))
+                self._awoke = time.monotonic()
+                self._pulses.forgive(stood_still)
+            self._beat()
+            asked_at = time.monotonic()
+
+    def _beat(self) -> None:
+        sign = {
+            "role": self._role,
+            "host": self._host,
+            "pid": os.getpid(),
+            "born": born(os.getpid()),
+            "startedAt": self._started_at,
+            "awokeSeconds": time.monotonic() - self._awoke if self._awoke is not None else None,
+            "stuck": self._pulses.problems(),
+        }
+        try:
+            self._say(keys=[self._keys.processes, self._keys.heard], args=[self._id, json.dumps(sign)])
+        except redis.RedisError as error:
+            log.debug("sign_of_life_not_said", error=str(error))
+
+
+def read_signs(client: redis.Redis, keys: Keys) -> list[ProcessSign]:
+    """Everybody's last sign. Raises `redis.RedisError`."""
+    return [sign for _, sign in _read(client, keys) if not _is_forgotten(sign)]
+
+
+def bury(client: redis.Redis, keys: Keys, *, role: str | None) -> list[ProcessSign]:
+    """Forget processes of this machine that are gone, of one role or of all, and those not heard of for an hour.
+
+    Returns who was forgotten. Raises `redis.RedisError`.
+    """
+    here = socket.gethostname()
+    gone = [
+        (name, sign)
+        for name, sign in _read(client, keys)
+        if _is_forgotten(sign)
+        or (role in (None, sign.role) and sign.host == here and not is_the_same(sign.pid, sign.born))
+    ]
+    for name, _ in gone:
+        _forget(client, keys, name)
+    return [sign for _, sign in gone]
+
+
+def _is_forgotten(sign: ProcessSign) -> bool:
+    return sign.silent_seconds > FORGOTTEN_AFTER_SECONDS and sign.host != socket.gethostname()
+
+
+def _read(client: redis.Redis, keys: Keys) -> list[tuple[str, ProcessSign]]:
+    with client.pipeline(transaction=True) as pipe:
+        asked: Any = pipe
+        asked.time()
+        asked.hgetall(keys.processes)
+        asked.zrange(keys.heard, 0, -1, withscores=True)
+        (seconds, micros), bodies, heard = asked.execute()
+    now = seconds + micros / 1e6
+    times = dict(heard)
+    found = []
+    for name, raw in bodies.items():
+        body, at = json.loads(raw), times.get(name, 0.0)
+        silent = max(0.0, now - at)
+        awoke = body["awokeSeconds"]
+        sign = ProcessSign(
+            role=body["role"],
+            host=body["host"],
+            pid=body["pid"],
+            born=body["born"],
+            started_at=body["startedAt"],
+            # Told in this machine's time, like all that status says.
+            heard_at=time.time() - silent,
+            silent_seconds=silent,
+            awoke_seconds=awoke + silent if awoke is not None else None,
+            stuck=tuple(body["stuck"]),
+        )
+        found.append((name.decode(), sign))
+    return sorted(found, key=lambda one: (one[1].role, one[1].host, one[1].started_at))
+
+
+def _forget(client: redis.Redis, keys: Keys, name: str) -> None:
+    with client.pipeline(transaction=True) as pipe:
+        pipe.hdel(keys.processes, name)
+        pipe.zrem(keys.heard, name)
+        pipe.execute()
