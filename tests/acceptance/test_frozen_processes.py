@@ -1,0 +1,86 @@
+"""A process that stands still is told by status, and what stood still goes on by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon import Daemon, descendants
+from tests.waiting import wait_until
+
+#: Longer than any lease and any heartbeat: 10 s.
+SLEEP_SECONDS = 25.0
+
+
+@pytest.fixture
+def daemon(home: Path, workspace: Path) -> Iterator[Daemon]:
+    (workspace / "MEMORY.md").write_text("# Memory\n\nThe gateway listens on port 18789.\n", encoding="utf-8")
+    with Daemon(home, workspace) as running:
+        wait_until(lambda: running.found("gateway port 18789", "MEMORY.md"), timeout=30)
+        wait_until(lambda: running.status()["ok"], timeout=30)
+        yield running
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """The processes stand still for as long as the block runs."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def unwell(daemon: Daemon) -> list[dict[str, Any]]:
+    status = daemon.status()
+    troubles = [trouble for trouble in status["troubles"] if "process" in trouble["message"]]
+    assert not (troubles and status["ok"])
+    return troubles
+
+
+@pytest.mark.parametrize("name", ["watch", "work"])
+def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemon: Daemon, name: str) -> None:
+    [pid] = daemon.children(name)
+    with stopped(pid):
+        [trouble] = wait_until(lambda: unwell(daemon), timeout=60, what="status tells")
+        assert trouble["part"] == name
+        assert f"process {pid} is stopped" in trouble["message"]
+        told = daemon.run("status")
+        assert told.returncode == 4
+        assert "not ok" in told.stdout
+    wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+    daemon.write("memory/after.md", "After the thaw the ibex was found.\n")
+    wait_until(lambda: daemon.found("ibex", "memory/after.md"), timeout=60)
+
+
+def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: Daemon) -> None:
+    [pid] = daemon.children("serve")
+    with stopped(pid):
+        told = wait_until(
+            lambda: told if "is stopped" in (told := daemon.run("status")).stdout else None, timeout=90, what="told"
+        )
+        assert told.returncode == 4
+        assert f"process {pid} is stopped, and searches are not answered" in told.stdout
+    wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+
+
+@pytest.mark.long
+def test_after_a_sleep_past_all_leases_everything_goes_on_and_no_alarm_of_the_past_is_left(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    everybody = [daemon.process.pid, daemon.broker_pid(), *descendants(daemon.process.pid)]
+    sleeping = threading.Event()
+    with stopped(*everybody):
+        daemon.write("memory/meanwhile.md", "Meanwhile the walrus was fed.\n")
+        sleeping.wait(SLEEP_SECONDS)  # there is nothing to wait for: they sleep
+    wait_until(lambda: daemon.found("walrus", "memory/meanwhile.md"), timeout=60)
+    status = wait_until(lambda: state if (state := daemon.status())["ok"] else None, timeout=60)
+    assert status["troubles"] == []
