@@ -186,6 +186,13 @@ class GenerationWriter(Generations):
             for _, path in sorted(corrupt)[:-KEPT_CORRUPT_FILES]:
                 _delete(path)
 
+    def sweep_unused(self, *, older_than_seconds: float) -> None:
+        """Delete generations that no pointer names since that many seconds; damaged ones stay."""
+        with self._locked():
+            for path in self.leftovers()[0]:
+                if time.time() - path.stat().st_mtime >= older_than_seconds:
+                    _delete(path)
+
     def _create(self, fingerprint: str, description: str) -> str:
         when = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         name = f"{when}-{re.sub('[^0-9A-Za-z]', '', fingerprint)[:8] or '0'}-{secrets.token_hex(2)}{_SUFFIX}"

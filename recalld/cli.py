@@ -22,6 +22,7 @@ COMMANDS = {
     "search": "Search an agent's memory.",
     "get": "Print lines of a memory file.",
     "status": "Say how files, index and queue compare.",
+    "doctor": "Look at machine, home and indexes, say what to do, heal what can be healed.",
     "watch": "Run only the producers: watch files and queue what changed.",
     "work": "Run only the workers: index what is queued.",
     "serve": "Run only the query service.",
@@ -36,7 +37,7 @@ COMMANDS = {
 }
 
 EXIT_CODES = """\
-Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 status is not ok; \
+Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 status is not ok, doctor found a problem; \
 130 interrupted; 141 the reader of the output went away."""
 
 

