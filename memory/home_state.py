@@ -12,20 +12,30 @@ import apsw
 
 from memory.embedding.cache import EmbeddingCache
 from memory.version import recalld_version
+from schemas.metrics import EMBEDDING_CACHE
 from schemas.ports import PendingReader
 from schemas.settings import Settings
 from schemas.status import BrokerState, CacheState, DiskUse, Versions
 
 
-def cache_state(settings: Settings) -> CacheState:
-    """Size of the embedding cache; opened only when it is there."""
+def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState:
+    """Size of the embedding cache, opened only when it is there, and how often it helped."""
     path = settings.home / "cache" / "embeddings.sqlite"
     if not settings.cache.enabled or not path.is_file():
         return CacheState(enabled=settings.cache.enabled)
     sizes = (_size(path.with_name(path.name + suffix)) for suffix in ("", "-wal"))
+    fleet = pending.fleet() if pending is not None else None
+    counts = fleet.counts if fleet is not None else ()
+    looks = {count.labels: count.number for count in counts if count.metric == EMBEDDING_CACHE.name}
     cache = EmbeddingCache(path)
     try:
-        return CacheState(enabled=True, entries=cache.entries(), disk_bytes=sum(sizes))
+        return CacheState(
+            enabled=True,
+            entries=cache.entries(),
+            disk_bytes=sum(sizes),
+            hits=looks.get(("hit",), 0),
+            misses=looks.get(("miss",), 0),
+        )
     finally:
         cache.close()
 

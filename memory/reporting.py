@@ -186,7 +186,7 @@ def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: P
         home=str(settings.home),
         agents=agents,
         usage=spending(pending, "*", settings) if pending is not None and everybody else (),
-        cache=cache_state(settings),
+        cache=cache_state(settings, pending),
         processes=processes,
         broker=broker,
         disk_use=disk_use(settings),

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from memory.hooks_state import read_hooks_state
+from memory.process_states import process_states
 from memory.pulses import Pulses
 from recalld.child import stop_event
 from recalld.client import Client, ClientError
@@ -30,10 +31,13 @@ from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.board import Board
 from workers.broker_server import BrokerServer
-from workers.connection import connect, namespace
+from workers.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.life import LifeSigns
 from workers.marks import PendingMarks
+from workers.movement import Movement
 from workers.names import Keys
+from workers.readiness import readiness
+from workers.telemetry_server import TelemetryServer
 
 #: Seconds between two looks at the children.
 _LOOK_SECONDS = 0.2
@@ -71,6 +75,7 @@ def run_daemon(invocation: Invocation) -> int:
         supervisor = Supervisor(_children(invocation), say=_say)
         pulses = Pulses()
         life = LifeSigns(settings, "up", pulses)
+        health = _health(settings, supervisor, pulses)
         try:
             life.start()
             supervisor.start()
@@ -81,6 +86,8 @@ def run_daemon(invocation: Invocation) -> int:
         finally:
             if stop.is_set():
                 _say("stopping: what is being indexed is finished first")
+            if health is not None:
+                health.stop()
             pulses.close()
             supervisor.stop()
             life.stop()
@@ -201,6 +208,27 @@ def _watch_over(
                 _say(str(error))
         missing.tell(supervisor)
         progress.look()
+
+
+def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> TelemetryServer | None:
+    """Answers `/readyz` for all that runs here, where a port is set."""
+    if settings.up.port is None:
+        return None
+    client = connect(settings, answer_seconds=IMPATIENT_SECONDS)
+    keys = Keys(namespace(settings))
+    board = Board(client, keys)
+
+    def problems() -> list[str]:
+        missed = [why for why in supervisor.missed().values() if why is not None]
+        unwell = [f"{state.role}: {state.problem}" for state in process_states(board.processes) if state.problem]
+        return [*missed, *unwell, *pulses.problems()]
+
+    route = readiness(
+        Movement(client, keys), stalled_after_seconds=settings.workers.stalled_after_seconds, problems=problems
+    )
+    server = TelemetryServer(settings.up.host, settings.up.port, routes={"/readyz": route}, section="up")
+    server.start()
+    return server
 
 
 class _Missing:

@@ -51,6 +51,7 @@ _SAMPLES: dict[str, Any] = {
     "broker.namespace": "memory",
     "hooks.port": 7374,
     "workers.port": 7375,
+    "up.port": 7372,
     "id": "main",
     "workspace": "~/notes",
 }

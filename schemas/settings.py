@@ -350,6 +350,23 @@ class Workers(_Section):
     )
     processes: int = Field(1, ge=1, le=64, description="Worker processes that `up` starts.")
     threads: int = Field(2, ge=1, le=64, description="Jobs of one queue that a worker process runs at a time.")
+    stalled_after_seconds: float = Field(
+        120.0,
+        gt=0,
+        description="`/readyz` of workers and of `up` fails when work waits and nothing was finished for so long.",
+    )
+
+
+class Up(_Section):
+    """The process of `up` that looks after the others."""
+
+    host: str = Field("127.0.0.1", description="Address on which `up` tells its health.")
+    port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port for `/healthz` and `/readyz` of all that `up` runs; unset means none is opened.",
+    )
 
 
 class Tracing(_Section):
@@ -381,6 +398,7 @@ class Settings(MemorySettings):
     service: Service = Service()
     hooks: Hooks = Hooks()
     workers: Workers = Workers()
+    up: Up = Up()
     tracing: Tracing = Tracing()
     credentials: Credentials = Credentials()
     agents: tuple[AgentSettings, ...] = ()

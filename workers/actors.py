@@ -93,6 +93,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         over = marks.finish(agent, keys, job=job, now=now)
         for key in keys:
             taken.pop(key, None)
+        runtime.board.moved()
         runtime.board.record_freshness([now - since for since in over])
 
     try:

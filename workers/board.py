@@ -30,6 +30,7 @@ from workers.broker_facts import broker_facts
 from workers.counters import FRESHNESS_BUCKETS, FleetCounters
 from workers.life import read_signs
 from workers.marks import PendingMarks
+from workers.movement import Movement
 from workers.names import QUEUES, Keys
 
 log = structlog.get_logger(__name__)
@@ -54,6 +55,7 @@ class Board:
         self._client: Any = client
         self._keys = keys
         self._marks = PendingMarks(client, keys)
+        self._movement = Movement(client, keys)
         self._said: dict[tuple[str, str], str] = {}
         #: What this process counts for everybody.
         self.counters = FleetCounters(client, keys)
@@ -75,11 +77,17 @@ class Board:
 
     def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
         """Say that `count` vectors joined the index in the last `seconds`."""
+        self.moved()
         with self._quietly():
             before = self.vector_progress(agent).rate
             now = count / max(seconds, 1e-3)
             rate = now if before <= 0 else before + _RATE_WEIGHT * (now - before)
             self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{time.time():.3f}"})
+
+    def moved(self) -> None:
+        """Say that something was finished."""
+        with self._quietly():
+            self._movement.moved()
 
     def record_freshness(self, seconds: Sequence[float]) -> None:
         """Add times from event to searchable to the histogram."""

@@ -28,8 +28,10 @@ from workers.job_metrics import JobMetrics
 from workers.job_pulses import JobPulses
 from workers.job_queue import BrokerJobQueue
 from workers.life import LifeSigns
+from workers.movement import Movement
 from workers.names import VECTORS_QUEUE, Keys
 from workers.one_home import HomeClaim
+from workers.readiness import readiness
 from workers.runtime import Runtime
 from workers.telemetry_server import Route, TelemetryServer
 
@@ -63,7 +65,8 @@ def run_workers(
 ) -> None:
     """Work until `stop` is set, then let running jobs end and close everything.
 
-    `routes` are answered beside `/metrics` and `/healthz` where `workers.port` is set. `role`: see `ProcessSign`.
+    `routes` are answered beside `/metrics`, `/healthz` and `/readyz` where `workers.port` is set. `role`: see
+    `ProcessSign`.
 
     Raises:
         UserError: that port cannot be had, or workers of another home take from the queue.
@@ -80,7 +83,10 @@ def run_workers(
     pulses = Pulses()
     broker.pulses = pulses
     broker.add_middleware(JobPulses(pulses))
-    with _telemetry(settings, metrics, routes or {}), coordinating(settings) as coordination:
+    ready = readiness(
+        Movement(client, keys), stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems
+    )
+    with _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}), coordinating(settings) as coordination:
         runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
         life = LifeSigns(settings, role, pulses)
         declare_actors(broker, runtime)

@@ -52,17 +52,24 @@ class TelemetryServer:
     Args:
         host: where to listen; on loopback, only loopback names are answered to.
         port: 0 takes a free one.
-        metrics: the process's metrics in Prometheus text format.
+        metrics: the process's metrics in Prometheus text format; without, there is no `/metrics`.
         routes: further paths, each with what answers it.
+        section: of the settings, for what is said when the port cannot be had.
 
     Raises, when made:
         UserError: the port is taken, or the address is not this machine's.
     """
 
     def __init__(
-        self, host: str, port: int, *, metrics: Callable[[], bytes], routes: Mapping[str, Route] | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        metrics: Callable[[], bytes] | None = None,
+        routes: Mapping[str, Route] | None = None,
+        section: str = "workers",
     ) -> None:
-        listener = listen(host, port, key="workers.host", advice="choose another with workers.port")
+        listener = listen(host, port, key=f"{section}.host", advice=f"choose another with {section}.port")
         listener.setblocking(True)  # noqa: FBT003 - the socket's own signature
         self.port: int = listener.getsockname()[1]
         self._server = _Server(
@@ -70,7 +77,7 @@ class TelemetryServer:
             loopback_only=is_loopback(host),
             routes={
                 "/healthz": lambda: Page.of({"status": "ok"}),
-                "/metrics": lambda: Page(metrics(), content_type=CONTENT_TYPE_LATEST),
+                **({"/metrics": lambda: Page(metrics(), content_type=CONTENT_TYPE_LATEST)} if metrics else {}),
                 **(routes or {}),
             },
         )
