@@ -73,6 +73,9 @@ class FallingBackWatcher(Watcher):
         with self._lock:
             if agent not in self._files:
                 return
+            if self._native is not None and self._native.problem() is not None:
+                self._begin_anew(self._native)
+                return
             if agent in self._reasons:
                 self._try_native(agent)
                 return
@@ -82,6 +85,11 @@ class FallingBackWatcher(Watcher):
                 native.refresh(agent)
         except WatchLimitReached as limit:
             self._poll(agent, str(limit))
+
+    def problem(self) -> str | None:
+        with self._lock:
+            native = self._native
+        return native.problem() if native is not None else None
 
     def settle(self, agent: str, timeout_seconds: float) -> bool:
         with self._lock:
@@ -121,6 +129,13 @@ class FallingBackWatcher(Watcher):
         """Poll the agent from now on; what happened in between is found by a comparison."""
         self._poll(agent, reason)
         self._listener.on_uncertain(agent)
+
+    def _begin_anew(self, dead: Watcher) -> None:
+        """A watcher whose thread has ended tells nobody of anything: another one takes all agents."""
+        self._native = None
+        dead.close()
+        for agent in self._files:
+            self._try_native(agent)
 
     def _try_native(self, agent: str) -> None:
         try:

@@ -114,6 +114,9 @@ class InotifyWatcher(Watcher, WatchCallback):
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         return WatchState(WatchMode.EVENTS, f"{refused[0]}{more} cannot be watched: permission denied")
 
+    def problem(self) -> str | None:
+        return None if self._closed or self._inotify.is_alive() else "the thread that watched has ended"
+
     def settle(self, agent: str, timeout_seconds: float) -> bool:
         with self._lock:
             if self._closed or agent not in self._agents or not self._inotify.is_alive():

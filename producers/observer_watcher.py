@@ -103,6 +103,9 @@ class ObserverWatcher(Watcher):
         with self._lock:
             return WatchState(WatchMode.EVENTS if agent in self._agents else WatchMode.OFF)
 
+    def problem(self) -> str | None:
+        return None if self._observer.is_alive() else "the thread that watched has ended"
+
     def close(self) -> None:
         self._observer.stop()
         self._observer.join()

@@ -243,6 +243,7 @@ class Producers:
             if now >= self._next_epoch:
                 self._next_epoch = now + EPOCH_SECONDS
                 self._watch_epoch()
+                self._watch_watcher()
             self._report.publish(now=now)
             self._refusals.publish()
             if not self._compare_next():
@@ -332,6 +333,13 @@ class Producers:
             self._request_all("the broker came back")
         self._broker_was_away = False
         self._epoch = epoch
+
+    def _watch_watcher(self) -> None:
+        """One that tells nobody of changes any more is begun anew by the comparisons, which find what it missed."""
+        problem = self._watcher.problem() if self._watcher is not None else None
+        if problem is not None:
+            log.error("watcher_lost", reason=problem)
+            self._request_all(problem)
 
     def _ask_epoch(self) -> str | None:
         return self._queue.epoch() if isinstance(self._queue, _HasEpoch) else None

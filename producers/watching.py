@@ -107,6 +107,10 @@ class Watcher(ABC):
         """Wait until the listener was told of everything that was written before; False where nobody can tell."""
         return False
 
+    def problem(self) -> str | None:
+        """Why nobody is told of changes any more, None while all is well. Cheap. `refresh` begins anew."""
+        return None
+
     @abstractmethod
     def state(self, agent: str) -> WatchState:
         """How the agent is watched."""

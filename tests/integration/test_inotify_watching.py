@@ -621,3 +621,20 @@ def test_of_whom_nobody_watches_nothing_settles(desk: Desk) -> None:
     assert desk.watcher.settle("main", 10)
     desk.watcher.close()
     assert not desk.watcher.settle("main", 0.1)
+
+
+def test_a_watcher_whose_thread_has_ended_says_so_and_every_agent_is_watched_anew(desk: Desk) -> None:
+    other = desk.root / "other"
+    (other / "memory").mkdir(parents=True)
+    desk.watch()
+    desk.watch(agent="other", workspace=other)
+    assert desk.watcher.problem() is None
+    desk.native._inotify.stop()
+    desk.native._inotify.join()
+    assert desk.watcher.problem() == "the thread that watched has ended"
+    desk.watcher.refresh("main")
+    assert desk.watcher.problem() is None
+    write(desk.memory / "a.md")
+    desk.wait_for("memory/a.md")
+    write(other / "memory" / "b.md")
+    desk.wait_for("../other/memory/b.md", agent="other")

@@ -596,3 +596,24 @@ def test_the_number_of_threads_does_not_grow_with_the_agents(house: House) -> No
     assert threading.active_count() == before + 5
     house.end()
     assert threading.active_count() == before
+
+
+def test_what_a_watcher_that_ended_missed_is_found_and_it_watches_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "EPOCH_SECONDS", 0.05)
+    made: list[Any] = []
+    make = falling_back._native_watcher
+
+    def remembered(listener: Any) -> Any:
+        made.append(make(listener))
+        return made[-1]
+
+    monkeypatch.setattr(falling_back, "_native_watcher", remembered)
+    house.agent()
+    house.start()
+    wait_until(quiet(house))
+    monkeypatch.setattr(made[0], "problem", lambda: "the thread that watched has ended")
+    wait_until(lambda: len(made) == 2, what="another watcher was made")
+    house.write("main/memory/after.md")
+    house.wait_for("main", "memory/after.md")

@@ -260,3 +260,34 @@ def test_a_process_learns_from_its_input_that_its_supervisor_let_go(child_of: Ma
     process.stdin.close()
     wait_until(lambda: ended(child))
     assert child.ended_with() == 0
+
+
+def test_a_process_that_dies_again_and_again_is_missed_after_a_while_and_not_when_it_is_back(
+    child_of: MakeChild, clock: Clock, tmp_path: Path
+) -> None:
+    mended = tmp_path / "mended"
+    child = child_of(f"test -e {shlex.quote(str(mended))} || {{ echo it fails >&2; exit 3; }}; {LIVES}", name="watch")
+    child.start()
+    assert child.missed() is None
+    for _ in range(3):
+        wait_until(lambda: ended(child))
+        child.look()
+        clock.now += supervisor.LONGEST_PAUSE_SECONDS
+        child.look()
+    assert child.missed() == f"watch ended with code 3, again and again: it fails (log: {child.log})"
+    wait_until(lambda: ended(child))
+    mended.touch()
+    child.look()
+    clock.now += supervisor.LONGEST_PAUSE_SECONDS
+    child.look()
+    wait_until(child.ready.is_set)
+    assert child.missed() is None
+
+
+def test_a_process_that_does_not_get_ready_is_missed(child_of: MakeChild, clock: Clock) -> None:
+    child = child_of("cat >/dev/null", name="serve")
+    children = Supervisor([child], say=lambda _: None)
+    children.start()
+    assert children.missed() == {"serve": None}
+    clock.now += supervisor.MISSED_AFTER_SECONDS + 1
+    assert children.missed() == {"serve": f"serve was started and does not get ready (log: {child.log})"}
