@@ -72,6 +72,7 @@ def test_a_missing_index_is_found_and_made_again(indexed: Path, doctor: Doctor, 
     assert doctor()["ok"]
 
 
+@pytest.mark.long
 def test_a_damaged_index_is_set_aside_kept_and_built_again(
     indexed: Path, doctor: Doctor, home: Path, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_damaged_index_is_set_aside_kept_and_built_again(
     assert problems(doctor()) == []
 
 
+@pytest.mark.long
 def test_orphan_rows_are_counted_and_healed_by_building_the_index_anew_beside_the_old_one(
     indexed: Path, doctor: Doctor, home: Path, workspace: Path, tmp_path: Path
 ) -> None:

@@ -47,7 +47,7 @@ def unwell(daemon: Daemon) -> list[dict[str, Any]]:
     return troubles
 
 
-@pytest.mark.parametrize("name", ["watch", "work"])
+@pytest.mark.parametrize("name", ["watch", pytest.param("work", marks=pytest.mark.long)])
 def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemon: Daemon, name: str) -> None:
     [pid] = daemon.children(name)
     with stopped(pid):
@@ -62,6 +62,7 @@ def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemo
     wait_until(lambda: daemon.found("ibex", "memory/after.md"), timeout=60)
 
 
+@pytest.mark.long
 def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: Daemon) -> None:
     [pid] = daemon.children("serve")
     with stopped(pid):

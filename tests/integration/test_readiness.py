@@ -132,6 +132,7 @@ def test_without_a_broker_nobody_is_ready(settings: Settings) -> None:
     assert page.status == 503
 
 
+@pytest.mark.long
 def test_up_is_not_ready_while_one_of_its_processes_stands_still(home: Path, workspace: Path) -> None:
     from tests.acceptance.test_frozen_processes import stopped
 
