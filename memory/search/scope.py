@@ -10,7 +10,8 @@ A session key says where a conversation takes place, as OpenClaw writes it:
     agent:<id>:subagent:<uuid>               started by another session, which the key does not name
 
 Without a key it is the owner's private session. The command line has none, and a scope is about chats: rules are not
-asked. Any key of another shape is a private chat, too, that rules are asked about.
+asked. A channel with a place of another kind does not tell who listens, and is not private; any key of another shape
+is a private chat, too, that rules are asked about.
 """
 
 from __future__ import annotations
@@ -125,7 +126,11 @@ def _chat_type(words: Sequence[str]) -> ChatType | None:
             return shared
     if any(word.endswith(_WHATSAPP_GROUP) for word in words):
         return "group"
-    return None if _SUBAGENT in words else "direct"
+    if _SUBAGENT in words:
+        return None
+    # `telegram:supergroup:42`: a channel and a place in it of which nobody knows who is there.
+    placed = len(words) > 2 and words[0] not in _NO_CHANNELS
+    return None if placed and not _PRIVATE.intersection(words) else "direct"
 
 
 def _matches(rule: Rule, session: Session) -> bool:

@@ -76,12 +76,13 @@ class Asking:
 
     @classmethod
     def at_home(
-        cls: type[Self_], home: Path, *, agent: str | None = None, session_key: str | None = None
+        cls: type[Self_], home: Path | str, *, agent: str | None = None, session_key: str | None = None
     ) -> Self_ | None:
         """The client of the service that runs for this home folder, None when none says that it does.
 
         Takes the agent's token from `<home>/run/tokens/<agent>` when there is one.
         """
+        home = Path(home).expanduser()
         service = running_service(home)
         if service is None:
             return None

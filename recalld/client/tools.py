@@ -78,4 +78,5 @@ def _path(arguments: str | dict[str, Any]) -> str:
 
 
 def _sendable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")
+    # A model may leave out the name of the tool.
+    return str(text or "").encode("utf-8", "replace").decode("utf-8")

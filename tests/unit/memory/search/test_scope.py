@@ -55,7 +55,10 @@ def scope(*rules: dict[str, str], default: str = "allow") -> Scope:
         ("agent", "", "", None, "direct"),
         (" hook : 1 : Group : 2 ", None, "hook : 1 : group : 2", None, "group"),
         ("c0ffee-1234", None, "c0ffee-1234", None, "direct"),
-        ("agents:main:x", None, "agents:main:x", None, "direct"),
+        ("slack:u123", None, "slack:u123", None, "direct"),
+        # A place of a kind that nobody knows: it does not tell who listens.
+        ("agent:main:telegram:supergroup:42", "main", "telegram:supergroup:42", None, None),
+        ("agents:main:x", None, "agents:main:x", None, None),
     ],
 )
 def test_a_key_says_where_a_conversation_takes_place(key, agent, normalised, channel, chat_type):
