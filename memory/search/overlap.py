@@ -46,8 +46,10 @@ def shared(one: ChunkRow, two: ChunkRow) -> Shared | None:
 
 
 def repeats(row: ChunkRow, better: Iterable[ChunkRow]) -> bool:
-    """Whether most of this chunk is already shown by a better one of the same document."""
+    """Whether a better one of the same document already shows most of this chunk, or says all of it elsewhere."""
     for other in better:
+        if row.key == other.key and row.text == other.text:
+            return True
         found = shared(row, other)
         if found is not None and found.length > REPEATED_SHARE * min(len(row.text), len(other.text)):
             return True

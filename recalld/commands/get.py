@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from recalld.asking import ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
+from recalld.terminal_text import printable
 
 NOT_IN_MEMORY = 3
 
@@ -53,7 +55,8 @@ def command(
     elif answer.get("disabled"):
         remark("this memory is switched off")
     else:
-        text = answer["text"]
+        # A program that reads this wants it as it is.
+        text = printable(answer["text"]) if sys.stdout.isatty() else answer["text"]
         click.echo(text, nl=not text.endswith("\n") and bool(text))
         if answer.get("truncated") and answer.get("nextFrom"):
             remark(f"there is more: --from {answer['nextFrom']} (of {answer['totalLines']} lines)")

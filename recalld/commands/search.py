@@ -8,6 +8,7 @@ import click
 
 from recalld.asking import Answer, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
+from recalld.terminal_text import printable, printable_name
 
 NOTHING_FOUND = 3
 
@@ -66,10 +67,10 @@ def command(
 
 def _print(answer: Answer) -> None:
     for number, result in enumerate(answer["results"]):
-        place = f"{result['path']}:{result['startLine']}-{result['endLine']}"
+        place = f"{printable_name(result['path'])}:{result['startLine']}-{result['endLine']}"
         click.echo(("\n" if number else "") + click.style(place, fg="cyan", bold=True), nl=False)
         click.secho(f"  {result['score']:.2f}", dim=True)
-        for line in result["snippet"].rstrip().splitlines():
+        for line in printable(result["snippet"]).rstrip().split("\n"):
             click.echo(f"    {line}" if line else "")
     if answer.get("error"):
         remark(answer["error"] + (f"; {answer['action']}" if answer.get("action") else ""))

@@ -30,6 +30,12 @@ def test_the_usual_overlap_of_neighbours_keeps_both():
     assert not repeats(row(1, 9, "\n".join(LINES[8:18])), [row(0, 1, "\n".join(LINES[:10]))])
 
 
+def test_the_same_text_again_further_down_says_nothing_new():
+    text = "\n".join(LINES[:10])
+
+    assert repeats(row(9, 400, text), [row(0, 1, text)])
+
+
 def test_the_same_lines_of_another_document_are_another_place():
     text = "\n".join(LINES)
     assert not repeats(row(1, 1, text, key=DocumentKey("memory", "memory/b.md")), [row(0, 1, text)])

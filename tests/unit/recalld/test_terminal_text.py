@@ -1,0 +1,24 @@
+"""What notes may do to a terminal."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recalld.terminal_text import printable, printable_name
+
+
+def test_text_of_a_note_gives_a_terminal_no_commands():
+    assert (
+        printable("red \x1b[31m title \x1b]0;x\x07 \x9b2J back\r now\u202e") == "red �[31m title �]0;x� �2J back� now�"
+    )
+    assert printable("one\r\ntwo\n\tthree 网关 🦊 é") == "one\ntwo\n\tthree 网关 🦊 é"
+
+
+def test_a_name_cannot_forge_a_line():
+    assert printable_name("memory/a\nMEMORY.md:1-9.md") == "memory/a�MEMORY.md:1-9.md"
+
+
+@given(st.text())
+def test_whatever_is_shown_has_no_control_character(text: str):
+    assert not {"\x1b", "\x07", "\x9b", "\r"} & set(printable(text))
