@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.metadata import version
@@ -51,6 +52,9 @@ _LINE_SECONDS = 10.0
 #: Seconds that one look at everything may take: a broker that has to be started, a service that is asked.
 _STEP_LIMIT_SECONDS = 90.0
 
+#: Times that a process may fail to start: the broker may die as it does.
+_START_ATTEMPTS = 2
+
 #: Seconds that the processes get to come up.
 _READY_SECONDS = 60.0
 
@@ -79,7 +83,7 @@ def run_daemon(invocation: Invocation) -> int:
         try:
             life.start()
             supervisor.start()
-            if _wait_ready(supervisor, stop):
+            if _wait_ready(supervisor, broker, stop):
                 _keep_port(settings, supervisor)
                 _greet(invocation)
                 _watch_over(settings, supervisor, broker, pulses, stop)
@@ -143,19 +147,26 @@ def _check_port(settings: Settings) -> None:
             ) from None
 
 
-def _wait_ready(supervisor: Supervisor, stop: threading.Event) -> bool:
+def _wait_ready(supervisor: Supervisor, broker: BrokerServer, stop: threading.Event) -> bool:
     """Wait for the children; False when one of them cannot start or the person gave up."""
     deadline = time.monotonic() + _READY_SECONDS
+    failures = Counter[str]()
     while not stop.wait(_LOOK_SECONDS / 4):
         if supervisor.all_ready():
             return True
         for child in supervisor.children:
             code = child.ended_with()
-            # Wrong settings do not become right by starting again.
-            if code is not None and code != 0:
+            if not code:
+                continue
+            failures[child.name] += code > 0  # whoever was killed did nothing wrong
+            # Wrong settings do not become right by starting again; a broker that died meanwhile does.
+            if failures[child.name] >= _START_ATTEMPTS:
                 raise UserError(
                     f"{child.name} does not start: {child.last_words() or f'exit code {code}'} (log: {child.log})"
                 )
+            if not broker.answers():
+                broker.ensure()
+        supervisor.look()
         if time.monotonic() > deadline:
             slow = ", ".join(child.name for child in supervisor.children if not child.ready.is_set())
             logs = supervisor.children[0].log.parent

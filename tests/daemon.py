@@ -78,6 +78,7 @@ class Daemon:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
+        before = len(self.said())
         with self.printed.open("a") as output:
             self.process = subprocess.Popen(
                 [
@@ -97,7 +98,7 @@ class Daemon:
                 stderr=subprocess.STDOUT,
                 text=True,
             )
-        wait_until(lambda: self.running() and "Ctrl-C" in self.printed.read_text(), timeout=60, what=self.said())
+        wait_until(lambda: self.running() and "Ctrl-C" in self.said()[before:], timeout=60, what=self.said())
 
     def stop(self) -> int:
         """Ctrl-C; returns the exit code."""
