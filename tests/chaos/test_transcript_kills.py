@@ -3,78 +3,20 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from memory.generations import Generations
-from memory.store.options import StoreOptions
+from tests.chaos.talks import Talks, rows_of
 from tests.chaos.test_kills import processes
 from tests.daemon import Daemon, recalld
 from tests.embedding_server import EmbeddingServer
-from tests.transcript_files import transcript
 from tests.waiting import wait_until
 
-if sys.version_info >= (3, 14):
-    from compression.zstd import compress
-else:
-    from backports.zstd import compress
-
 TARGETS = ("work", "watch", "broker")
-FORMATS = ("openclaw", "claude-code", "codex", "plain")
-
-#: Path, ordinal, first line, last line and text of a chunk.
-Row = tuple[str, int, int, int, str]
-
-
-class Talks:
-    """Transcripts that go on, each towards an end that is known from the start."""
-
-    def __init__(self, folder: Path, count: int, *, turns: int, seed: int) -> None:
-        self.folder = folder
-        self.chance = random.Random(seed)
-        self.left = {f"talk-{n}.jsonl": transcript(FORMATS[n % 4], turns, seed=n) for n in range(count)}
-        folder.mkdir()
-
-    def go_on(self) -> None:
-        """Append somewhere, in the middle of a line as likely as not; now and then something worse."""
-        for name in self.chance.sample(sorted(self.left), k=min(3, len(self.left))):
-            rest = self.left[name]
-            piece = rest[: self.chance.randrange(1, max(2, len(rest) // 3))]
-            self.left[name] = rest[len(piece) :]
-            with (self.folder / name).open("ab") as file:
-                file.write(piece)
-        if self.chance.random() < 0.3:
-            self._disturb(self.folder / self.chance.choice(sorted(self.left)))
-
-    def end(self) -> None:
-        """Write what is left of each."""
-        for name, rest in self.left.items():
-            if (self.folder / name).exists():
-                with (self.folder / name).open("ab") as file:
-                    file.write(rest)
-
-    def _disturb(self, path: Path) -> None:
-        if not path.exists():
-            return
-        data = path.read_bytes()
-        lines = data.splitlines(keepends=True)
-        match self.chance.randrange(4):
-            case 0:
-                os.truncate(path, len(data) // 2)
-            case 1:
-                draft = path.with_name(f".{path.name}")
-                draft.write_bytes(b"".join(lines[len(lines) // 3 :]))
-                draft.replace(path)
-            case 2:
-                path.rename(path.with_name(f"{path.name}.reset.2026-11-{self.chance.randrange(10, 30)}T10-00-00.000Z"))
-            case 3:
-                path.with_name(f"old-{self.chance.randrange(10**6)}.jsonl.zst").write_bytes(compress(data))
 
 
 def settled(daemon: Daemon) -> bool:
@@ -82,20 +24,6 @@ def settled(daemon: Daemon) -> bool:
     differing = sum(state["disk"][name] for name in ("missing", "stale", "vanished", "growing"))
     lacking = state["index"]["vectorsPending"] + state["queue"]["pending"]
     return not differing and not lacking and not state["deadLetters"]
-
-
-def rows_of(home: Path) -> list[Row]:
-    """All chunks of transcripts."""
-    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
-    assert reader is not None
-    rows: list[Row] = []
-    for file in reader.files():
-        stored = reader.chunks_of(file.key)
-        texts = reader.chunk_rows([chunk.id for chunk in stored])
-        rows += [(file.key.path, one.ordinal, one.start_line, one.end_line, texts[one.id].text) for one in stored]
-    assert reader.check() == []
-    reader.close()
-    return sorted(rows)
 
 
 def killed(tmp_path: Path, *, kills: int, talks: int, turns: int) -> None:

@@ -1,0 +1,141 @@
+"""The moments at which a process dies in a test, by name, and the folder through which a test says so.
+
+Nothing in recalld knows of them: `tests/chaos/plugin` wraps the functions in processes that a test starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+#: What a test does so that a process comes by.
+Deed = Literal["note", "transcript", "compaction", "event", "rebuild", "search", "up"]
+
+PLUGIN = Path(__file__).with_name("plugin")
+
+
+@dataclass(frozen=True, slots=True)
+class KillPoint:
+    """`moment` the function (`module:name`) that a `process` (its command) runs; the `victim` dies.
+
+    `when` names which calls count, see the plugin.
+    """
+
+    name: str
+    process: Literal["watch", "work", "serve", "rebuild"]
+    moment: Literal["before", "after"]
+    function: str
+    deed: Deed
+    when: str = ""
+    victim: Literal["self", "broker"] = "self"
+
+
+_KEEP = "memory.embedding.cache:EmbeddingCache.put_many"
+_WRITE = "memory.store.sqlite_writer:SqliteStore.write"
+_FLUSH = "memory.store.sqlite_transaction:WriteTransaction.flush"
+_WRITE_TRANSCRIPT = "memory.store.sqlite_transcripts:write_chunks"
+_POINT = "memory.generation_writing:GenerationWriter._point"
+_MARK = "workers.marks:PendingMarks.mark"
+_FINISH = "workers.marks:PendingMarks.finish"
+
+#: Those that the short form takes come first.
+KILL_POINTS = (
+    KillPoint("after embedding", "work", "after", _KEEP, "note"),
+    KillPoint("before commit", "work", "before", _WRITE, "note"),
+    KillPoint("inside the transaction", "work", "after", _FLUSH, "note"),
+    KillPoint("between commit and acknowledge", "work", "after", _WRITE, "note"),
+    KillPoint("during compaction, in the transaction", "work", "after", _WRITE_TRANSCRIPT, "compaction", "shorter"),
+    KillPoint("generation switch, pointed", "work", "after", _POINT, "rebuild", "CURRENT"),
+    KillPoint("lost mark", "watch", "before", "workers.job_queue:BrokerJobQueue.mark_changed", "note"),
+    KillPoint("lost message", "watch", "after", _MARK, "note"),
+    KillPoint("in a search", "serve", "after", "memory.store.sqlite_reader:SqliteReader.search_text", "search"),
+    # The long form takes these as well.
+    KillPoint("embedded and not kept", "work", "before", _KEEP, "note"),
+    KillPoint(
+        "all written, not committed",
+        "work",
+        "after",
+        "memory.store.sqlite_transaction:WriteTransaction.finish",
+        "transcript",
+    ),
+    KillPoint("documents taken", "work", "after", "workers.marks:PendingMarks.claim", "note"),
+    KillPoint("mark over, message not acknowledged", "work", "after", _FINISH, "note"),
+    KillPoint("during compaction, heard of", "watch", "before", "producers.tailing:Tailer.force", "compaction"),
+    KillPoint("during compaction, committed", "work", "before", _FINISH, "compaction"),
+    KillPoint(
+        "generation made, not pointed to",
+        "rebuild",
+        "after",
+        "memory.generation_writing:GenerationWriter._create",
+        "rebuild",
+    ),
+    KillPoint("generation switch, checked", "work", "before", _POINT, "rebuild", "CURRENT"),
+    KillPoint(
+        "generation switch, done", "work", "after", "memory.generation_writing:GenerationWriter.complete", "rebuild"
+    ),
+    KillPoint("flag set, message not sent", "watch", "before", "workers.broker:DoorbellBroker.enqueue", "note"),
+    KillPoint("event taken from the inbox", "watch", "before", "producers.producing:Producers.handle", "event"),
+    KillPoint("in a comparison", "watch", "after", "memory.agent_files:AgentFiles.scan", "event"),
+    KillPoint("broker, lost mark", "watch", "before", _MARK, "note", victim="broker"),
+    KillPoint("broker, lost message", "watch", "after", _MARK, "note", victim="broker"),
+    KillPoint("broker, inside the transaction", "work", "after", _FLUSH, "note", victim="broker"),
+    KillPoint("broker, between commit and acknowledge", "work", "after", _WRITE, "note", victim="broker"),
+    KillPoint("as all start", "work", "before", "workers.run:_start_worker", "up"),
+    KillPoint("broker, generation switch", "work", "after", _POINT, "rebuild", "CURRENT", victim="broker"),
+)
+
+
+class Plan:
+    """The folder that the plugin reads: which points there are, who is to die, and who did."""
+
+    def __init__(
+        self, folder: Path, points: Iterable[KillPoint], *, constants: Mapping[str, float] | None = None
+    ) -> None:
+        self.folder = folder
+        self.hits = Counter[str]()
+        for name in ("armed", "hits"):
+            (folder / name).mkdir(parents=True)
+        described = [
+            {**asdict(point), "module": module, "function": function}
+            for point in points
+            for module, _, function in [point.function.partition(":")]
+        ]
+        plan = {"points": described, "constants": dict(constants or {})}
+        (folder / "plan.json").write_text(json.dumps(plan), "utf-8")
+
+    def environment(self) -> dict[str, str]:
+        """What a process is started with so that it follows the plan."""
+        before = os.environ.get("PYTHONPATH")
+        return {
+            "CHAOS_PLAN": str(self.folder),
+            "PYTHONPATH": os.pathsep.join([str(PLUGIN), *([before] if before else [])]),
+        }
+
+    def arm(self, point: KillPoint, *, victim: int | None = None) -> None:
+        """Let the next process that passes the point die there, or let `victim` die then."""
+        draft = self.folder / "draft"
+        draft.write_text(str(victim or ""), "ascii")
+        draft.rename(self.folder / "armed" / point.name)
+
+    def disarm(self, point: KillPoint) -> None:
+        (self.folder / "armed" / point.name).unlink(missing_ok=True)
+
+    def taken(self, point: KillPoint) -> int | None:
+        """Who passed the point since it was armed; None while nobody did."""
+        for hit in (self.folder / "hits").glob(f"{point.name}.*"):
+            pid = int(hit.suffix[1:])
+            hit.unlink()
+            self.hits[point.name] += 1
+            return pid
+        return None
+
+    def set_clock(self, seconds: float) -> None:
+        """Let the clock of all processes be wrong by so much."""
+        draft = self.folder / "draft"
+        draft.write_text(f"{seconds}", "ascii")
+        draft.rename(self.folder / "clock")
