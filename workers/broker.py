@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import dramatiq
@@ -12,6 +13,7 @@ from dramatiq.middleware import CurrentMessage, Retries, ShutdownNotifications, 
 
 from memory import tracing
 from memory.pulses import Pulses
+from workers.clock_mending import DELAYED_AT
 from workers.names import QUEUES, Keys
 
 #: Milliseconds without a sign of life after which a worker's jobs go to another one.
@@ -87,6 +89,8 @@ class DoorbellBroker(RedisBroker):
 
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
         """Enqueue a message, then ring. A bell that is lost delays the message by `IDLE_SECONDS`."""
+        if delay is not None:
+            message = message.copy(options={DELAYED_AT: time.time() * 1000})
         enqueued: dramatiq.Message[Any] = super().enqueue(message, delay=delay)
         self.ring(enqueued.queue_name)
         return enqueued

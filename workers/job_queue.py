@@ -16,6 +16,7 @@ from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
 from workers.broker import make_broker, message
+from workers.clock_mending import is_to_come, mend_signs_of_life, waits_by_another_clock
 from workers.counters import FleetCounters
 from workers.marks import PendingMarks
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
@@ -106,9 +107,10 @@ class BrokerJobQueue:
         """Put right what died half-way: flags without a message, documents held by jobs that are gone.
 
         Returns how many things were put right. A job is alive while its message is in the broker,
-        waiting, running or delayed.
+        waiting, running or delayed; not one that waits by another clock.
         """
         with _broker_errors():
+            mend_signs_of_life(self._client, self._keys)
             jobs, queued = self._living()
             put_right = 0
             for agent in self.marks.agents():
@@ -140,7 +142,9 @@ class BrokerJobQueue:
 
     def _doubtful(self, actor: str, agent: str, lane: str, *, after: float | None = None) -> bool:
         since = self._client.get(self._keys.queued(actor, agent, lane))
-        return since is None or time.time() - float(since) > (DOUBT_AFTER_SECONDS if after is None else after)
+        if since is None or is_to_come(float(since)):
+            return True
+        return time.time() - float(since) > (DOUBT_AFTER_SECONDS if after is None else after)
 
     def _living(self) -> tuple[set[str], set[tuple[str, ...]]]:
         """Ids of all jobs in the broker, and (actor, agent, lane) of their messages."""
@@ -150,9 +154,21 @@ class BrokerJobQueue:
             for key in (self._keys.messages(queue), self._keys.delayed_messages(queue)):
                 for raw in self._client.hvals(key):
                     body = json.loads(raw)
+                    if waits_by_another_clock(body):
+                        self._forget_pause(body)
+                        continue
                     jobs.add(body["message_id"])
                     work.add((body["actor_name"], *map(str, body["args"])))
         return jobs, work
+
+    def _forget_pause(self, body: dict[str, Any]) -> None:
+        """Let another job of the kind be the one that is tried again."""
+        actor, agent = body["actor_name"], str(body["args"][0])
+        lane = str(body["args"][1]) if actor == INDEX_PENDING else body["queue_name"].removesuffix(".DQ")
+        retrying = self._keys.retrying(actor, agent, lane)
+        owner = self._client.get(retrying)
+        if owner is not None and owner.decode() == body["message_id"]:
+            self._client.delete(retrying)
 
 
 @contextmanager

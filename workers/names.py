@@ -27,6 +27,8 @@ class Keys:
     def __init__(self, namespace: str) -> None:
         self.prefix = f"recalld:{namespace}"
         self.dramatiq = f"{self.prefix}:dramatiq"
+        #: Dramatiq's sorted set: worker -> Unix time (milliseconds) of its last sign of life.
+        self.heartbeats = f"{self.dramatiq}:__heartbeats__"
         self.agents = f"{self.prefix}:agents"
         self.inbox = f"{self.prefix}:inbox"
         self.epoch = f"{self.prefix}:epoch"

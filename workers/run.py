@@ -21,6 +21,7 @@ from workers.actors import declare_actors
 from workers.batch_jobs import BatchJobs
 from workers.board import Board
 from workers.broker import DoorbellBroker, make_broker
+from workers.clock_mending import take_turn
 from workers.connection import connect, namespace
 from workers.coordination import coordinating
 from workers.heap import give_back_large_blocks
@@ -186,7 +187,7 @@ def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime
             runtime.board.resolve(_HOME)
         else:
             runtime.board.report(_HOME, "workers of another home take from this queue: give each home its own")
-        if client.set(keys.sweeper, "1", nx=True, px=int(SWEEP_SECONDS * 900)):
+        if take_turn(client, keys.sweeper, seconds=SWEEP_SECONDS * 0.9):
             found = queue.sweep()
             if found:
                 log.info("swept", put_right=found)

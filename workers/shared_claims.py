@@ -47,11 +47,12 @@ local alive = {}
 local function is_alive(owner)
   if alive[owner] == nil then
     local lease = redis.call('ZSCORE', KEYS[#KEYS], owner)
-    alive[owner] = (lease and tonumber(lease) > now) or false
+    -- Nobody's lease is so long: the clock was set back.
+    alive[owner] = (lease and tonumber(lease) > now and tonumber(lease) < now + LONGEST_LEASE) or false
   end
   return alive[owner]
 end
-"""
+""".replace("LONGEST_LEASE", "60")
 
 _RENEW: Final = (
     _ALIVE

@@ -231,10 +231,6 @@ class Siege:
         below = [pid for pid in descendants(self.daemon.process.pid) if pid != broker]
         return [self.daemon.process.pid, *below, broker]
 
-    def delayed(self) -> int:
-        """Jobs that wait out a pause."""
-        return sum(int(self.client.hlen(self.keys.delayed_messages(queue))) for queue in QUEUES)
-
     def _broker(self) -> int | None:
         try:
             return self.daemon.broker_pid()

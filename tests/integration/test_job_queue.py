@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import time
+from typing import Any
 
+import dramatiq
 import pytest
 import redis
 
@@ -16,6 +18,7 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from workers import job_queue
 from workers.broker_server import BrokerServer
+from workers.clock_mending import take_turn
 from workers.connection import connect
 from workers.job_queue import BrokerJobQueue
 from workers.names import INDEX_PENDING, Keys
@@ -29,7 +32,7 @@ def queue(client: redis.Redis, keys: Keys) -> BrokerJobQueue:
     return BrokerJobQueue(client, keys)
 
 
-def messages(client: redis.Redis, keys: Keys, name: str) -> list[dict[str, object]]:
+def messages(client: redis.Redis, keys: Keys, name: str) -> list[dict[str, Any]]:
     return [json.loads(raw) for raw in client.hvals(keys.messages(name))]
 
 
@@ -194,3 +197,39 @@ def test_a_server_that_refuses_to_write_is_not_taken_for_gone(
     assert not second.owned
     monkeypatch.undo()
     assert client.info("server")["process_id"] > 0
+
+
+def test_a_worker_that_died_before_the_clock_was_set_back_is_not_taken_to_live_until_then(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
+) -> None:
+    client.zadd(keys.heartbeats, {"dead": (time.time() + 3600) * 1000, "ahead": (time.time() + 5) * 1000})
+    queue.sweep()
+    signs = {name.decode(): score / 1000 for name, score in client.zrange(keys.heartbeats, 0, -1, withscores=True)}
+    assert signs["dead"] <= time.time()
+    assert signs["ahead"] > time.time() + 1, "the clocks of machines differ a little"
+
+
+def test_a_document_whose_job_waits_by_a_clock_that_was_set_back_gets_another_job(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    [job] = messages(client, keys, "live")
+    client.delete(keys.messages("live"), f"{keys.dramatiq}:live")
+    with monkeypatch.context() as ahead:
+        now = time.time() + 3600
+        ahead.setattr(time, "time", lambda: now)
+        queue.started(INDEX_PENDING, "main", "live", job=job["message_id"])
+        assert queue.may_retry(INDEX_PENDING, "main", "live", job=job["message_id"], seconds=60)
+        queue._broker.enqueue(dramatiq.Message(**job), delay=60_000)
+        assert queue.sweep() == 0, "it will be tried again"
+    assert queue.sweep() == 1
+    assert len(messages(client, keys, "live")) == 1
+    assert queue.may_retry(INDEX_PENDING, "main", "live", job="another", seconds=1)
+
+
+def test_turns_go_on_although_the_servers_clock_was_set_back(client: redis.Redis, keys: Keys) -> None:
+    assert take_turn(client, keys.sweeper, seconds=5)
+    assert not take_turn(client, keys.sweeper, seconds=5)
+    client.pexpire(keys.sweeper, 3_600_000)
+    assert not take_turn(client, keys.sweeper, seconds=5)
+    assert client.pttl(keys.sweeper) <= 5_000

@@ -159,3 +159,15 @@ def test_what_could_not_be_released_while_the_broker_was_away_is_released_later(
         wait_until(lambda: other.claims.take(["a"]) == {"a"})
         one.close()
         other.close()
+
+
+def test_a_dead_process_whose_lease_is_from_before_the_clock_was_set_back_claims_nothing(
+    client: redis.Redis, keys: Keys
+) -> None:
+    dead, living = Process(client, keys), Process(client, keys)
+    dead.claims.take(["a"])
+    dead.claimant._ending.set()
+    client.zadd(keys.claimants, {dead.claimant.owner: time.time() + 3600})
+    assert living.claims.take(["a"]) == {"a"}
+    dead.close()
+    living.close()
