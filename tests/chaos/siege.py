@@ -274,7 +274,7 @@ class Siege:
             wait_until(lambda: self.daemon.running() and what_holds(), timeout=PATIENCE)
         except AssertionError as error:
             raise AssertionError(
-                f"not {what} (seed {self.seed}, kills {dict(self.kills)}): {self._status()}, {self._stranded()}"
+                f"not {what} (seed {self.seed}, kills {dict(self.kills)}): {self.status()}, {self._stranded()}"
             ) from error
 
     def end(self) -> None:
@@ -309,7 +309,8 @@ class Siege:
         lines += [", ".join(f"{name} {count}" for name, count in counts.items())]
         return "\n".join(lines)
 
-    def _status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
+        """What the query service says of the agent; nothing while it is away."""
         client = Client.at_home(self.home)
         if client is None:
             return {}
@@ -320,7 +321,7 @@ class Siege:
                 return {"error": str(error)}
 
     def _settled(self) -> bool:
-        state = self._status()
+        state = self.status()
         if "disk" not in state:
             return False
         differing = sum(state["disk"][name] for name in ("missing", "stale", "vanished", "growing"))

@@ -1,6 +1,6 @@
 """kill -9 at named points and at any moment, while notes and transcripts change: the first promise.
 
-CHAOS_SEED repeats a run, CHAOS_KILLS makes the long one longer or shorter.
+CHAOS_SEED repeats a run; CHAOS_KILLS is how many kills the long form has: 200 in `make chaos`, fewer in `make test-full`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def test_at_named_points_a_kill_loses_nothing_tears_nothing_and_pays_nothing_twi
 
 
 @pytest.mark.long
-def test_two_hundred_kills_lose_nothing_tear_nothing_and_pay_nothing_twice(
+def test_any_number_of_kills_loses_nothing_tears_nothing_and_pays_nothing_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = int(os.environ.get("CHAOS_KILLS", "200"))
+    wanted = int(os.environ.get("CHAOS_KILLS", "60"))
     with Siege(tmp_path, KILL_POINTS, seed=_seed(), notes=30, talks=6) as siege:
         quiet = BETWEEN_QUIET
         while siege.kills.total() < wanted:

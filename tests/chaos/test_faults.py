@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from memory.store.sqlite_writer import SqliteStore
+from schemas.settings import Settings
+from tests.chaos.disks import fill, read_only, small_disk
 from tests.chaos.siege import IMPATIENCE, Siege
+from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
 from tests.waiting import wait_until
+from tests.working import Workers
+from workers.broker_server import BrokerServer
+
+pytestmark = pytest.mark.long
 
 #: The processes' leases are over after this many seconds of sleep.
 PAST_EVERY_LEASE = 2 * max(
@@ -28,7 +39,6 @@ def siege(tmp_path: Path) -> Iterator[Siege]:
         yield running
 
 
-@pytest.mark.long
 def test_a_broker_that_is_gone_and_whose_file_is_lost_gets_everything_again(siege: Siege) -> None:
     siege.server.open.clear()  # jobs are under way
     siege.change()
@@ -43,7 +53,6 @@ def test_a_broker_that_is_gone_and_whose_file_is_lost_gets_everything_again(sieg
     assert siege.payments.double == []
 
 
-@pytest.mark.long
 def test_a_clock_that_jumps_back_an_hour_strands_nothing(siege: Siege) -> None:
     # Held by a worker that dies: whoever waits for its last sign of life to be old would wait for an hour.
     siege.server.open.clear()
@@ -58,7 +67,6 @@ def test_a_clock_that_jumps_back_an_hour_strands_nothing(siege: Siege) -> None:
     assert siege.payments.double == []
 
 
-@pytest.mark.long
 def test_a_laptop_that_sleeps_past_every_lease_goes_on_when_it_wakes(siege: Siege) -> None:
     siege.server.open.clear()
     siege.change()
@@ -77,3 +85,120 @@ def test_a_laptop_that_sleeps_past_every_lease_goes_on_when_it_wakes(siege: Sieg
     siege.end()
     assert siege.payments.double == []
     assert siege.everybody() == asleep, "nobody had to be started again"
+
+
+def test_a_home_on_a_full_disk_says_so_and_goes_on_by_itself_when_there_is_room(tmp_path: Path) -> None:
+    seed = time.time_ns() % 1_000_000
+    with small_disk(tmp_path / "home", megabytes=48), Siege(tmp_path, (), seed=seed, notes=12, talks=2) as siege:
+        siege.change()
+        siege.settle()
+        ballast = fill(siege.home)
+        for _ in range(12):
+            siege.change()
+        wait_until(lambda: siege.status().get("ok") is False, timeout=120, what="status says that something is wrong")
+        siege.check()
+        ballast.unlink()
+        siege.end()
+        assert siege.payments.double == []
+
+
+def test_a_full_index_keeps_what_it_has_and_takes_the_rest_when_there_is_room(
+    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.broker.HEARTBEAT_TIMEOUT_MS", 4_000)
+    with Workers(settings) as workers:
+        workers.write("memory/early.md", "Early: the tapir was fed.")
+        workers.mark("memory/early.md")
+        wait_until(workers.complete)
+        full = SqliteStore.__init__
+
+        def limited(store: SqliteStore, *arguments: object, **options: object) -> None:
+            full(store, *arguments, **options)  # type: ignore[arg-type]
+            store._writer.pragma("max_page_count", 1)  # SQLite makes it what the file has
+
+        workers.stop()
+        monkeypatch.setattr(SqliteStore, "__init__", limited)
+        workers.start()
+        workers.write("memory/late.md", "Late: the okapi was fed.\n" * 2_000)
+        workers.mark("memory/late.md")
+        wait_until(lambda: "no space left" in workers.troubles().get("store", ""), timeout=60)
+        assert workers.finds("tapir")
+        assert not workers.finds("okapi")
+        with workers.reading("main") as reader:
+            assert reader is not None
+            assert reader.check() == []
+        workers.stop()
+        monkeypatch.setattr(SqliteStore, "__init__", full)
+        workers.start()
+        wait_until(workers.complete, timeout=60)
+        assert workers.finds("okapi")
+        wait_until(lambda: not workers.troubles(), timeout=60)
+
+
+def test_a_workspace_that_nobody_may_write_is_indexed_as_any_other(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    with ExitStack() as disks:
+        if os.geteuid() == 0:
+            disks.enter_context(small_disk(workspace, megabytes=1))
+        (workspace / "memory").mkdir(parents=True)
+        (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n", "utf-8")
+        disks.enter_context(read_only(workspace))
+        environment = {"RECALLD_PROVIDER": "stub"}
+        home = tmp_path / "home"
+        done = recalld("index", "--workspace", str(workspace), home=home, environment=environment)
+        assert done.returncode == 0, done.stderr
+        assert "memory/a.md" in recalld("search", "heron", home=home, environment=environment).stdout
+
+
+def test_a_home_that_nobody_may_write_answers_and_refuses_to_index_in_one_sentence(
+    tmp_path: Path, workspace: Path
+) -> None:
+    (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n", "utf-8")
+    home = tmp_path / "home"
+    environment = {"RECALLD_PROVIDER": "stub"}
+    with ExitStack() as disks:
+        if os.geteuid() == 0:
+            disks.enter_context(small_disk(home, megabytes=16))
+        done = recalld("index", "--workspace", str(workspace), home=home, environment=environment)
+        assert done.returncode == 0, done.stderr
+        disks.enter_context(read_only(home))
+        assert "memory/a.md" in recalld("search", "heron", home=home, environment=environment).stdout
+        for command in ("index", "up"):
+            refused = recalld(command, "--workspace", str(workspace), home=home, environment=environment)
+            assert refused.returncode == 1
+            assert "choose another folder with --home or RECALLD_HOME" in refused.stderr
+            assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_of_two_daemons_that_start_at_once_in_one_home_one_works_and_the_other_says_why_not(
+    tmp_path: Path, workspace: Path
+) -> None:
+    home = tmp_path / "home"
+    daemon = Daemon(home, workspace)
+    command = [sys.executable, "-m", "recalld", *daemon.options(), "up", "--workspace", str(workspace), "--port", "0"]
+    two = [
+        subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            env=clean_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        refused = wait_until(lambda: [one for one in two if one.poll() is not None], timeout=60, what="one gives way")[
+            0
+        ]
+        assert refused.returncode == 1
+        assert "already runs" in refused.communicate()[1]
+        [working] = [one for one in two if one is not refused]
+        daemon.write("memory/a.md", "The heron stands in the reeds.\n")
+        wait_until(lambda: daemon.found("heron", "memory/a.md"), timeout=60)
+        assert working.poll() is None
+    finally:
+        for one in two:
+            one.send_signal(signal.SIGINT)
+        for one in two:
+            one.communicate(timeout=60)

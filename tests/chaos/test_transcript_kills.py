@@ -63,10 +63,6 @@ def killed(tmp_path: Path, *, kills: int, talks: int, turns: int) -> None:
     assert rows_of(fresh) == [row for row in rows_of(tmp_path / "home") if row[0] in on_disk], f"seed {seed}"
 
 
-def test_three_kills_while_transcripts_grow(tmp_path: Path) -> None:
-    killed(tmp_path, kills=3, talks=4, turns=12)
-
-
 @pytest.mark.long
 def test_a_great_many_kills_while_transcripts_grow(tmp_path: Path) -> None:
     killed(tmp_path, kills=36, talks=12, turns=60)
