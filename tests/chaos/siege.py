@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -95,7 +96,13 @@ class Siege:
         for command in self._commands:
             command.kill()
             command.wait()
-        self.daemon.stop()
+        # Nobody has to drain any more.
+        if self.daemon.process is not None and self.daemon.process.poll() is None:
+            below = descendants(self.daemon.process.pid)
+            self.daemon.kill()
+            for pid in {*below, self._broker()} - {None}:
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
         self.client.close()
         self.server.__exit__()
 

@@ -1,6 +1,7 @@
 """kill -9 at named points and at any moment, while notes and transcripts change: the first promise.
 
-CHAOS_SEED repeats a run; CHAOS_KILLS is how many kills the long form has: 200 in `make chaos`, fewer in `make test-full`.
+CHAOS_SEED repeats a run. CHAOS_KILLS is how many kills the long form has: 200 in `make chaos`, fewer in
+`make test-full`.
 """
 
 from __future__ import annotations

@@ -147,6 +147,17 @@ def test_the_links_of_the_readme_lead_somewhere() -> None:
             assert (ROOT / target).exists(), target
 
 
+def test_every_promise_of_the_readme_names_tests_that_exist() -> None:
+    rows = README.partition("## What it promises")[2].partition("\n## ")[0].splitlines()
+    promises = [row.strip("|").split("|") for row in rows if row.startswith("| ")][1:]
+    assert len(promises) >= 10
+    for promise, held_by in promises:
+        tests = re.findall(r"`([^`:]+)::([^`]+)`", held_by)
+        assert tests, promise
+        for file, test in tests:
+            assert f"def {test}(" in (ROOT / file).read_text("utf-8"), f"{file}::{test}"
+
+
 def _locked(name: str) -> dict[str, str]:
     text = (ROOT / name).read_text("utf-8")
     return dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, flags=re.MULTILINE))

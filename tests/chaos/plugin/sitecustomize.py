@@ -101,10 +101,12 @@ class _Changing(importlib.abc.MetaPathFinder):
         order = self._folder / "armed" / point["name"]
         taken = self._folder / "hits" / f"{point['name']}.{os.getpid()}"
         try:
+            # Read before it is taken: the test clears away what was.
+            victim = order.read_text("ascii")
             order.rename(taken)
         except FileNotFoundError:
             return
-        os.kill(int(taken.read_text("ascii") or os.getpid()), signal.SIGKILL)
+        os.kill(int(victim or os.getpid()), signal.SIGKILL)
 
 
 def _let_the_clock_be_wrong(file: Path) -> None:
