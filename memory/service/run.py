@@ -37,6 +37,10 @@ ANSWERING_LIMIT_SECONDS = 15.0
 
 _STOP_POLL_SECONDS = 0.1
 
+#: Seconds between two looks at whether commands still find a service, and what one look may take.
+_REGISTRATION_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
+
 
 def serve(
     settings: Settings,
@@ -109,16 +113,19 @@ async def _run(
     )
     server = QuietServer(config)
     host, port = settings.service.host, listener.getsockname()[1]
+    path = settings.home / SERVICE_FILE
     pulse = pulses.of("answering", limit_seconds=ANSWERING_LIMIT_SECONDS)
-    watcher = asyncio.create_task(_watch(server, stop, pulse, lambda: _announce(settings.home, host, port, on_ready)))
+    watcher = asyncio.create_task(_watch(server, stop, pulse, lambda: _announce(path, host, port, on_ready)))
+    keeper = asyncio.create_task(_keep_registered(server, path, host, port))
     try:
         await server.serve(sockets=[listener])
     finally:
         pulses.close()
-        watcher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watcher
-        _withdraw(settings.home)
+        for task in (watcher, keeper):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        _withdraw(path)
         _log.info("service_stopped", port=port)
 
 
@@ -134,11 +141,19 @@ async def _watch(server: uvicorn.Server, stop: threading.Event, pulse: Pulse, an
         await asyncio.sleep(_STOP_POLL_SECONDS if announced else 0.01)
 
 
-def _announce(home: Path, host: str, port: int, on_ready: Callable[[], None] | None) -> None:
-    path = home / SERVICE_FILE
+async def _keep_registered(server: uvicorn.Server, path: Path, host: str, port: int) -> None:
+    """Take the place of the registered service when that one is gone, as the one of a killed `up` is soon."""
+    while True:
+        await asyncio.sleep(_REGISTRATION_SECONDS)
+        if server.started and not server.should_exit and not await asyncio.to_thread(_is_registered, path):
+            with contextlib.suppress(OSError):  # a full disk, say; the next look tries again
+                _register(path, host, port)
+
+
+def _announce(path: Path, host: str, port: int, on_ready: Callable[[], None] | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     _log.info("service_listening", host=host, port=port)
-    if _somebody_elses(path):
+    if _is_registered(path):
         # The one that `up` keeps running stays the one that commands ask.
         _log.warning("service_not_registered", reason="another service of this home runs and stays the registered one")
     else:
@@ -147,16 +162,22 @@ def _announce(home: Path, host: str, port: int, on_ready: Callable[[], None] | N
         on_ready()
 
 
-def _somebody_elses(path: Path) -> bool:
-    """Whether a service that is alive and is not this process is registered."""
+def _is_registered(path: Path) -> bool:
+    """Whether a service that is alive is registered: this one, or another one that listens.
+
+    A process of that number may be anybody, after the machine was started again.
+    """
     try:
-        pid = int(json.loads(path.read_bytes())["pid"])
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, ValueError, KeyError, TypeError):
+        service = json.loads(path.read_bytes())
+        pid, address = int(service["pid"]), (str(service["host"]), int(service["port"]))
+        if pid == os.getpid():
+            return True
+        with contextlib.suppress(PermissionError):
+            os.kill(pid, 0)
+        socket.create_connection(address, timeout=_LOOK_SECONDS).close()
+    except (OSError, OverflowError, ValueError, KeyError, TypeError):
         return False
-    return pid != os.getpid()
+    return True
 
 
 def _register(path: Path, host: str, port: int) -> None:
@@ -165,9 +186,8 @@ def _register(path: Path, host: str, port: int) -> None:
     draft.replace(path)
 
 
-def _withdraw(home: Path) -> None:
+def _withdraw(path: Path) -> None:
     """Remove the file, unless it is another process's by now."""
-    path = home / SERVICE_FILE
     try:
         if json.loads(path.read_bytes()).get("pid") == os.getpid():
             path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -180,6 +181,27 @@ def test_another_service_in_the_same_home_does_not_hide_the_daemons(daemon: Daem
         assert daemon.port() == port
     assert daemon.port() == port
     assert daemon.found("gateway port", "MEMORY.md")
+
+
+def test_a_service_is_found_when_the_one_that_was_found_before_it_is_gone(daemon: Daemon) -> None:
+    """As after `up` was killed and started again at once: what it left ends a moment later."""
+    daemon.stop()
+    with daemon.beside("serve", "--port", "0"):
+        early = daemon.port()
+        with daemon.beside("serve", "--port", "0"):
+            registered = json.loads((daemon.home / "run" / "service.json").read_text())
+            assert registered["port"] == early
+            os.kill(registered["pid"], signal.SIGKILL)
+            wait_until(lambda: daemon.port() != early, timeout=20)
+            assert daemon.found("gateway port", "MEMORY.md")
+
+
+def test_a_process_that_has_the_number_of_a_service_that_died_is_not_taken_for_it(daemon: Daemon) -> None:
+    daemon.stop()
+    registered = daemon.home / "run" / "service.json"
+    registered.write_text(json.dumps({"host": "127.0.0.1", "port": 9, "pid": os.getpid()}), "utf-8")
+    with daemon.beside("serve", "--port", "0"):
+        assert daemon.port() != 9
 
 
 def test_rebuild_keeps_answering_and_pays_nothing_twice(daemon: Daemon) -> None:
