@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -224,6 +225,16 @@ class Siege:
         self.kills["up"] += 1
         self.daemon.start()
 
+    def lose_the_brokers_file(self) -> int:
+        """Kill the broker and delete what it keeps; returns its process id."""
+        [pid] = wait_until(lambda: self.processes("broker"), timeout=PATIENCE, what="broker")
+        os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.home / "broker" / "appendonlydir")
+        self._gone(pid)
+        self.kills["broker, with its file"] += 1
+        self.faults["the broker's file is lost"] += 1
+        return pid
+
     def processes(self, target: str) -> list[int]:
         self.daemon.running()
         if target == "broker":
@@ -312,6 +323,7 @@ class Siege:
         }
         lines = [f"seed {self.seed}; killed, and how often:"]
         lines += [f"{count:6}  {name}" for name, count in sorted(self.kills.items())]
+        lines += [f"{count:6}  {name} (fault)" for name, count in sorted(self.faults.items())]
         lines += [f"embedded {payments.paid} texts, {payments.in_flight_again} of them again after a kill in flight"]
         lines += [", ".join(f"{name} {count}" for name, count in counts.items())]
         return "\n".join(lines)

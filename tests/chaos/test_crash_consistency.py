@@ -58,6 +58,8 @@ def test_any_number_of_kills_loses_nothing_tears_nothing_and_pays_nothing_twice(
             if siege.kills.total() >= quiet:
                 siege.settle()
                 quiet += BETWEEN_QUIET
+                siege.change()
+                siege.lose_the_brokers_file()
         siege.end()
         _say(siege, capsys)
         _judge(siege, [*(point.name for point in KILL_POINTS), *(f"{target}, at any moment" for target in TARGETS)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,9 +42,7 @@ def test_a_broker_that_is_gone_and_whose_file_is_lost_gets_everything_again(sieg
     siege.server.open.clear()  # jobs are under way
     siege.change()
     wait_until(lambda: siege.server.in_flight, what="a request")
-    pid = siege.daemon.broker_pid()
-    os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(siege.home / "broker" / "appendonlydir")
+    pid = siege.lose_the_brokers_file()
     siege.change()
     siege.server.open.set()
     wait_until(lambda: siege.processes("broker") not in ([], [pid]), timeout=60, what="another broker")
