@@ -19,6 +19,7 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.generation_writing import GenerationWriter
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT, Group, IndexReport
+from memory.store.errors import KeywordsUnavailable
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
 from schemas.documents import DocumentKey, Lane
@@ -91,6 +92,9 @@ class Indexer:
         """
         identity = self.fingerprint()
         target, *others = self.generations.open_writer(identity.digest, identity.description)
+        if target.text_reason is not None:
+            # Before anything is read and embedded that could not be written.
+            raise KeywordsUnavailable(f"nothing is indexed by this process: {target.text_reason}")
         run = _Run(target, others, lane, on_done, out_of_time, IndexReport())
         self._run(run, keys, attempt=0)
         return run.report
@@ -142,7 +146,7 @@ class Indexer:
     def _request_vectors(self, store: Store, group: Group, lane: Lane) -> Group:
         """Find the group's vectors or ask for them, unless that would take too long."""
         group.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
-        if not self.supply.available:
+        if not self.supply.available or not store.keeps_vectors:
             return group
         texts = {chunk.text_hash: chunk.text for plan in group.plans for chunk in plan.added}
         group.vectors.update(self.supply.lookup(list(texts)))

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from memory.agent_files import AgentFiles, Scan
+from memory.answering import answering, sides_in_trouble
+from memory.build_progress import build_progress
 from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.embedding.selection import ProviderChoice
@@ -124,6 +126,13 @@ def agent_status(
         held_back=pending is None or (endpoint is not None and endpoint.condition is not EndpointCondition.OK),
     )
     queue = _queue(pending, now=now)
+    mode, degraded = answering(
+        index.state,
+        sources.choice,
+        vectors=index.vector_search,
+        text=index.text_search,
+        by_text=agent.query.hybrid.enabled,
+    )
     healthy = (
         not troubles
         and not index.dead_letters
@@ -148,11 +157,13 @@ def agent_status(
         endpoint=_shown(endpoint),
         usage=spending(sources.pending, agent.id, agent) if sources.pending is not None else (),
         disk=disk,
-        index=index.state,
+        index=_with_build(index.state, sources, scan, rate=progress.rate if progress is not None else 0.0),
         queue=queue,
         vectors=vectors,
         vector_search=index.vector_search,
         text_search=index.text_search,
+        mode=mode,
+        degraded=degraded,
         watch=watch.sentence if watch is not None else None,
         watching=_watching(watch),
         dead_letters=index.dead_letters,
@@ -236,6 +247,17 @@ def _index(settings: Settings, agent: AgentSettings, sources: StatusSources, *, 
 
 def _no_index(sources: StatusSources) -> IndexState:
     return IndexState(generation=sources.generations.current(), building=sources.generations.next())
+
+
+def _with_build(state: IndexState, sources: StatusSources, scan: Scan, *, rate: float) -> IndexState:
+    if state.building is None:
+        return state
+    try:
+        # Imported transcripts are not in the scan, but in the generation that answers.
+        documents = max(len(scan.documents), state.files)
+        return state.model_copy(update={"build": build_progress(sources.generations, documents=documents, rate=rate)})
+    except RecalldError:
+        return state  # a worker sets it aside and begins anew
 
 
 def _look(
@@ -325,14 +347,19 @@ def _troubles(
     troubles = [TroubleState(part="files", message=problem, since=now) for problem in scan.problems]
     if index.trouble is not None:
         troubles.append(TroubleState(part="index", message=index.trouble, since=now))
+    else:
+        troubles += sides_in_trouble(vectors=index.vector_search, text=index.text_search, now=now)
     if sources.choice.error is not None:
         troubles.append(TroubleState(part="embedding", message=sources.choice.error, since=now))
     if sources.pending is not None:
+        known = {trouble.part for trouble in troubles}
         troubles += [
             TroubleState(part=trouble.part, message=trouble.message, since=trouble.since)
             for trouble in sources.pending.troubles(agent.id)
             # What is wrong with the files was found out anew just now.
             if not set(trouble.message.split("; ")) <= set(scan.problems)
+            # And what this process's SQLite lacks.
+            and not (trouble.part in known and trouble.part in {"keywords", "vectors"})
         ]
     if endpoint is not None and endpoint.condition is EndpointCondition.STOPPED:
         # A query may have found out while no worker has anything to embed.

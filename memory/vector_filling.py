@@ -50,12 +50,12 @@ def fill_vectors(
     `held` gives the vectors that the agent's indexes hold for text hashes: what the cache forgot is not paid again.
     `on_ready` is told of each round: how many vectors were committed, and how many seconds they took. With `only`,
     chunks of other texts (by hash) are somebody else's; they do not count as left.
-    Without a provider nothing happens, and nothing counts as left.
+    Without a provider, or where no vectors can be written, nothing happens, and nothing counts as left.
 
     Raises what `memory.store.errors` names when the store cannot be written; earlier rounds stay.
     """
     report = FillReport()
-    if not supply.available:
+    if not supply.available or not store.keeps_vectors:
         return report  # nothing is left that anybody could do
     deadline = clock() + seconds
     while report.error is None and clock() < deadline:

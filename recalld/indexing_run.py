@@ -158,7 +158,9 @@ def _report(
                 f"  {counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
                 "command again, takes in what they bring"
             )
-        if one.stopped:
+        if one.stopped and counts.vectors_pending:
             click.echo(f"  {counts.vectors_pending:,} chunks wait for their vectors: {one.stopped}", err=True)
+        elif one.stopped:
+            click.echo(f"  {one.stopped}", err=True)
     if interrupted:
         click.echo("stopped; what was done is kept, the same command goes on", err=True)

@@ -50,6 +50,8 @@ def _agent(agent: Mapping[str, Any]) -> Iterator[str]:
             yield _line("spent", _spent(usage))
     yield _line("files", _files(agent["disk"], agent["index"]))
     yield _line("index", _index(agent["index"]))
+    if agent.get("degraded"):
+        yield _line("answers", click.style(f"{agent['mode']}: {'; '.join(agent['degraded'])}", fg="yellow"))
     yield _line("queue", _queue(agent["queue"]))
     progress = _progress(agent)
     if progress:
@@ -149,10 +151,22 @@ def _index(index: Mapping[str, Any]) -> str:
     if index.get("lastCommitAt"):
         parts.append(f"last change {duration(max(0.0, time.time() - index['lastCommitAt']))} ago")
     if index.get("building"):
-        parts.append("a new generation is being built")
+        parts.append(f"a new generation is being built{_build(index.get('build'))}")
     elif not index.get("identityMatches", True):
         parts.append("made with other settings; `recalld index` builds it anew")
     return ", ".join(parts)
+
+
+def _build(build: Mapping[str, Any] | None) -> str:
+    """How far a generation under construction is, in brackets."""
+    if build is None:
+        return ""
+    parts = [f"{build['files']} of {_count(build['ofFiles'], 'document')}"]
+    if build["vectorsPending"]:
+        parts.append(f"{_count(build['vectorsPending'], 'vector')} to come")
+    if build.get("etaSeconds"):
+        parts.append(f"{duration(build['etaSeconds'])} left")
+    return f" ({', '.join(parts)})"
 
 
 def _queue(queue: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from recalld.wiring import BrokerSide, generations_of
 from schemas.errors import UserError
 from schemas.ports import EndpointCondition, Trouble
 from schemas.settings import AgentSettings, Settings
+from workers.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS
 
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
@@ -23,13 +24,16 @@ _LOOK_SECONDS = 0.1
 #: Seconds of a passing failure, from the start of the command on, that are waited out.
 _PATIENCE_SECONDS = 30.0
 
+#: Seconds from the start of the command on after which workers that say that they are not able to work are believed.
+_UNABLE_SECONDS = 5.0
+
 #: Seconds that a provider may ask to wait before the command leaves it to the next one.
 _LONGEST_COOL_DOWN_SECONDS = 300.0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How waiting ended for one agent. `stopped` says why vectors will not come, None when they did.
+    """How waiting ended for one agent. `stopped` says why vectors, or anything, will not come; None when they did.
 
     `in_jobs` tells that the vectors that are missing are those of batch jobs, which nobody was to wait for.
     """
@@ -88,7 +92,7 @@ class IndexWait:
                 bar.warn([one for one in self._broker.board.troubles(agent.id) if one.since >= self._begun])
             if bar.due():
                 bar.show(self._progress(documents))
-            if documents == 0 and all(self._settled(agent) or self._left_to_jobs(agent) for agent in self._agents):
+            if all(self._unable(agent) or (not held_back and self._is_done(agent)) for agent in self._agents):
                 break
         bar.end()
         return self.outcomes()
@@ -121,6 +125,9 @@ class IndexWait:
         # A broker that is away for a moment is no reason to say that all is done.
         return pending.documents if pending is not None else 1
 
+    def _is_done(self, agent: AgentSettings) -> bool:
+        return self._pending(agent) == 0 and (self._settled(agent) or self._left_to_jobs(agent))
+
     def _settled(self, agent: AgentSettings) -> bool:
         if self._generations[agent.id].next() is not None:
             return self._stopped(agent) is not None
@@ -136,9 +143,22 @@ class IndexWait:
     def _stopped(self, agent: AgentSettings) -> str | None:
         """Why the provider will give no vectors soon; None while it does, or may in a moment."""
         for trouble in self._broker.board.troubles(agent.id):
+            if trouble.part == NO_VECTORS and self._is_established(trouble):
+                return trouble.message
             if trouble.part.startswith("provider ") and self._lasts(agent, trouble):
                 return trouble.message
         return None
+
+    def _unable(self, agent: AgentSettings) -> str | None:
+        """Why these workers will index nothing, however long one waits; None when they may."""
+        for trouble in self._broker.board.troubles(agent.id):
+            if trouble.part in {NO_KEYWORDS, NO_SPACE} and self._is_established(trouble):
+                return trouble.message
+        return None
+
+    def _is_established(self, trouble: Trouble) -> bool:
+        """Whether a trouble is none of an earlier run: that one is over with the first job that succeeds."""
+        return time.time() - max(trouble.since, self._begun) > _UNABLE_SECONDS
 
     def _lasts(self, agent: AgentSettings, trouble: Trouble) -> bool:
         """Whether a provider's trouble, perhaps one of an earlier run, is worth no more waiting."""
@@ -179,8 +199,8 @@ class IndexWait:
         reader = self._reader(agent)
         failed = tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
         counts = self.counts(agent)
-        stopped = None
-        if counts.vectors_pending:
+        stopped = self._unable(agent)
+        if counts.vectors_pending and stopped is None:
             choice = provider_of(self._settings, agent)
             stopped = self._stopped(agent) or choice.error
         return Outcome(agent.id, counts, failed, stopped, in_jobs=self._left_to_jobs(agent))

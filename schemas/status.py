@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from schemas.ports import EndpointCondition
+from schemas.search import Mode
 
 
 class _Wire(BaseModel):
@@ -29,8 +30,24 @@ class DiskState(_Wire):
     kept: int = 0
 
 
+class BuildState(_Wire):
+    """The generation under construction: what it holds, of how many documents, and how long it will take.
+
+    `begun_at` is Unix time; `eta_seconds` is None when nobody can say.
+    """
+
+    generation: str
+    files: int
+    of_files: int
+    chunks: int
+    vectors_ready: int
+    vectors_pending: int
+    begun_at: float | None = None
+    eta_seconds: float | None = None
+
+
 class IndexState(_Wire):
-    """What the answering generation holds."""
+    """What the answering generation holds, and `build`, how far the one is that is to replace it."""
 
     files: int = 0
     chunks: int = 0
@@ -39,6 +56,7 @@ class IndexState(_Wire):
     vectors_refused: int = 0
     generation: str | None = None
     building: str | None = None
+    build: BuildState | None = None
     identity: str | None = None
     identity_matches: bool = True
     last_commit_at: float | None = None
@@ -193,7 +211,10 @@ class EndpointStatus(_Wire):
 
 
 class AgentStatus(_Wire):
-    """One agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long."""
+    """One agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
+
+    `mode` and `degraded` are what a search says now.
+    """
 
     agent: str
     ok: bool
@@ -210,6 +231,8 @@ class AgentStatus(_Wire):
     vectors: VectorState
     vector_search: Availability
     text_search: Availability
+    mode: Mode = "none"
+    degraded: tuple[str, ...] = ()
     watch: str | None = None
     watching: WatchingState | None = None
     dead_letters: tuple[DeadLetter, ...] = ()

@@ -17,7 +17,7 @@ from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
 from memory import completing, tracing
 from memory.planned_groups import IndexReport
-from memory.store.errors import StoreCorrupt, StoreFull
+from memory.store.errors import KeywordsUnavailable, StoreCorrupt, StoreFull
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
@@ -28,7 +28,14 @@ from workers.broker import TRACEPARENT
 from workers.counters import FleetCounters
 from workers.healing import DAMAGED_INDEX, PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
 from workers.job_pulses import got_on
-from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, VECTORS_QUEUE
+from workers.names import (
+    COMPLETE_GENERATION,
+    EMBED_PENDING,
+    INDEX_PENDING,
+    NO_KEYWORDS,
+    NO_VECTORS,
+    VECTORS_QUEUE,
+)
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -44,6 +51,9 @@ TIME_LIMIT_MS = 600_000
 
 #: Seconds between two attempts while a provider refuses to serve us.
 TERMINAL_PAUSE_SECONDS = 60.0
+
+#: Seconds between two attempts in a process that cannot write keywords or vectors; another one may be able to.
+UNABLE_PAUSE_SECONDS = 60.0
 
 #: Seconds of nothing but passing failures after which a configured fallback provider takes over.
 LOST_AFTER_SECONDS = 300.0
@@ -148,6 +158,12 @@ def _count(counters: FleetCounters, report: IndexReport) -> None:
 def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
     """Give an agent's chunks the vectors they lack, for one turn."""
     with runtime.indexer(agent) as indexer:
+        target = indexer.target()
+        if indexer.supply.available and not target.keeps_vectors:
+            # Embedding them all the same would cost money for nothing.
+            runtime.board.report(NO_VECTORS, f"{target.vector_reason}: new chunks wait for their vectors", agent=agent)
+            raise dramatiq.Retry("vectors cannot be written", delay=int(UNABLE_PAUSE_SECONDS * 1000))
+        runtime.board.resolve(NO_VECTORS, agent=agent)
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
             # The model would compete with the keywords for the processor, and they come first.
             raise dramatiq.Retry("keywords first", delay=500)
@@ -163,7 +179,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
             raise _look_again(runtime, agent, turn)
         got_on()
         report = fill_vectors(
-            indexer.target(),
+            target,
             indexer.supply,
             agent=agent,
             seconds=TURN_SECONDS,
@@ -260,6 +276,8 @@ def _attempt(
             runtime.queue.marks.release(agent, job=job, now=time.time())
         work(job)
         runtime.board.resolve(part, agent=agent)
+        if actor == INDEX_PENDING:
+            runtime.board.resolve(NO_KEYWORDS, agent=agent)
         runtime.board.resolve("store", agent=agent)
     except dramatiq.Retry:
         raise
@@ -267,6 +285,9 @@ def _attempt(
         raise dramatiq.Retry(f"interrupted: {type(error).__name__}", delay=1000) from error
     except StoreCorrupt as error:
         set_aside_and_mark(runtime, agent, error)
+    except KeywordsUnavailable as error:
+        runtime.board.report(NO_KEYWORDS, str(error), agent=agent)
+        raise dramatiq.Retry(str(error), delay=int(UNABLE_PAUSE_SECONDS * 1000)) from error
     except StoreFull as error:
         runtime.board.report("store", str(error), agent=agent)
         raise dramatiq.Retry(str(error), delay=10_000) from error

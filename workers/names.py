@@ -15,6 +15,13 @@ INDEX_PENDING = "index_pending"
 EMBED_PENDING = "embed_pending"
 COMPLETE_GENERATION = "complete_generation"
 
+#: Parts that workers report troubles of: their SQLite has no FTS5, or cannot load sqlite-vec; a new generation has no
+#: space; a round of maintenance failed.
+NO_KEYWORDS = "keywords"
+NO_VECTORS = "vectors"
+NO_SPACE = "disk space"
+MAINTENANCE = "maintenance"
+
 
 def account_key(account: str) -> str:
     """Hash: what is known about a provider's account. Outside every namespace: all homes share the account's limits."""

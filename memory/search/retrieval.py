@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memory.search.fusion import Fused
 from memory.search.ranking import HybridSettings, ranked
 from memory.search.terms import sought
-from memory.store.errors import VectorSearchUnavailable
+from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBackend
 
 if TYPE_CHECKING:
@@ -89,13 +89,15 @@ class Progress:
 def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progress: Progress | None = None) -> Found:
     """Search both tables and put the candidates together.
 
-    Raises whatever the store raises, except that vectors which cannot be searched leave the keywords.
+    Raises whatever the store raises, except that vectors which cannot be searched leave the keywords, and keywords
+    which cannot be searched leave the vectors.
     """
     degraded: list[str] = []
+    worded = reader.text_reason is None
     k = wanted.max_results * wanted.hybrid.candidate_multiplier
     k = min(max(k, MIN_CANDIDATES), max(wanted.max_results, MAX_CANDIDATES))
     # Without vectors the keywords are searched even when they are switched off: an answer is better than none.
-    by_text = side is None or wanted.hybrid.enabled
+    by_text = worded and (side is None or wanted.hybrid.enabled)
 
     def by_words(count: int) -> list[Hit]:
         return reader.search_text(wanted.query, count, wanted.sources)
@@ -105,6 +107,10 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
         words = texts
         progress.by_words = lambda: _found_by_words(reader, wanted, words)
     near = _nearest(reader, wanted, side, k, degraded)
+    if not worded and near is None:
+        raise KeywordsUnavailable("; ".join([f"keywords cannot be searched: {reader.text_reason}", *degraded]))
+    if not worded and wanted.hybrid.enabled:
+        degraded.append(f"{reader.text_reason}: vectors only")
     if texts is None and near is None:
         by_text, texts = True, _started(None, lambda: _permitted(reader, wanted, by_words, k))
     asked: set[int] = set()
@@ -124,7 +130,7 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
     return Found(
         hits=_ranked(reader, wanted, cosines, bm25, model=side.model if side is not None else ""),
         terms=tuple(terms),
-        mode=_mode(by_text=by_text, by_vector=bool(cosines)),
+        mode=_mode(by_text=by_text, by_vector=bool(cosines) or not worded),
         degraded=tuple(degraded),
     )
 

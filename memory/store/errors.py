@@ -28,5 +28,12 @@ class StoreUnreadable(RecalldError):
     """The index file cannot be opened; the message says why and what to do."""
 
 
+class KeywordsUnavailable(Transient):
+    """This process's SQLite has no FTS5: keywords can be neither searched nor written, vectors can be searched."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after=60.0)
+
+
 class VectorSearchUnavailable(RecalldError):
     """Vectors are stored and cannot be searched in this process."""

@@ -179,6 +179,11 @@ class StoreReader(ABC):
     def vector_reason(self) -> str | None:
         """Why it is not what it should be, in words for status; None when all is well."""
 
+    @property
+    def text_reason(self) -> str | None:
+        """Why keywords can be neither searched nor written in this process, in words; None when they can."""
+        return None
+
     @abstractmethod
     def meta(self, name: str) -> str | None:
         """One entry of the `meta` table, None when absent. "fingerprint" and "dimensions" are always asked so."""
@@ -257,6 +262,9 @@ class StoreReader(ABC):
         """The k best chunks by BM25 for any of the query's terms, best first.
 
         `query` is what a person typed: it is segmented and quoted here, never read as operators.
+
+        Raises:
+            KeywordsUnavailable: see `text_reason`.
         """
 
     @abstractmethod

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import apsw
 
 from memory.store import vec0_tables
+from memory.store.sqlite_connection import missing_keywords
 from memory.store.sqlite_rows import fetch, fetch_one, meta_value
 from memory.store.sqlite_schema import TRANSCRIPTS_SCHEMA_NUMBER
 
@@ -19,6 +20,10 @@ MAX_INTEGRITY_MESSAGES = 20
 SELECT_CHUNK_IDS = "SELECT id FROM chunks"
 SELECT_READY_IDS = "SELECT id FROM chunks WHERE vector_state = 'ready'"
 SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
+
+# The table behind it, for an SQLite without FTS5.
+SELECT_FTS_IDS_PAST_FTS5 = "SELECT id FROM chunks_fts_docsize"
+
 SELECT_ORPHANS = "SELECT id FROM chunks WHERE file_id NOT IN (SELECT id FROM files)"
 SELECT_ORPHANED_MARKS = "SELECT file_id FROM transcripts WHERE file_id NOT IN (SELECT id FROM files)"
 SELECT_STRAY_STALE = "SELECT id FROM chunks WHERE ordinal < 0 AND file_id NOT IN (SELECT file_id FROM transcripts)"
@@ -42,14 +47,15 @@ def findings(connection: apsw.Connection) -> list[str]:
 
 def _integrity(connection: apsw.Connection) -> Iterator[str]:
     for (message,) in fetch(connection, f"PRAGMA integrity_check({MAX_INTEGRITY_MESSAGES:d})"):
-        # Without its extension SQLite can only say that it does not know the table.
-        if message != "ok" and "no such module: vec0" not in message:
+        # Without its module SQLite can only say that it does not know the table.
+        if message != "ok" and not any(f"no such module: {module}" in message for module in ("vec0", "fts5")):
             yield f"integrity_check: {message}"
 
 
 def _keywords(connection: apsw.Connection) -> Iterator[str]:
     chunks = _ids(connection, SELECT_CHUNK_IDS)
-    indexed = _ids(connection, SELECT_FTS_IDS)
+    past_fts5 = missing_keywords(connection) is not None
+    indexed = _ids(connection, SELECT_FTS_IDS_PAST_FTS5 if past_fts5 else SELECT_FTS_IDS)
     yield from _difference("chunks without a row in chunks_fts", chunks - indexed)
     yield from _difference("rows of chunks_fts without a chunk", indexed - chunks)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from memory.store.errors import StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.errors import KeywordsUnavailable, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite_schema import (
     APPLICATION_ID,
@@ -42,6 +42,9 @@ _WRITE_FAILURES = frozenset(
         apsw.SQLITE_IOERR_DIR_FSYNC,
     }
 )
+
+#: What is said of an SQLite without full-text search, and what to do about it.
+NO_FTS5 = "this SQLite has no FTS5; install the apsw package from PyPI, which brings one that has"
 
 _MISSING_PARTS = ("no such table", "no such column", "vtable constructor failed")
 
@@ -135,6 +138,12 @@ def load_vectors(connection: apsw.Connection, options: StoreOptions) -> str | No
     return None
 
 
+def missing_keywords(connection: apsw.Connection) -> str | None:
+    """Why keywords cannot be had on this connection, None when they can."""
+    modules = {str(row[0]).lower() for row in connection.execute("PRAGMA module_list")}
+    return None if "fts5" in modules else NO_FTS5
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Raise the store's errors instead of apsw's."""
@@ -163,6 +172,8 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
             return StoreUnreadable(f"{path} cannot be read ({error}); check the disk")
         case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
             return StoreUnreadable(f"{path} cannot be opened ({error}); check that it exists and its permissions")
+        case apsw.SQLError() if "no such module: fts5" in str(error):
+            return KeywordsUnavailable(NO_FTS5)
         case apsw.SQLError() if any(part in str(error) for part in _MISSING_PARTS):
             return StoreCorrupt(f"{path} is incomplete ({error})", generation=path.name)
     return None

@@ -12,7 +12,13 @@ import apsw
 from memory.store.errors import StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.reader import VectorBackend
-from memory.store.sqlite_connection import in_our_words, load_vectors, open_for_reading, translated
+from memory.store.sqlite_connection import (
+    in_our_words,
+    load_vectors,
+    missing_keywords,
+    open_for_reading,
+    translated,
+)
 
 #: Connections of one index that are kept open between uses; an idle one holds two descriptors and about 100 KB.
 MAX_IDLE_CONNECTIONS = 4
@@ -30,7 +36,7 @@ _NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.
 class ReadConnections:
     """Lends connections, each to one thread at a time. Opens one at once, so that errors come at the start.
 
-    `vector_backend` and `vector_reason` say what became of sqlite-vec.
+    `vector_backend` and `vector_reason` say what became of sqlite-vec, `text_reason` why there are no keywords.
 
     Raises:
         StoreUnreadable, StoreCorrupt: from the constructor, and from `borrow` when the file changed.
@@ -49,6 +55,7 @@ class ReadConnections:
         self._frozen: tuple[int, ...] | None = None
         self.vector_backend = VectorBackend.OFF
         self.vector_reason: str | None = "vectors are switched off (store.vector.enabled)"
+        self.text_reason: str | None = None
         self._idle.append(self._open())
 
     @contextmanager
@@ -121,6 +128,7 @@ class ReadConnections:
                 connection = open_for_reading(self._path, self._options)
             except _NO_SHARED_MEMORY as error:
                 connection = self._open_immutable(error)
+        self.text_reason = missing_keywords(connection)
         if self._options.vector_enabled:
             self.vector_reason = load_vectors(connection, self._options)
             self.vector_backend = VectorBackend.NUMPY if self.vector_reason else VectorBackend.SQLITE_VEC

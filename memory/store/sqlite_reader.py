@@ -145,6 +145,10 @@ class SqliteReader(StoreReader):
     def vector_reason(self) -> str | None:
         return self._readers.vector_reason
 
+    @property
+    def text_reason(self) -> str | None:
+        return self._readers.text_reason
+
     def meta(self, name: str) -> str | None:
         with self._readers.borrow() as connection:
             return meta_value(connection, name)

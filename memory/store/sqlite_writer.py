@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import apsw
 
+from memory.store.errors import KeywordsUnavailable
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector, VectorBackend
-from memory.store.sqlite_connection import load_vectors, open_for_writing, refuse_strangers, translated
+from memory.store.sqlite_connection import (
+    load_vectors,
+    missing_keywords,
+    open_for_writing,
+    refuse_strangers,
+    translated,
+)
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_schema import SET_META, migrate
 from memory.store.sqlite_transaction import WriteTransaction
@@ -47,7 +54,13 @@ class SqliteStore(SqliteReader, Store):
             self._writer.close()
             raise
 
+    @property
+    def keeps_vectors(self) -> bool:
+        return self.vector_backend is VectorBackend.SQLITE_VEC
+
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
+        if self.text_reason is not None:
+            raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
         with self._transaction() as transaction:
             outcomes = [transaction.apply(change) for change in changes]
             transaction.flush()
@@ -129,10 +142,15 @@ def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, de
 
     Raises:
         FileExistsError: there is a file of that name.
+        KeywordsUnavailable: this SQLite has no FTS5; nothing was made.
         StoreFull, StoreUnreadable
     """
     if path.exists():
         raise FileExistsError(path)
+    with closing(apsw.Connection(":memory:")) as memory:
+        reason = missing_keywords(memory)
+    if reason is not None:
+        raise KeywordsUnavailable(f"no index can be made by this process: {reason}")
     connection = open_for_writing(path, options, create=True)
     try:
         with translated(path):

@@ -116,6 +116,11 @@ class Store(StoreReader):
         StoreCorrupt: the file is damaged; nothing was written.
     """
 
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether vectors can be written in this process; where not, chunks stay pending (`vector_reason`)."""
+        return True
+
     @abstractmethod
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         """Apply all changes in one transaction, in their order.
@@ -127,6 +132,9 @@ class Store(StoreReader):
 
         A committed document's dead letter is removed; one that holds refused chunks, new or kept, has one that
         says so (`memory.store.letters`), unless all of them are old and it was dropped.
+
+        Raises:
+            KeywordsUnavailable: every chunk has to be in the keyword index, and there is none (`text_reason`).
         """
 
     @abstractmethod

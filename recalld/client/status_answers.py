@@ -22,6 +22,22 @@ class DiskState(DiskStateAlways, total=False):
     files: int
 
 
+class BuildStateAlways(TypedDict):
+    generation: str
+    files: int
+    ofFiles: int
+    chunks: int
+    vectorsReady: int
+    vectorsPending: int
+
+
+class BuildState(BuildStateAlways, total=False):
+    """The index under construction, of how many documents, and when it will be done. `begunAt` is a Unix time."""
+
+    begunAt: float
+    etaSeconds: float
+
+
 class IndexStateAlways(TypedDict):
     files: int
     chunks: int
@@ -37,6 +53,7 @@ class IndexState(IndexStateAlways, total=False):
 
     generation: str
     building: str
+    build: BuildState
     identity: str
     lastCommitAt: float
 
@@ -216,6 +233,8 @@ class AgentStatusAlways(TypedDict):
     vectors: VectorState
     vectorSearch: Availability
     textSearch: Availability
+    mode: Literal["hybrid", "vector", "keyword", "none"]
+    degraded: list[str]
     deadLetters: list[DeadLetter]
     notes: list[str]
     troubles: list[TroubleState]

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
 from tests.waiting import wait_until
+from tests.without_fts5 import without_fts5
 from tests.written_index import write_index, writer_of
 
 DENTIST = "# Friday\n\nThe dentist appointment moved to nine.\n"
@@ -57,6 +59,19 @@ def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iter
     assert isinstance(made, BuiltinManager)
     yield made
     made.close()
+
+
+@contextmanager
+def asked(settings: Settings) -> Iterator[BuiltinManager]:
+    """A manager of its own, beside an empty queue."""
+    with_resources = SearchResources(settings, model_wait_seconds=5)
+    made, error = get_search_manager(settings, "main", resources=with_resources, pending=Board(Pending()))
+    assert isinstance(made, BuiltinManager), error
+    try:
+        yield made
+    finally:
+        made.close()
+        with_resources.close()
 
 
 def test_a_search_finds_by_both_sides_and_cites_lines(manager: BuiltinManager):
@@ -176,6 +191,69 @@ def test_a_dead_provider_leaves_keywords_and_says_so(settings: Settings, notes: 
     assert (probe.available, probe.reason) == (False, "the endpoint refused the connection")
     manager.close()
     with_resources.close()
+
+
+def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(settings: Settings, notes: Path):
+    write_index(settings)
+    with without_fts5():
+        with asked(settings) as manager:
+            answer, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
+        assert answer.results[0].path == "memory/2026-11-20.md"
+        assert answer.results[0].text_score is None
+        assert (answer.mode, answer.fallback) == ("vector", True)
+        assert [reason.partition(";")[0] for reason in answer.degraded] == ["this SQLite has no FTS5"]
+        assert answer.degraded[0].endswith(": vectors only")
+        assert (status.ok, status.mode, status.degraded) == (False, "vector", answer.degraded)
+        assert not status.text_search.available
+        assert [trouble.part for trouble in status.troubles] == ["keywords"]
+    with asked(settings) as manager:
+        again, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
+    assert (again.mode, again.degraded) == ("hybrid", ())
+    assert (status.ok, status.mode, status.degraded) == (True, "hybrid", ())
+
+
+@pytest.mark.parametrize("provider", ["stub", "none"])
+def test_without_fts5_and_without_vectors_memory_is_unavailable(
+    settings: Settings, notes: Path, provider: str, monkeypatch: pytest.MonkeyPatch
+):
+    write_index(settings)
+
+    def down(self, text):
+        raise Transient("the endpoint refused the connection")
+
+    monkeypatch.setattr("memory.embedding.stub.StubProvider.embed_query", down)
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, "provider": provider}
+    with without_fts5(), asked(Settings.model_validate({"home": settings.home, "agents": [agent]})) as manager:
+        answer = manager.search(SearchRequest(query="dentist"))
+        assert (answer.results, answer.mode) == ((), "none")
+        assert (answer.disabled, answer.unavailable) == (True, True)
+        assert "keywords cannot be searched: this SQLite has no FTS5" in answer.error
+        assert ("the endpoint refused the connection" in answer.error) == (provider == "stub")
+        assert answer.action
+        told = call_tool(manager, "memory_search", {"query": "dentist"}, session_key=None)
+        assert (told["results"], told["unavailable"]) == ([], True)
+
+
+def test_without_sqlite_vec_the_answer_is_as_good_and_says_so_until_it_is_back(settings: Settings, notes: Path):
+    write_index(settings)
+    bare = settings.model_copy(
+        update={
+            "store": settings.store.model_copy(
+                update={"vector": settings.store.vector.model_copy(update={"extension_path": Path("/nowhere/vec0")})}
+            )
+        }
+    )
+    answers = []
+    for store in (bare, settings):
+        with asked(store) as manager:
+            answer, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
+        assert (answer.mode, status.mode) == ("hybrid", "hybrid")
+        assert answer.degraded == status.degraded
+        assert status.ok == (store is settings)
+        answers.append(answer)
+    assert [reason.partition(":")[0] for reason in answers[0].degraded] == ["sqlite-vec cannot be loaded"]
+    assert answers[1].degraded == ()
+    assert answers[0].results == answers[1].results
 
 
 def test_a_search_answers_within_its_deadline(settings: Settings, resources: SearchResources, notes, monkeypatch):

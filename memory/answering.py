@@ -1,0 +1,46 @@
+"""What an answer of an agent's memory would be made of now: by which sides, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memory.embedding.selection import ProviderChoice
+from memory.fingerprint import NO_VECTORS, embedding_of
+from schemas.search import Mode
+from schemas.status import Availability, IndexState, TroubleState
+
+
+def answering(
+    index: IndexState, choice: ProviderChoice, *, vectors: Availability, text: Availability, by_text: bool
+) -> tuple[Mode, tuple[str, ...]]:
+    """The `mode` and the `degraded` that a search says now.
+
+    `vectors` and `text` tell whether either side can be searched; `by_text` whether keywords are wanted
+    (`query.hybrid.enabled`).
+    """
+    if index.generation is None:
+        return "none", ()
+    degraded: list[str] = []
+    near = vectors.available and choice.provider is not None
+    made_by = embedding_of(index.identity)
+    if near and choice.provider is not None and made_by not in {choice.provider.identity, NO_VECTORS}:
+        near = False
+        degraded.append("the index holds vectors of another embedding model: keywords only")
+    elif not vectors.available and choice.requested != "none":
+        degraded.append(f"{vectors.reason}: keywords only")
+    elif vectors.available and vectors.reason:
+        degraded.append(vectors.reason)
+    if not text.available:
+        degraded.append(f"{text.reason}: vectors only")
+        return ("vector" if near else "none"), tuple(degraded)
+    if not near or not index.vectors_ready:
+        return "keyword", tuple(degraded)
+    return ("hybrid" if by_text else "vector"), tuple(degraded)
+
+
+def sides_in_trouble(*, vectors: Availability, text: Availability, now: float) -> Iterator[TroubleState]:
+    """Troubles of this process's SQLite: it has no FTS5, or cannot load sqlite-vec."""
+    if not text.available:
+        yield TroubleState(part="keywords", message=str(text.reason), since=now)
+    if vectors.available and vectors.reason:
+        yield TroubleState(part="vectors", message=vectors.reason, since=now)

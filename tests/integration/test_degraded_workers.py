@@ -1,0 +1,111 @@
+"""Workers whose SQLite lacks a part: what can be done is done, nothing is paid for nothing, and the rest comes later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dramatiq
+import pytest
+
+from schemas.settings import Settings
+from tests.embedding_server import EmbeddingServer
+from tests.waiting import wait_until
+from tests.without_fts5 import without_fts5
+from tests.working import Workers
+from workers.broker import DoorbellBroker
+from workers.broker_server import BrokerServer
+from workers.names import EMBED_PENDING, INDEX_PENDING, NO_KEYWORDS, NO_VECTORS
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as running:
+        yield running
+
+
+@pytest.fixture
+def remote(settings: Settings, server: EmbeddingServer) -> Settings:
+    """One agent whose vectors come from the server, and no cache: what is thrown away is paid for again."""
+    provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "k"}}
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
+    return Settings.model_validate({"home": settings.home, "agents": [agent], "cache": {"enabled": False}, **provider})
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """What messages were to wait before they come back: (actor, seconds). They wait a tenth of a second."""
+    asked: list[tuple[str, float]] = []
+    enqueue = DoorbellBroker.enqueue
+
+    def soon(broker: DoorbellBroker, message: dramatiq.Message[Any], *, delay: int | None = None) -> Any:
+        if delay is not None:
+            asked.append((message.actor_name, delay / 1000))
+            delay = min(delay, 100)
+        return enqueue(broker, message, delay=delay)
+
+    monkeypatch.setattr(DoorbellBroker, "enqueue", soon)
+    return asked
+
+
+def without_sqlite_vec(settings: Settings) -> Settings:
+    """The same settings on a machine where the library is not there."""
+    vector = settings.store.vector.model_copy(update={"extension_path": Path("/nowhere/vec0")})
+    return settings.model_copy(update={"store": settings.store.model_copy(update={"vector": vector})})
+
+
+def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has_it(
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, pauses: list[tuple[str, float]]
+) -> None:
+    with Workers(remote) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+        workers.stop()
+        paid = server.requests
+        workers.write("memory/b.md", "The otter swims.")
+        with without_fts5():
+            workers.start()
+            workers.mark("memory/b.md")
+            trouble = wait_until(workers.troubles)
+            assert list(trouble) == [NO_KEYWORDS]
+            assert "no FTS5; install" in trouble[NO_KEYWORDS]
+            wait_until(lambda: len(pauses) >= 2)
+            workers.stop()
+        assert set(pauses) == {(INDEX_PENDING, 60.0)}, "no storm"
+        assert workers.waiting().live == 1
+        assert workers.counts().files == 1
+        assert server.requests == paid, "nothing is paid that could not be written"
+        workers.start()
+        wait_until(workers.complete)
+        assert workers.finds("otter")
+        wait_until(lambda: not workers.troubles())
+
+
+def test_without_sqlite_vec_keywords_are_indexed_and_nothing_is_embedded_until_it_is_back(
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, pauses: list[tuple[str, float]]
+) -> None:
+    with Workers(remote) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+    paid = server.requests
+    with Workers(without_sqlite_vec(remote)) as bare:
+        bare.write("memory/b.md", "The otter swims.")
+        bare.mark("memory/b.md")
+        wait_until(bare.settled)
+        assert bare.finds("otter")
+        trouble = wait_until(bare.troubles)
+        assert list(trouble) == [NO_VECTORS]
+        assert "sqlite-vec cannot be loaded" in trouble[NO_VECTORS]
+        wait_until(lambda: len(pauses) >= 3)
+        assert set(pauses) == {(EMBED_PENDING, 60.0)}, "no storm"
+        assert server.requests == paid, "nothing is paid that could not be kept"
+        counts = bare.counts()
+        assert (counts.vectors_ready, counts.vectors_pending) == (1, 1)
+    with Workers(remote) as workers:
+        wait_until(workers.complete)
+        wait_until(lambda: not workers.troubles())
+    assert server.requests == paid + 1
+    assert not server.paid_twice

@@ -1,0 +1,83 @@
+"""An index in the hands of an SQLite without FTS5: vectors answer, and nothing is written that has no keywords."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memory.store.errors import KeywordsUnavailable
+from memory.store.options import StoreOptions
+from memory.store.sqlite_reader import SqliteReader
+from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.writer import DocumentDelete
+from tests.storing import document, key, vector
+from tests.without_fts5 import without_fts5
+
+NOTE = key("memory/note.md")
+
+
+@pytest.fixture
+def written(index_path: Path) -> Path:
+    """An index of one note with two chunks; the second one waits for its vector."""
+    store = SqliteStore(index_path, StoreOptions())
+    store.write([document(NOTE, "the gateway is called Basalt", "tomatoes", vectors=[vector(1)])])
+    store.close()
+    return index_path
+
+
+def test_vectors_are_searched_and_keywords_say_why_not(written: Path) -> None:
+    with without_fts5():
+        reader = SqliteReader(written, StoreOptions())
+        assert "no FTS5" in (reader.text_reason or "")
+        [hit] = reader.search_vectors(vector(1), 5)
+        assert reader.chunk_rows([hit.id])[hit.id].text == "the gateway is called Basalt"
+        assert reader.term_counts("").chunks == 2
+        for ask in (lambda: reader.search_text("basalt", 5), lambda: reader.text_scores("basalt", [hit.id])):
+            with pytest.raises(KeywordsUnavailable, match="no FTS5; install"):
+                ask()
+        reader.close()
+    reader = SqliteReader(written, StoreOptions())
+    assert reader.text_reason is None
+    assert [found.id for found in reader.search_text("basalt", 5)] == [hit.id]
+    reader.close()
+
+
+def test_nothing_is_written_that_would_lack_its_keywords_and_vectors_join_all_the_same(written: Path) -> None:
+    with without_fts5():
+        store = SqliteStore(written, StoreOptions())
+        before = store.change_token()
+        other = document(key("memory/other.md"), "rhubarb")
+        for change in (other, DocumentDelete(NOTE, store.revision(NOTE))):
+            with pytest.raises(KeywordsUnavailable, match="nothing is indexed by this process"):
+                store.write([change])
+        assert store.change_token() == before
+        [waiting] = store.pending_chunks(5)
+        assert store.write_vectors({waiting.id: (waiting.text_hash, vector(2))}) == 1
+        store.close()
+    store = SqliteStore(written, StoreOptions())
+    assert store.check() == []
+    assert store.counts().vectors_ready == 2
+    store.write([document(key("memory/other.md"), "rhubarb")])
+    assert len(store.search_text("rhubarb", 5)) == 1
+    store.close()
+
+
+def test_a_sound_index_is_called_sound_and_a_torn_one_is_not(written: Path) -> None:
+    with without_fts5():
+        reader = SqliteReader(written, StoreOptions())
+        assert reader.check() == []
+        reader.close()
+    store = SqliteStore(written, StoreOptions())
+    store._writer.execute("DELETE FROM chunks_fts WHERE rowid = 1")
+    store.close()
+    with without_fts5():
+        reader = SqliteReader(written, StoreOptions())
+        assert reader.check() == ["1 chunks without a row in chunks_fts (ids 1)"]
+        reader.close()
+
+
+def test_no_index_is_begun_that_could_hold_no_keywords(tmp_path: Path) -> None:
+    with without_fts5(), pytest.raises(KeywordsUnavailable, match="no index can be made"):
+        create_generation(tmp_path / "new.sqlite", StoreOptions(), fingerprint="f", description="{}")
+    assert list(tmp_path.iterdir()) == []
