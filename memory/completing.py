@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from memory.carrying_over import carry_over, missing_transcripts
+from memory.fingerprint import redaction_of
 from memory.indexing import Indexer
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.letters import EMBEDDING_REFUSED
@@ -43,7 +44,22 @@ def complete_generation(indexer: Indexer) -> bool:
     carry_over(indexer, missing_transcripts(indexer))
     if indexer.supply.available and store.pending_chunks(1):
         return False
-    done = indexer.generations.complete(indexer.fingerprint().digest)
+    wanted = indexer.fingerprint()
+    before = _identity_of_current(indexer)
+    done = indexer.generations.complete(wanted.digest)
+    if done and before is not None and redaction_of(before) != redaction_of(wanted.description):
+        # What is to be masked from now on stands in there unmasked. Who is reading it finishes first.
+        indexer.generations.sweep(older_than_seconds=0.0, kept_corrupt=0)
     if done:
         log.info("generation_completed", agent=indexer.agent.id, generation=indexer.generations.current())
     return done
+
+
+def _identity_of_current(indexer: Indexer) -> str | None:
+    reader = indexer.generations.open_reader()
+    if reader is None:
+        return None
+    try:
+        return reader.meta("identity")
+    finally:
+        reader.close()

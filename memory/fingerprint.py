@@ -56,6 +56,12 @@ def embedding_of(description: str | None) -> str:
     return str(json.loads(description).get("embedding", NO_VECTORS)) if description else NO_VECTORS
 
 
+def redaction_of(description: str) -> object:
+    """The redaction rules in a fingerprint's description; None when it does not say."""
+    facts = json.loads(description)
+    return facts.get("redaction") if isinstance(facts, dict) else None
+
+
 def wanted_fingerprint(memory: MemorySettings, choice: ProviderChoice, generations: Generations) -> Fingerprint:
     """Return the identity that an agent's index should have.
 

@@ -9,12 +9,13 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from memory.disk_space import free_bytes, require_room
 from memory.generations import CORRUPT, CURRENT, NEXT, Generations
-from memory.store.errors import StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.errors import NoRoom, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_writer import SqliteStore, create_generation
@@ -33,7 +34,7 @@ _COMPANIONS = ("", "-wal", "-shm")
 
 
 class GenerationWriter(Generations):
-    """One agent's folder, for workers. The folder is made when it is needed.
+    """One agent's folder, for workers. The folder is made when it is needed. `free` says how many bytes are free there.
 
     Changes of the pointers exclude each other across processes; nothing else waits. Stores stay open from
     one call to the next. One whose generation was replaced stays usable for `RETIREMENT_SECONDS`, for those
@@ -44,8 +45,9 @@ class GenerationWriter(Generations):
         StoreFull: the disk is full.
     """
 
-    def __init__(self, folder: Path, options: StoreOptions) -> None:
+    def __init__(self, folder: Path, options: StoreOptions, *, free: Callable[[Path], int | None] = free_bytes) -> None:
         super().__init__(folder, options)
+        self._free = free
         self._lock = threading.RLock()
         self._open_stores: dict[str, Store] = {}
         self._retired: list[tuple[float, Store]] = []
@@ -61,6 +63,7 @@ class GenerationWriter(Generations):
 
         Raises:
             StoreCorrupt: a generation is damaged; `generation` on the error names the one to set aside.
+            NoRoom: a new NEXT is needed and would not fit on the disk; CURRENT goes on answering.
         """
         with self._lock:
             if self._last is not None and self._last[0] == (fingerprint, self._writer_token()):
@@ -115,14 +118,41 @@ class GenerationWriter(Generations):
             if target is not None:
                 self._unpoint(NEXT)  # the settings went back before it was finished
             return [current]
+        if target is not None:
+            self._unpoint(NEXT)  # nobody wants it any more, and its space may be needed
+        self._make_room(current)
         target = self._create(fingerprint, description)
         self._point(NEXT, target)
         return [target, current]
 
     def start_rebuild(self, fingerprint: str, description: str) -> None:
-        """Begin a fresh NEXT, whatever there is already. What was being built is left to `sweep`."""
+        """Begin a fresh NEXT, whatever there is already, and however little space. What was being built is left to
+        `sweep`."""
         with self._locked():
             self._point(NEXT, self._create(fingerprint, description))
+
+    def go_on_rebuilding(self, fingerprint: str, description: str) -> bool:
+        """Begin a NEXT, unless one with this fingerprint is under construction: that one goes on. Whether one does.
+
+        Raises:
+            NoRoom: like `open_writer`.
+        """
+        with self._locked():
+            current, target = self._existing(CURRENT), self._existing(NEXT)
+            if target is not None and target != current and self._has(target, fingerprint):
+                return True
+            if current is not None:
+                self._make_room(current)
+            self._point(NEXT, self._create(fingerprint, description))
+            return False
+
+    def _make_room(self, current: str) -> None:
+        """See to it that a generation like the current one fits beside it; the folder is locked."""
+        try:
+            require_room(self._folder / current, free=self._free)
+        except NoRoom:
+            self._sweep(older_than_seconds=0.0, kept_corrupt=KEPT_CORRUPT_FILES)
+            require_room(self._folder / current, free=self._free)
 
     def complete(self, fingerprint: str) -> bool:
         """Let NEXT answer from now on, if it has this fingerprint. False when there is nothing to do.
@@ -168,23 +198,29 @@ class GenerationWriter(Generations):
                 damaged[name] = None
         return [self.set_aside(name) for name in damaged]
 
-    def sweep(self, *, older_than_seconds: float) -> None:
-        """Delete generations that no pointer names since that many seconds, and all but the newest corrupt ones."""
+    def sweep(self, *, older_than_seconds: float, kept_corrupt: int = KEPT_CORRUPT_FILES) -> None:
+        """Delete generations that no pointer names since that many seconds, and all but the newest corrupt ones.
+
+        Whoever reads a deleted one goes on reading it: its name goes at once, its space with the last reader.
+        """
         if not self._folder.is_dir():
             return
         with self._locked():
-            named = {self._pointer(CURRENT), self._pointer(NEXT)}
-            corrupt: list[tuple[int, Path]] = []
-            now = time.time()
-            for path in self._folder.iterdir():
-                if CORRUPT.match(path.name):
-                    corrupt.append((int(path.name.rpartition("-")[2]), path))
-                elif not path.name.endswith(_SUFFIX) or path.name in named:
-                    continue
-                elif now - path.stat().st_mtime >= older_than_seconds:
-                    _delete(path)
-            for _, path in sorted(corrupt)[:-KEPT_CORRUPT_FILES]:
+            self._sweep(older_than_seconds=older_than_seconds, kept_corrupt=kept_corrupt)
+
+    def _sweep(self, *, older_than_seconds: float, kept_corrupt: int) -> None:
+        named = {self._pointer(CURRENT), self._pointer(NEXT)}
+        corrupt: list[tuple[int, Path]] = []
+        now = time.time()
+        for path in self._folder.iterdir():
+            if CORRUPT.match(path.name):
+                corrupt.append((int(path.name.rpartition("-")[2]), path))
+            elif not path.name.endswith(_SUFFIX) or path.name in named:
+                continue
+            elif now - path.stat().st_mtime >= older_than_seconds:
                 _delete(path)
+        for _, path in sorted(corrupt)[: max(0, len(corrupt) - kept_corrupt)]:
+            _delete(path)
 
     def sweep_unused(self, *, older_than_seconds: float) -> None:
         """Delete generations that no pointer names since that many seconds; damaged ones stay."""

@@ -19,7 +19,7 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.generation_writing import GenerationWriter
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT, Group, IndexReport
-from memory.store.errors import KeywordsUnavailable
+from memory.store.errors import KeywordsUnavailable, NoRoom
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
 from schemas.documents import DocumentKey, Lane
@@ -89,9 +89,18 @@ class Indexer:
 
         `keys` is taken one by one as there is time for them. A transcript that is `out_of_time` before its end is
         left where it is, and counted in the report: the next run goes on there.
+
+        Raises:
+            NoRoom: a new generation is needed and does not fit on the disk. The documents are in the one that answers,
+                as far as it can hold them; nobody was told that they are done.
         """
         identity = self.fingerprint()
-        target, *others = self.generations.open_writer(identity.digest, identity.description)
+        try:
+            target, *others = self.generations.open_writer(identity.digest, identity.description)
+        except NoRoom:
+            # What changes reaches the generation that answers all the same.
+            self._mirror(self.generations.open_existing()[-1], keys)
+            raise
         if target.text_reason is not None:
             # Before anything is read and embedded that could not be written.
             raise KeywordsUnavailable(f"nothing is indexed by this process: {target.text_reason}")
@@ -236,7 +245,7 @@ class Indexer:
         report.commits += any(outcome is not WriteOutcome.CONFLICT for _, outcome in outcomes)
         return outcomes
 
-    def _mirror(self, store: Store, keys: Sequence[DocumentKey]) -> None:
+    def _mirror(self, store: Store, keys: Iterable[DocumentKey]) -> None:
         """Bring changed documents into the generation that still answers, as far as it can hold them."""
         planner = Planner(self.agent, self.files, self.supply)
         for key in keys:

@@ -13,6 +13,7 @@ from functools import partial
 import click
 
 from memory.agent_files import AgentFiles
+from memory.store.errors import NoRoom
 from producers.reconciling import reconcile
 from recalld.broker_life import running_broker
 from recalld.child import stop_event
@@ -22,13 +23,17 @@ from recalld.spending import Spending
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
 from recalld.wiring import BrokerSide, building_in, fingerprint_of, indexed_by, open_broker
+from schemas.errors import UserError
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from workers.run import run_workers
 
 
-def run_index(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
-    """Bring the agents' indexes up to date and wait; with `fresh`, build new generations. Returns the exit code."""
+def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool = False) -> int:
+    """Bring the agents' indexes up to date and wait; with `fresh`, build new generations. Returns the exit code.
+
+    A build that is under way for the same settings goes on, unless `force` begins it anew.
+    """
     from recalld.logs import configure_logs
 
     settings, agents = invocation.settings, invocation.agents()
@@ -43,7 +48,7 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         wait = IndexWait(settings, agents, broker)
         spending = Spending(broker.board, agents)
         try:
-            _mark(settings, agents, broker, fresh=fresh)
+            _mark(settings, agents, broker, fresh=fresh, force=force)
             if wait.anything_to_do():
                 with workers_for(settings) as works:
                     outcomes = wait.until_done(stop, works=works)
@@ -91,16 +96,10 @@ def workers_for(settings: Settings) -> Iterator[Callable[[], bool]]:
         thread.join()
 
 
-def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide, *, fresh: bool) -> None:
+def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide, *, fresh: bool, force: bool) -> None:
     for agent in agents:
         if fresh:
-            from memory.generation_writing import GenerationWriter
-            from memory.store.options import StoreOptions
-
-            identity = fingerprint_of(settings, agent)
-            writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
-            writer.start_rebuild(identity.digest, identity.description)
-            writer.close()
+            _begin(settings, agent, force=force)
         reconcile(
             agent,
             AgentFiles.of(settings, agent),
@@ -108,6 +107,26 @@ def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSid
             broker.queue,
             building=partial(building_in(settings), agent),
         )
+
+
+def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
+    """Begin a new generation.
+
+    Raises:
+        UserError: it cannot be begun, for want of space, say.
+    """
+    from memory.generation_writing import GenerationWriter
+    from memory.store.options import StoreOptions
+
+    writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    try:
+        identity = fingerprint_of(settings, agent)
+        begin = writer.start_rebuild if force else writer.go_on_rebuilding
+        begin(identity.digest, identity.description)
+    except NoRoom as error:
+        raise UserError(f"{error}; `recalld rebuild --force` tries all the same") from error
+    finally:
+        writer.close()
 
 
 def _any_failed(outcomes: Sequence[Outcome]) -> bool:

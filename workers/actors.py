@@ -17,7 +17,7 @@ from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
 from memory import completing, tracing
 from memory.planned_groups import IndexReport
-from memory.store.errors import KeywordsUnavailable, StoreCorrupt, StoreFull
+from memory.store.errors import KeywordsUnavailable, NoRoom, StoreCorrupt, StoreFull
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
@@ -33,6 +33,7 @@ from workers.names import (
     EMBED_PENDING,
     INDEX_PENDING,
     NO_KEYWORDS,
+    NO_SPACE,
     NO_VECTORS,
     VECTORS_QUEUE,
 )
@@ -278,6 +279,7 @@ def _attempt(
         runtime.board.resolve(part, agent=agent)
         if actor == INDEX_PENDING:
             runtime.board.resolve(NO_KEYWORDS, agent=agent)
+            runtime.board.resolve(NO_SPACE, agent=agent)
         runtime.board.resolve("store", agent=agent)
     except dramatiq.Retry:
         raise
@@ -287,6 +289,9 @@ def _attempt(
         set_aside_and_mark(runtime, agent, error)
     except KeywordsUnavailable as error:
         runtime.board.report(NO_KEYWORDS, str(error), agent=agent)
+        raise dramatiq.Retry(str(error), delay=int(UNABLE_PAUSE_SECONDS * 1000)) from error
+    except NoRoom as error:
+        runtime.board.report(NO_SPACE, str(error), agent=agent)
         raise dramatiq.Retry(str(error), delay=int(UNABLE_PAUSE_SECONDS * 1000)) from error
     except StoreFull as error:
         runtime.board.report("store", str(error), agent=agent)

@@ -9,6 +9,10 @@ class StoreFull(Transient):
     """There is no space left where the index lives. Free some; indexing goes on by itself."""
 
 
+class NoRoom(StoreFull):
+    """A new generation beside the one that answers would not fit on the disk, so it is not begun."""
+
+
 class StoreBusy(Transient):
     """Another process holds the write lock for longer than the busy timeout."""
 

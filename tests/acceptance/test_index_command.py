@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from memory.generation_writing import GenerationWriter
+from memory.store.options import StoreOptions
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
 from tests.embedding_server import EmbeddingServer
@@ -84,6 +86,24 @@ def test_force_builds_a_new_generation_from_the_cache(home: Path, workspace: Pat
     assert not (home / "indexes" / "main" / "NEXT").exists()
     found = recalld("search", "badger", home=home, environment=STUB)
     assert found.returncode == 0
+
+
+def test_rebuild_goes_on_with_a_build_that_was_interrupted_and_force_begins_anew(home: Path, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text("The badger digs.\n")
+    index(home, workspace)
+    folder = home / "indexes" / "main"
+    for force in ((), ("--force",)):
+        writer = GenerationWriter(folder, StoreOptions())
+        reader = writer.open_reader()
+        assert reader is not None
+        writer.go_on_rebuilding(reader.meta("fingerprint") or "", reader.meta("identity") or "")
+        reader.close()
+        interrupted = writer.next()
+        writer.close()
+        rebuilt = recalld("rebuild", "--workspace", str(workspace), *force, home=home, environment=STUB)
+        assert rebuilt.returncode == 0, rebuilt.stderr
+        assert ((folder / "CURRENT").read_text().strip() == interrupted) == (not force)
+        assert not (folder / "NEXT").exists()
 
 
 def test_other_settings_build_a_new_generation_and_change_over(home: Path, workspace: Path) -> None:

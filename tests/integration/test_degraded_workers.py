@@ -1,4 +1,4 @@
-"""Workers whose SQLite lacks a part: what can be done is done, nothing is paid for nothing, and the rest comes later."""
+"""Workers whose SQLite lacks a part do what can be done, pay for nothing that is lost, and leave the rest for later."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 import dramatiq
 import pytest
 
-from schemas.settings import Settings
+from memory.generation_writing import GenerationWriter
+from memory.generations import Generations
+from memory.store.options import StoreOptions
+from schemas.settings import Chunking, Settings
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5
 from tests.working import Workers
 from workers.broker import DoorbellBroker
 from workers.broker_server import BrokerServer
-from workers.names import EMBED_PENDING, INDEX_PENDING, NO_KEYWORDS, NO_VECTORS
+from workers.names import EMBED_PENDING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, NO_VECTORS
 
 
 @pytest.fixture
@@ -109,3 +112,36 @@ def test_without_sqlite_vec_keywords_are_indexed_and_nothing_is_embedded_until_i
         wait_until(lambda: not workers.troubles())
     assert server.requests == paid + 1
     assert not server.paid_twice
+
+
+def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_found_all_the_same(
+    settings: Settings,
+    broker_server: BrokerServer,
+    pauses: list[tuple[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Workers(settings) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+    free = [1_000_000]
+    monkeypatch.setitem(GenerationWriter.__init__.__kwdefaults__, "free", lambda _: free[0])
+    agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
+    changed = settings.model_copy(update={"agents": (agent,)})
+    with Workers(changed) as workers:
+        workers.write("memory/b.md", "The otter swims.")
+        workers.mark("memory/a.md", "memory/b.md")
+        trouble = wait_until(workers.troubles)
+        assert list(trouble) == [NO_SPACE]
+        assert "1 MB are free" in trouble[NO_SPACE]
+        assert workers.finds("otter")
+        assert workers.finds("heron")
+        wait_until(lambda: len(pauses) >= 2)
+        assert {seconds for _, seconds in pauses} == {60.0}, "no storm"
+        assert not workers.settled()
+        generation = Generations(settings.indexes_path / "main", StoreOptions()).current()
+        free[0] = 10_000_000_000
+        wait_until(lambda: Generations(settings.indexes_path / "main", StoreOptions()).current() != generation)
+        wait_until(workers.complete)
+        wait_until(lambda: not workers.troubles())
+        assert workers.finds("otter")

@@ -1,0 +1,282 @@
+"""A new generation for changed settings: what it costs, what it needs, and what becomes of the old one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.agent_files import AgentFiles
+from memory.completing import complete_generation
+from memory.disk_space import RESERVE_BYTES, require_room
+from memory.embedding.provider import ProviderLimits
+from memory.embedding.selection import ProviderChoice
+from memory.embedding.stub import StubProvider
+from memory.embedding.supply import EmbeddingSupply
+from memory.generation_writing import GenerationWriter
+from memory.indexing import Indexer, IndexReport
+from memory.store.errors import NoRoom
+from memory.store.options import StoreOptions
+from schemas.documents import DocumentKey, Lane
+from schemas.settings import AgentSettings
+
+FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
+CHECKOUT = Path(__file__).parents[3]
+NOTES = {
+    "MEMORY.md": "The gateway is called Basalt.\n",
+    "memory/2026-11-20.md": "# Friday\n\nThe code word of the vault is HERON-4711, 我们决定周五迁移数据库。\n",
+}
+
+
+class World:
+    """One agent, its provider, and no cache: what the old generation does not give is paid for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "indexes" / "main"
+        self.workspace = folder / "workspace"
+        self.provider = StubProvider(limits=FAST)
+        self.free: int | None = None
+        self._made: list[Indexer] = []
+        for path, text in NOTES.items():
+            self.write(path, text)
+
+    def write(self, path: str, text: str) -> DocumentKey:
+        file = self.workspace / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+        return DocumentKey("memory", path)
+
+    def indexer(self, **settings: Any) -> Indexer:
+        agent = AgentSettings.model_validate(
+            {"id": "main", "workspace": self.workspace, "provider": "stub", **settings}
+        )
+        made = Indexer(
+            agent,
+            files=AgentFiles(agent),
+            generations=GenerationWriter(self.folder, StoreOptions(), free=lambda _: self.free),
+            supply=EmbeddingSupply(ProviderChoice(self.provider, "stub", "stub", None, None), None),
+        )
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        for indexer in self._made:
+            indexer.supply.close()
+            indexer.generations.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def index(indexer: Indexer, *paths: str) -> IndexReport:
+    keys = [DocumentKey("memory", path) for path in paths or NOTES]
+    return indexer.index(keys, lane=Lane.LIVE, on_done=lambda _: None)
+
+
+def finds(indexer: Indexer, words: str) -> bool:
+    reader = indexer.generations.open_reader()
+    assert reader is not None
+    try:
+        return bool(reader.search_text(words, 5))
+    finally:
+        reader.close()
+
+
+def redaction(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return {"redaction": {"patterns": ["DOVE-[0-9]+"]}}
+
+
+def overlap(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return {"chunking": {"tokens": 400, "overlap": 40}}
+
+
+def segmenter(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr("memory.fingerprint.SEGMENTER_VERSION", "another")
+    return {}
+
+
+@pytest.mark.parametrize("change", [redaction, overlap, segmenter])
+def test_a_change_that_leaves_texts_as_they_are_pays_nothing_even_without_a_cache(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[World, pytest.MonkeyPatch], dict[str, Any]]
+) -> None:
+    index(world.indexer())
+    paid = world.provider.inputs
+    assert paid == len(NOTES)
+    changed = world.indexer(**change(world, monkeypatch))
+    old = changed.generations.current()
+    index(changed)
+    assert changed.generations.current() == old, "the old one answers until the new one is whole"
+    assert complete_generation(changed)
+    assert changed.generations.current() != old
+    counts = changed.target().counts()
+    assert (counts.files, counts.vectors_ready, counts.vectors_pending) == (2, 2, 0)
+    assert world.provider.inputs == paid
+    assert finds(changed, "迁移")
+
+
+def test_a_build_goes_on_after_a_crash_where_it_was(world: World) -> None:
+    index(world.indexer())
+    settings = {"chunking": {"tokens": 64, "overlap": 0}}
+    index(world.indexer(**settings), "MEMORY.md")
+    building = world.indexer().generations.next()
+    again = world.indexer(**settings)
+    report = index(again)
+    assert (report.unchanged, report.documents) == (1, 1)
+    assert again.generations.next() == building
+    assert complete_generation(again)
+    assert again.generations.current() == building
+
+
+def test_a_rebuild_that_was_asked_for_again_goes_on_unless_it_is_forced(world: World) -> None:
+    indexer = world.indexer()
+    index(indexer)
+    identity = indexer.fingerprint()
+    writer = indexer.generations
+    assert not writer.go_on_rebuilding(identity.digest, identity.description)
+    begun = writer.next()
+    index(indexer, "MEMORY.md")
+    assert writer.go_on_rebuilding(identity.digest, identity.description)
+    assert writer.next() == begun
+    assert not writer.go_on_rebuilding("other", "{}"), "one for other settings is another one"
+    writer.start_rebuild(identity.digest, identity.description)
+    assert writer.next() not in {begun, None}
+
+
+def test_new_redaction_rules_leave_no_file_behind_that_holds_the_text_unmasked(world: World) -> None:
+    plain = world.indexer()
+    index(plain)
+    damaged = world.folder / "20200101T000000-0-0000.sqlite.corrupt-1577836800"
+    damaged.write_bytes(b"HERON-4711")
+    reader = plain.generations.open_reader()
+    assert reader is not None
+    masked = world.indexer(redaction={"patterns": ["HERON-[0-9]+"]})
+    index(masked)
+    assert b"HERON-4711" in _content(world.folder)
+    assert complete_generation(masked)
+    assert b"HERON-4711" not in _content(world.folder)
+    assert len(reader.search_text("4711", 5)) == 1, "who is in the middle of a query finishes"
+    reader.close()
+    assert not finds(masked, "4711")
+    assert finds(masked, "vault")
+
+
+def test_another_change_leaves_the_old_file_to_its_readers_for_a_while(world: World) -> None:
+    index(world.indexer())
+    changed = world.indexer(chunking={"tokens": 64, "overlap": 0})
+    old = changed.generations.current()
+    index(changed)
+    assert complete_generation(changed)
+    assert old is not None
+    assert (world.folder / old).exists()
+
+
+def test_without_space_no_build_is_begun_and_live_changes_reach_the_old_generation(world: World) -> None:
+    index(world.indexer())
+    changed = world.indexer(chunking={"tokens": 64, "overlap": 0})
+    world.free = 1_000_000
+    world.write("MEMORY.md", "The gateway is called Granite.\n")
+    done: list[DocumentKey] = []
+    with pytest.raises(NoRoom, match=r"needs about \d+ MB, and 1 MB are free in .*; free some and it is built"):
+        changed.index([DocumentKey("memory", "MEMORY.md")], lane=Lane.LIVE, on_done=done.extend)
+    assert not done, "it is not what was asked for"
+    assert changed.generations.next() is None
+    assert finds(changed, "granite")
+    world.free = 10_000_000_000
+    index(changed)
+    assert complete_generation(changed)
+    assert finds(changed, "granite")
+
+
+def test_a_rebuild_asks_for_space_and_a_forced_one_does_not(world: World) -> None:
+    indexer = world.indexer()
+    index(indexer)
+    identity = indexer.fingerprint()
+    world.free = 0
+    with pytest.raises(NoRoom):
+        indexer.generations.go_on_rebuilding(identity.digest, identity.description)
+    assert indexer.generations.next() is None
+    indexer.generations.start_rebuild(identity.digest, identity.description)
+    index(indexer)
+    assert complete_generation(indexer)
+
+
+def test_what_nobody_needs_is_swept_before_space_is_said_to_be_short(world: World) -> None:
+    index(world.indexer())
+    leftover = world.folder / "20200101T000000-0-0000.sqlite"
+    leftover.write_bytes(b"x")
+    changed = world.indexer(chunking={"tokens": 64, "overlap": 0})
+    world_free = changed.generations._free
+    assert world_free(world.folder) is None
+    changed.generations._free = lambda _: 0 if leftover.exists() else 10_000_000_000
+    index(changed)
+    assert not leftover.exists()
+    assert changed.generations.next() is not None
+
+
+def test_space_is_measured_against_the_present_generation_and_its_log(tmp_path: Path) -> None:
+    current = tmp_path / "a.sqlite"
+    current.write_bytes(b"x" * 1_000_000)
+    (tmp_path / "a.sqlite-wal").write_bytes(b"x" * 1_000_000)
+    require_room(current, free=lambda _: 3_000_000 + RESERVE_BYTES)
+    require_room(current, free=lambda _: None)
+    with pytest.raises(NoRoom):
+        require_room(current, free=lambda _: 2_999_999 + RESERVE_BYTES)
+
+
+def test_the_first_index_of_an_agent_asks_for_no_space(world: World) -> None:
+    world.free = 0
+    index(world.indexer())
+    assert world.indexer().generations.current() is not None
+
+
+AGREE = """
+import json, sys
+from memory.embedding.selection import choose_provider
+from memory.fingerprint import fingerprint
+from recalld.configuration import load
+settings = load(config=sys.argv[1], home=sys.argv[2]).settings
+agent = settings.agent("main")
+provider = choose_provider(agent, settings.credentials).provider
+print(fingerprint(agent, provider.identity).digest)
+"""
+
+
+def test_processes_with_the_same_settings_agree_on_the_identity(tmp_path: Path) -> None:
+    config = tmp_path / "recalld.toml"
+    config.write_text(
+        f'provider = "openai"\n[redaction]\npatterns = ["b-\\\\d+", "a-\\\\d+"]\n'
+        f'[[agents]]\nid = "main"\nworkspace = {json.dumps(str(tmp_path))}\n',
+        "utf-8",
+    )
+    said = set()
+    for number, (seed, locale, folder) in enumerate(
+        [("0", "C", CHECKOUT), ("7", "C.UTF-8", tmp_path), ("random", "", "/")]
+    ):
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONHASHSEED": seed,
+            "LC_ALL": locale,
+            "HOME": str(tmp_path),
+            # A different key is no different identity.
+            "OPENAI_API_KEY": f"key-{number}",
+        }
+        arguments = [sys.executable, "-c", AGREE, str(config), str(tmp_path / f"home-{number}")]
+        ran = subprocess.run(arguments, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+        said.add(ran.stdout.strip())
+    assert len(said) == 1
+    assert len(said.pop()) == 32
+
+
+def _content(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
