@@ -29,8 +29,9 @@ from workers.job_metrics import JobMetrics
 from workers.job_pulses import JobPulses
 from workers.job_queue import BrokerJobQueue
 from workers.life import LifeSigns
+from workers.maintenance import Maintenance
 from workers.movement import Movement
-from workers.names import VECTORS_QUEUE, Keys
+from workers.names import HOUSEKEEPING, VECTORS_QUEUE, Keys
 from workers.one_home import HomeClaim
 from workers.readiness import readiness
 from workers.runtime import Runtime
@@ -171,6 +172,7 @@ def _sweep(
     elapsed = HOUSEKEEPING_SECONDS
     pulse = pulses.of("sweeper", limit_seconds=SWEEPER_LIMIT_SECONDS)
     pulse.belongs_to(threading.current_thread())
+    maintenance = Maintenance(runtime, stopping=stop.is_set)
     while not stop.wait(SWEEP_SECONDS):
         with pulse.at("puts right what died half-way"):
             _sweep_once(client, keys, queue, runtime, claim)
@@ -179,6 +181,8 @@ def _sweep(
             elapsed = 0.0
             with pulse.at("keeps house"):
                 _keep_house(runtime, pulse)
+            with pulse.at("maintains indexes"):
+                maintenance.round()
 
 
 def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeClaim) -> None:
@@ -211,4 +215,6 @@ def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
                     runtime.queue.request_completion(agent.id)
                 BatchJobs(runtime).keep_house(indexer)
         except (RecalldError, OSError) as error:
-            log.warning("housekeeping_failed", agent=agent.id, error=str(error))
+            runtime.board.report(HOUSEKEEPING, str(error), agent=agent.id)
+        else:
+            runtime.board.resolve(HOUSEKEEPING, agent=agent.id)

@@ -107,6 +107,11 @@ class Runtime:
             counters.add(EMBEDDING_CACHE, looks.misses, "miss")
         counters.flush()
 
+    def maintain_cache(self) -> None:
+        """Let the embedding cache keep to its bound, and cut its log; nothing happens as long as nobody used it."""
+        if self._cache is not None:
+            self._cache.maintain()
+
     def close(self) -> None:
         """Close everything. Embeddings in flight still reach the cache."""
         for supply in self._supplies.values():

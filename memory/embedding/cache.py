@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +41,9 @@ _INSERTS_BETWEEN_EVICTIONS = 1_000
 
 #: Entries deleted in one transaction.
 _DELETES_A_TRANSACTION = 1_000
+
+#: Bytes of a write-ahead log that maintenance takes the trouble to cut.
+_LOG_WORTH_CUTTING_BYTES = 1_048_576
 
 _SECONDS_A_DAY = 86_400
 
@@ -110,7 +114,28 @@ class EmbeddingCache:
             return 0
         with self._lock:
             self._inserted = 0
-            return self._guarded(lambda: self._delete_surplus(bound))
+            surplus = self._guarded(lambda: self._surplus(bound))
+        deleted = 0
+        while deleted < surplus:
+            group = min(surplus - deleted, _DELETES_A_TRANSACTION)
+            # Whoever looks something up meanwhile gets in between.
+            with self._lock:
+                gone = self._guarded(partial(self._delete_oldest, group))
+            if not gone:
+                break
+            deleted += gone
+        return deleted
+
+    def maintain(self) -> None:
+        """Keep to the bound (it may be a new one), and empty a log that grew, if nobody reads it just now."""
+        self.evict()
+        try:
+            size = self._path.with_name(f"{self._path.name}-wal").stat().st_size
+        except OSError:
+            return
+        if size >= _LOG_WORTH_CUTTING_BYTES:
+            with self._lock:
+                self._guarded(lambda: self._cut_the_log(self._open()))
 
     def close(self) -> None:
         """Write what is left of the last-use marks and let go of the file."""
@@ -173,6 +198,14 @@ class EmbeddingCache:
 
         self._in_transaction(insert)
 
+    def _cut_the_log(self, writer: apsw.Connection) -> None:
+        writer.set_busy_timeout(0)
+        try:
+            with contextlib.suppress(apsw.BusyError, apsw.LockedError):  # the next round tries again
+                writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            writer.set_busy_timeout(round(cache_file.BUSY_SECONDS * 1000))
+
     def _write_touches(self, writer: apsw.Connection, most: int) -> None:
         """Write marks of last use, in the transaction that is open."""
         marks: list[tuple[int, int]] = []
@@ -181,29 +214,21 @@ class EmbeddingCache:
             marks.append((day, row))
         writer.executemany("UPDATE embeddings SET used = ? WHERE id = ?", marks)
 
-    def _delete_surplus(self, bound: int) -> int:
+    def _surplus(self, bound: int) -> int:
+        """How many entries to delete so that there are no more than `bound`."""
         self._in_transaction(lambda writer: self._write_touches(writer, len(self._touched)))
         surplus = self._count() - bound
-        if surplus <= 0:
-            return 0
         # A little more than needed, so that a full cache does not evict at every turn.
-        left = surplus + bound // 50
-        deleted = 0
-        while left > 0:
-            group = min(left, _DELETES_A_TRANSACTION)
+        return surplus + bound // 50 if surplus > 0 else 0
 
-            def delete(writer: apsw.Connection, group: int = group) -> int:
-                writer.execute(
-                    "DELETE FROM embeddings WHERE id IN (SELECT id FROM embeddings ORDER BY used, id LIMIT ?)", (group,)
-                )
-                return writer.changes()
+    def _delete_oldest(self, count: int) -> int:
+        def delete(writer: apsw.Connection) -> int:
+            writer.execute(
+                "DELETE FROM embeddings WHERE id IN (SELECT id FROM embeddings ORDER BY used, id LIMIT ?)", (count,)
+            )
+            return writer.changes()
 
-            gone = self._in_transaction(delete)
-            deleted += gone
-            if not gone:
-                break
-            left -= gone
-        return deleted
+        return self._in_transaction(delete)
 
     def _count(self) -> int:
         return _one(self._open(), "SELECT count(*) FROM embeddings") or 0

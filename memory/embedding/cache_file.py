@@ -12,7 +12,7 @@ import apsw
 
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
 
-_BUSY_SECONDS = 10.0
+BUSY_SECONDS = 10.0
 
 #: What the write-ahead log is cut back to after a checkpoint.
 _LOG_BYTES = 4_000_000
@@ -45,7 +45,7 @@ def parts(path: Path) -> tuple[Path, Path, Path]:
 def connect(path: Path) -> apsw.Connection:
     """Open an existing file."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    connection.set_busy_timeout(int(_BUSY_SECONDS * 1000))
+    connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
     # A connection to a file that was set aside must not delete, by its name, the log of the new one when it closes.
     keep = ctypes.c_int(1)
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import apsw
 
-from memory.store.errors import KeywordsUnavailable
+from memory.store import sqlite_maintenance
+from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector, VectorBackend
 from memory.store.sqlite_connection import (
@@ -22,13 +23,16 @@ from memory.store.sqlite_connection import (
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_schema import SET_META, migrate
 from memory.store.sqlite_transaction import WriteTransaction
-from memory.store.writer import DocumentChange, Refusal, Store, WriteOutcome
+from memory.store.writer import DocumentChange, Maintained, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 
 #: Bytes of the write-ahead log after which a commit waits a moment for readers, so that the log starts over.
 #: SQLite's own checkpoints never wait, and with a reader always somewhere the log would grow for ever.
 WAL_RESTART_BYTES = 33_554_432
 WAL_RESTART_SECONDS = 1.0
+
+#: Bytes of a log that maintenance takes the trouble to cut.
+WAL_WORTH_CUTTING_BYTES = 1_048_576
 
 
 class SqliteStore(SqliteReader, Store):
@@ -99,6 +103,21 @@ class SqliteStore(SqliteReader, Store):
         with self._transaction() as transaction:
             transaction.set_meta(values)
 
+    def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:
+        vectors = keywords = 0
+        with self._idle_step() as connection:
+            compact = self.keeps_vectors and sqlite_maintenance.is_worth_compacting(connection)
+            merge = self.text_reason is None and sqlite_maintenance.is_worth_merging(connection)
+        while compact and go_on():
+            with self._idle_step() as connection:
+                compact = sqlite_maintenance.compact_vectors(connection)
+            vectors += compact
+        while merge and go_on():
+            with self._idle_step() as connection:
+                merge = sqlite_maintenance.merge_keywords(connection)
+            keywords += merge
+        return Maintained(vectors, keywords, self._cut_the_log() if go_on() else 0)
+
     def close(self) -> None:
         """Copy the write-ahead log back as far as nobody reads from it, and let go."""
         with self._write_lock:
@@ -124,12 +143,40 @@ class SqliteStore(SqliteReader, Store):
                 raise
             self._bound_the_log()
 
-    def _bound_the_log(self) -> None:
+    @contextmanager
+    def _idle_step(self) -> Iterator[apsw.Connection]:
+        """A transaction that changes nothing that anybody finds, and is not counted as one."""
+        with self._write_lock, translated(self._path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    def _cut_the_log(self) -> int:
+        """Copy the write-ahead log back and empty it, if nobody reads or writes just now; the bytes that it had."""
+        size = self._log_bytes()
+        if size < WAL_WORTH_CUTTING_BYTES:
+            return 0
+        with self._write_lock, suppress(StoreBusy), translated(self._path):
+            self._writer.set_busy_timeout(0)
+            try:
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            finally:
+                self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+        return max(0, size - self._log_bytes())
+
+    def _log_bytes(self) -> int:
         try:
-            size = self._path.with_name(f"{self._path.name}-wal").stat().st_size
+            return self._path.with_name(f"{self._path.name}-wal").stat().st_size
         except OSError:
-            return
-        if size < WAL_RESTART_BYTES:
+            return 0
+
+    def _bound_the_log(self) -> None:
+        if self._log_bytes() < WAL_RESTART_BYTES:
             return
         with suppress(apsw.Error):  # what was to be written is committed; the next commit tries again
             self._writer.set_busy_timeout(round(WAL_RESTART_SECONDS * 1000))

@@ -24,7 +24,7 @@ import apsw
 from memory.lazy_module import LazyModule
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.reader import Vector
-from memory.store.sqlite_rows import as_json, fetch
+from memory.store.sqlite_rows import as_json, fetch, fetch_one
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +33,10 @@ else:
     np = LazyModule("numpy")
 
 SELECT_BLOCKS = "SELECT chunk_id, validity, rowids FROM chunks_vec_chunks"
+
+SELECT_BLOCK = "SELECT validity, rowids FROM chunks_vec_chunks WHERE chunk_id = ?"
+SELECT_VALIDITIES = "SELECT chunk_id, validity FROM chunks_vec_chunks ORDER BY chunk_id"
+SELECT_HAS_BLOCKS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec_chunks'"
 
 SELECT_LISTED_IDS = "SELECT rowid FROM chunks_vec_rowids"
 
@@ -67,6 +71,29 @@ class Block:
     def ids(self) -> npt.NDArray[np.int64]:
         """The ids of the rows in use."""
         return self.rowids()[self.places()]
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """How many of a block's places there are, and are in use."""
+
+    number: int
+    places: int
+    used: int
+
+
+def fillings(connection: apsw.Connection) -> list[Filling]:
+    """Every block, the oldest first; none when there is no table of vectors yet."""
+    if fetch_one(connection, SELECT_HAS_BLOCKS) is None:
+        return []
+    rows = fetch(connection, SELECT_VALIDITIES)
+    return [Filling(number, len(bits) * 8, int.from_bytes(bits, "little").bit_count()) for number, bits in rows]
+
+
+def ids_in(connection: apsw.Connection, number: int) -> list[int]:
+    """The ids of the vectors in one block, in ascending order; none when there is no such block."""
+    rows = fetch(connection, SELECT_BLOCK, (number,))
+    return sorted(Block(*rows[0]).ids().tolist()) if rows else []
 
 
 def cosines(connection: apsw.Connection, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

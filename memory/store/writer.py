@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -108,6 +108,20 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What a round of maintenance did: vectors moved and merges of keywords, in steps; bytes cut from the log."""
+
+    vector_steps: int = 0
+    keyword_steps: int = 0
+    log_bytes: int = 0
+
+    @property
+    def anything(self) -> bool:
+        """Whether it did anything."""
+        return bool(self.vector_steps or self.keyword_steps or self.log_bytes)
+
+
 class Store(StoreReader):
     """Read and write access to one generation. Several threads and processes may write; commits are serialised.
 
@@ -184,6 +198,13 @@ class Store(StoreReader):
 
         Returns whether there was one.
         """
+
+    def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:  # noqa: ARG002 - for those who have something to do
+        """Clear up what writing left behind, where that is worth it, in short transactions, as long as `go_on` says so.
+
+        Nothing that is found changes. Does nothing in a store that needs none.
+        """
+        return Maintained()
 
     @abstractmethod
     def set_meta(self, values: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from memory.generation_writing import GenerationWriter
 from memory.generations import Generations
+from memory.store.errors import StoreUnreadable
 from memory.store.options import StoreOptions
 from schemas.settings import Chunking, Settings
 from tests.embedding_server import EmbeddingServer
@@ -19,7 +20,7 @@ from tests.without_fts5 import without_fts5
 from tests.working import Workers
 from workers.broker import DoorbellBroker
 from workers.broker_server import BrokerServer
-from workers.names import EMBED_PENDING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, NO_VECTORS
+from workers.names import EMBED_PENDING, HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, NO_VECTORS
 
 
 @pytest.fixture
@@ -145,3 +146,29 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
         wait_until(workers.complete)
         wait_until(lambda: not workers.troubles())
         assert workers.finds("otter")
+
+
+def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself(
+    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.run.SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr("workers.run.HOUSEKEEPING_SECONDS", 0.2)
+    monkeypatch.setattr("memory.store.sqlite_writer.WAL_WORTH_CUTTING_BYTES", 1)
+    sweep, broken = GenerationWriter.sweep, [True]
+
+    def sweep_unless_broken(writer: GenerationWriter, **options: Any) -> None:
+        if broken[0]:
+            raise StoreUnreadable("the folder cannot be changed")
+        sweep(writer, **options)
+
+    monkeypatch.setattr(GenerationWriter, "sweep", sweep_unless_broken)
+    with Workers(settings) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+        assert wait_until(workers.troubles) == {HOUSEKEEPING: "the folder cannot be changed"}
+        current = Generations(settings.indexes_path / "main", StoreOptions()).current()
+        log = settings.indexes_path / "main" / f"{current}-wal"
+        wait_until(lambda: log.stat().st_size == 0)
+        broken[0] = False
+        wait_until(lambda: not workers.troubles())

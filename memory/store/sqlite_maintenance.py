@@ -1,0 +1,105 @@
+"""Keeping one SQLite generation small and quick, in steps of a few milliseconds that may be interrupted.
+
+What replaced texts leave behind, and what it costs (30,000 chunks of 384 dimensions, half of them replaced):
+
+* sqlite-vec fills its last block only, so deleted vectors leave holes that every search reads: half as much time again,
+  a third more of the file. `compact_vectors` moves what is left in the emptiest blocks to the end.
+* FTS5 gathers segments and merges them as it is written to; searches by several words take a third longer over many of
+  them. `merge_keywords` merges the rest.
+
+Nothing that is found changes, and no commit is counted: what was kept of an answer, or of the vectors, stays true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from memory.store import vec0_tables
+from memory.store.sqlite_chunks import DELETE_VECTOR, INSERT_VECTOR
+from memory.store.sqlite_rows import as_blob, fetch, meta_value
+from memory.store.sqlite_schema import SET_META
+
+#: Vectors that are moved in one transaction: 20 ms or so.
+MOVED_A_STEP = 128
+
+#: Share of places without a vector at which compaction is worth it.
+WORTH_COMPACTING = 0.25
+
+#: A block with a larger share of its places in use is left alone.
+FULL_ENOUGH = 0.75
+
+#: Pages of the keyword index that are written in one transaction, about 4 kB each.
+MERGED_PAGES_A_STEP = 64
+
+#: New chunks since the last merge, of all there are and at least, from which another one is worth it.
+WORTH_MERGING = 0.1
+WORTH_MERGING_CHUNKS = 1_000
+
+#: How many chunks there had ever been when the keywords were merged last.
+MERGED_AT = "keywords_merged_at"
+
+DELETE_BLOCK = "DELETE FROM chunks_vec_chunks WHERE chunk_id = ?"
+DELETE_BLOCK_VECTORS = "DELETE FROM chunks_vec_vector_chunks00 WHERE rowid = ?"
+
+SELECT_CHUNKS_EVER = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
+COUNT_CHUNKS = "SELECT count(*) FROM chunks"
+
+# A negative number merges segments of different sizes, too (https://sqlite.org/fts5.html#the_merge_command).
+MERGE = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('merge', ?)"
+
+#: What SQLite counts as changes of a merge that found nothing to do.
+_NOTHING_MERGED = 2
+
+
+def is_worth_compacting(connection: apsw.Connection) -> bool:
+    """Whether so many vectors are gone that searches notice."""
+    blocks = vec0_tables.fillings(connection)
+    places = sum(block.places for block in blocks)
+    used = sum(block.used for block in blocks)
+    return len(blocks) > 1 and places - used >= WORTH_COMPACTING * places and _emptiest(blocks) is not None
+
+
+def compact_vectors(connection: apsw.Connection) -> bool:
+    """One step, in the transaction that is open; False when there is nothing (more) to do.
+
+    Needs sqlite-vec on the connection.
+    """
+    emptiest = _emptiest(vec0_tables.fillings(connection))
+    dimensions = meta_value(connection, "dimensions")
+    if emptiest is None or dimensions is None:
+        return False
+    ids = vec0_tables.ids_in(connection, emptiest)[:MOVED_A_STEP]
+    vectors = vec0_tables.vectors_of(connection, ids, int(dimensions))
+    connection.executemany(DELETE_VECTOR, [(id_,) for id_ in ids])
+    connection.executemany(INSERT_VECTOR, [(id_, as_blob(vectors[id_])) for id_ in ids])
+    if not vec0_tables.ids_in(connection, emptiest):
+        for statement in (DELETE_BLOCK, DELETE_BLOCK_VECTORS):
+            connection.execute(statement, (emptiest,))
+    return True
+
+
+def is_worth_merging(connection: apsw.Connection) -> bool:
+    """Whether so many chunks were added since the last merge that searches notice."""
+    [(ever,)] = fetch(connection, SELECT_CHUNKS_EVER)
+    [(now,)] = fetch(connection, COUNT_CHUNKS)
+    added = int(ever) - int(meta_value(connection, MERGED_AT) or 0)
+    return added >= max(WORTH_MERGING_CHUNKS, int(WORTH_MERGING * int(now)))
+
+
+def merge_keywords(connection: apsw.Connection) -> bool:
+    """One step, in the transaction that is open; False, and remembered, when there is nothing (more) to do."""
+    before = connection.total_changes()
+    connection.execute(MERGE, (-MERGED_PAGES_A_STEP,))
+    if connection.total_changes() - before >= _NOTHING_MERGED:
+        return True
+    [(ever,)] = fetch(connection, SELECT_CHUNKS_EVER)
+    connection.execute(SET_META, (MERGED_AT, str(ever)))
+    return False
+
+
+def _emptiest(blocks: Sequence[vec0_tables.Filling]) -> int | None:
+    """The block to be moved next. Never the last one: that is where vectors are moved to."""
+    movable = [block for block in blocks[:-1] if block.used <= FULL_ENOUGH * block.places]
+    return min(movable, key=lambda block: block.used).number if movable else None
