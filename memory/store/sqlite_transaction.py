@@ -69,6 +69,7 @@ class WriteTransaction:
 
     def __init__(self, connection: apsw.Connection, backend: VectorBackend) -> None:
         self.changed = False
+        self.connection = connection
         self._connection = connection
         self._rows = ChunkRows(connection, backend)
         self._now = time.time()
@@ -139,6 +140,11 @@ class WriteTransaction:
         fetch(self._connection, INCREMENT_META, ("deletions",))
         self.changed = True
         return True
+
+    def remove(self, file_id: int, rows: Sequence[tuple[int, str]]) -> None:
+        """Delete chunks of a document: id and vector state of each. The document is not settled by that."""
+        self._rows.remove(file_id, rows)
+        self.changed = self.changed or bool(rows)
 
     def _put_file(self, key: DocumentKey, stat: FileStat, content_hash: str, notes: Sequence[str]) -> int:
         remarks = json.dumps(notes, ensure_ascii=False)

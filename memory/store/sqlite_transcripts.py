@@ -21,6 +21,11 @@ MAKE_STALE = "UPDATE chunks SET ordinal = -1 - ordinal WHERE file_id = ? AND ord
 SELECT_HAS_STALE = "SELECT 1 FROM chunks WHERE file_id = ? AND ordinal < 0 LIMIT 1"
 SELECT_STALE = "SELECT id, vector_state FROM chunks WHERE file_id = ? AND ordinal < 0"
 
+SELECT_STALE_BUT = """
+SELECT id, vector_state FROM chunks
+WHERE file_id = ? AND ordinal < 0 AND id NOT IN (SELECT value FROM json_each(?)) LIMIT ?
+"""
+
 # By hash, whatever the planner thinks: as many look-ups as the slice has texts, however many chunks are stale.
 # The earliest of several with the same text comes first.
 SELECT_STALE_BY_HASH = """
@@ -58,6 +63,15 @@ def write_chunks(connection: apsw.Connection, rows: ChunkRows, file_id: int, cha
     if change.final:
         rows.remove(file_id, fetch(connection, SELECT_STALE, (file_id,)))
     return refusal or any(chunk.refused is not None for chunk in added)
+
+
+def surplus(
+    connection: apsw.Connection, file_id: int, chunks: Iterable[NewChunk], *, limit: int
+) -> list[tuple[int, str]]:
+    """Stale chunks that nobody will want once these came: id and vector state of `limit` of them at most."""
+    stale = _stale_by_hash(connection, file_id, chunks)
+    wanted = [stale[chunk.text_hash].popleft()[0] for chunk in chunks if stale.get(chunk.text_hash)]
+    return fetch(connection, SELECT_STALE_BUT, (file_id, as_json(wanted), limit))
 
 
 def _take_over(

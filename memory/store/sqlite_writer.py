@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from memory.store import sqlite_maintenance
+from memory.store import sqlite_maintenance, sqlite_thinning
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector, VectorBackend
@@ -65,10 +65,25 @@ class SqliteStore(SqliteReader, Store):
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         if self.text_reason is not None:
             raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
-        with self._transaction() as transaction:
-            outcomes = [transaction.apply(change) for change in changes]
-            transaction.flush()
-        return outcomes
+        outcomes: list[WriteOutcome] = []
+        begun, seen = 0, set[DocumentKey]()
+        for number, change in enumerate(changes):
+            if self._ends_many(change, after_others=change.key in seen):
+                outcomes += self._write_together(changes[begun:number])
+                outcomes += self._write_together([sqlite_thinning.thinned(self._flushed_transaction, change)])
+                begun = number + 1
+            seen.add(change.key)
+        return outcomes + self._write_together(changes[begun:])
+
+    def _ends_many(self, change: DocumentChange, *, after_others: bool) -> bool:
+        with self._readers.borrow() as connection:
+            return sqlite_thinning.ends_many(connection, change, after_others=after_others)
+
+    def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
+        if not changes:
+            return []
+        with self._flushed_transaction() as transaction:
+            return [transaction.apply(change) for change in changes]
 
     def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
         with self._transaction() as transaction:
@@ -126,6 +141,12 @@ class SqliteStore(SqliteReader, Store):
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._writer.close()
         super().close()
+
+    @contextmanager
+    def _flushed_transaction(self) -> Iterator[WriteTransaction]:
+        with self._transaction() as transaction:
+            yield transaction
+            transaction.flush()
 
     @contextmanager
     def _transaction(self) -> Iterator[WriteTransaction]:

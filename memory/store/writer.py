@@ -139,6 +139,10 @@ class Store(StoreReader):
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         """Apply all changes in one transaction, in their order.
 
+        Where one of them deletes a great many chunks, it takes several transactions: what comes before it, most of the
+        deletion, the change itself, what comes after it. Each of them leaves a sound index, and a crash in between
+        leaves nothing that the same call would not finish.
+
         A change whose expected revision is no longer the document's is left out and reported as a
         conflict; the others are committed. So is a slice that continues another mark than the index holds, or
         whose document is no transcript, and a `DocumentWrite` of a document that is one: that takes a
