@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from recalld.child import last_act
 from schemas.settings import Settings
 from workers.broker_server import BrokerServer
 
@@ -21,6 +22,7 @@ def running_broker(settings: Settings, *, supervised: bool = False) -> Iterator[
         return
     server.ensure()
     try:
-        yield server
+        with last_act(server.stop):
+            yield server
     finally:
         server.stop()

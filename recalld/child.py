@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -13,14 +15,35 @@ import click
 READY = "ready"
 
 
+#: What is still done when a process leaves at once: it ends what must not outlive it.
+_last_acts: list[Callable[[], None]] = []
+
+
+@contextmanager
+def last_act(act: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, let a second signal do this before the process leaves; the latest act comes first."""
+    _last_acts.append(act)
+    try:
+        yield
+    finally:
+        _last_acts.remove(act)
+
+
 def stop_event(*, supervised: bool) -> threading.Event:
     """Return an event that is set by SIGTERM or SIGINT and, for a supervised process, when standard input ends.
 
-    The supervisor holds the other end of that pipe and never writes to it: however it dies, the pipe ends.
+    The supervisor holds the other end of that pipe and never writes to it: however it dies, the pipe ends. At a signal
+    after that the process leaves at once, and takes with it what must not outlive it (`last_act`). What it was doing is
+    found by others, as after any crash.
     """
     stop = threading.Event()
 
-    def end(_signal: int, _frame: object) -> None:
+    def end(number: int, _frame: object) -> None:
+        if stop.is_set():
+            for act in reversed(_last_acts):
+                with suppress(Exception):
+                    act()
+            os._exit(128 + number)
         stop.set()
 
     signal.signal(signal.SIGTERM, end)

@@ -22,7 +22,7 @@ import click
 from memory.hooks_state import read_hooks_state
 from memory.process_states import process_states
 from memory.pulses import Pulses
-from recalld.child import stop_event
+from recalld.child import last_act, stop_event
 from recalld.client import Client, ClientError
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
@@ -80,22 +80,23 @@ def run_daemon(invocation: Invocation) -> int:
         pulses = Pulses()
         life = LifeSigns(settings, "up", pulses)
         health = _health(settings, supervisor, pulses)
-        try:
-            life.start()
-            supervisor.start()
-            if _wait_ready(supervisor, broker, stop):
-                _keep_port(settings, supervisor)
-                _greet(invocation)
-                _watch_over(settings, supervisor, broker, pulses, stop)
-        finally:
-            if stop.is_set():
-                _say("stopping: what is being indexed is finished first")
-            if health is not None:
-                health.stop()
-            pulses.close()
-            supervisor.stop()
-            life.stop()
-            broker.stop()
+        with last_act(broker.stop), last_act(supervisor.kill):
+            try:
+                life.start()
+                supervisor.start()
+                if _wait_ready(supervisor, broker, stop):
+                    _keep_port(settings, supervisor)
+                    _greet(invocation)
+                    _watch_over(settings, supervisor, broker, pulses, stop)
+            finally:
+                if stop.is_set():
+                    _say("stopping: what is being indexed is finished first (again stops at once)")
+                if health is not None:
+                    health.stop()
+                pulses.close()
+                supervisor.stop()
+                life.stop()
+                broker.stop()
         if stop.is_set():
             _say("stopped")
             return 0

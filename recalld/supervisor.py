@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from recalld.child import READY
@@ -132,6 +134,14 @@ class Child:
                 process.wait()
         self._forget()
 
+    def kill(self) -> None:
+        """End the process at once, with everything in its session."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
     def _forget(self) -> None:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
@@ -176,3 +186,8 @@ class Supervisor:
         """Stop the children one after the other, in their order: producers, then workers, then answers."""
         for child in self.children:
             child.stop()
+
+    def kill(self) -> None:
+        """End all children at once."""
+        for child in self.children:
+            child.kill()
