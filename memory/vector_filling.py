@@ -23,6 +23,9 @@ FEWEST, MOST = 64, 4 * MAX_CHUNKS_PER_COMMIT
 #: A round that takes longer than this is given up; what arrives later is in the cache.
 ROUND_TIMEOUT_SECONDS = 30.0
 
+#: How often a round that waits looks whether it should stop.
+_LOOK_SECONDS = 0.2
+
 
 @dataclass(slots=True)
 class FillReport:
@@ -43,13 +46,15 @@ def fill_vectors(
     on_ready: Callable[[int, float], None],
     held: Callable[[Sequence[str]], Mapping[str, Vector]] = lambda _hashes: {},
     only: Collection[str] | None = None,
+    stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
 ) -> FillReport:
     """Fill in vectors for about `seconds`, the oldest chunks first, on an agent's account.
 
     `held` gives the vectors that the agent's indexes hold for text hashes: what the cache forgot is not paid again.
     `on_ready` is told of each round: how many vectors were committed, and how many seconds they took. With `only`,
-    chunks of other texts (by hash) are somebody else's; they do not count as left.
+    chunks of other texts (by hash) are somebody else's; they do not count as left. Once `stopping`, no answer is waited
+    for any longer.
     Without a provider, or where no vectors can be written, nothing happens, and nothing counts as left.
 
     Raises what `memory.store.errors` names when the store cannot be written; earlier rounds stay.
@@ -58,9 +63,9 @@ def fill_vectors(
     if not supply.available or not store.keeps_vectors:
         return report  # nothing is left that anybody could do
     deadline = clock() + seconds
-    while report.error is None and clock() < deadline:
+    while report.error is None and clock() < deadline and not stopping():
         begun = clock()
-        committed = _one_round(store, supply, agent, held, only, report)
+        committed = _one_round(store, supply, agent, held, only, report, stopping)
         if committed == 0:
             break
         on_ready(committed, clock() - begun)
@@ -75,6 +80,7 @@ def _one_round(
     held: Callable[[Sequence[str]], Mapping[str, Vector]],
     only: Collection[str] | None,
     report: FillReport,
+    stopping: Callable[[], bool],
 ) -> int:
     """Embed the next chunks and commit what came back; how many that were."""
     most = max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second)))
@@ -86,7 +92,9 @@ def _one_round(
     if missing:
         ticket = supply.request(missing, lane=Lane.BACKFILL, agent=agent, dimensions=dimensions_of(store))
         try:
-            ticket.wait(ROUND_TIMEOUT_SECONDS)
+            until = time.monotonic() + ROUND_TIMEOUT_SECONDS
+            while not ticket.wait(_LOOK_SECONDS) and time.monotonic() < until and not stopping():
+                pass
             report.error = ticket.error()
         finally:
             ticket.cancel()

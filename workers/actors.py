@@ -89,13 +89,19 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
     taken: dict[DocumentKey, None] = {}
     begun = time.monotonic()
 
+    def over() -> bool:
+        return runtime.stopping.is_set() or time.monotonic() - begun >= TURN_SECONDS
+
     def claims() -> Iterator[DocumentKey]:
-        while time.monotonic() - begun < TURN_SECONDS:
+        while not over():
             claimed = marks.claim(agent, lane=lane, job=job, limit=CLAIM)
             if not claimed:
                 return
             taken.update(dict.fromkeys(claimed))
-            yield from claimed
+            for key in claimed:
+                if runtime.stopping.is_set():
+                    return  # what is left waits again
+                yield key
 
     def done(keys: Sequence[DocumentKey]) -> None:
         got_on()
@@ -110,9 +116,7 @@ def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
     try:
         with runtime.indexer(agent) as indexer:
             first = indexer.generations.current() is None
-            report = indexer.index(
-                claims(), lane=lane, on_done=done, out_of_time=lambda: time.monotonic() - begun >= TURN_SECONDS
-            )
+            report = indexer.index(claims(), lane=lane, on_done=done, out_of_time=over)
             building = indexer.generations.next() is not None
             # Also those of a job that died between its commit and its request.
             unfilled = indexer.supply.available and bool(indexer.target().pending_chunks(1))
@@ -186,6 +190,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
             seconds=TURN_SECONDS,
             held=indexer.held_vectors,
             only=turn.inline,
+            stopping=runtime.stopping.is_set,
             on_ready=joined,
         )
         building = indexer.generations.next() is not None

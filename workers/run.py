@@ -111,6 +111,7 @@ def run_workers(
         stop.wait()
         pulses.close()
         log.info("workers_stopping")
+        runtime.stopping.set()
         _stop_workers(broker, workers)
         sweeper.join(timeout=SWEEP_SECONDS)
         life.stop()

@@ -46,6 +46,8 @@ class Runtime:
         self.queue = queue
         self.board = board
         self.metrics = metrics or JobMetrics()
+        #: Set when the process is to end: jobs hand back what they have not begun.
+        self.stopping = threading.Event()
         self._coordinate = coordinate
         self._cache: EmbeddingCache | None = None
         self._supplies: dict[tuple[str, str], EmbeddingSupply] = {}

@@ -246,3 +246,27 @@ def test_vectors_that_a_dead_job_did_not_ask_for_are_asked_for_by_the_next_one(
         workers.mark("memory/b.md")
         wait_until(workers.complete)
         assert workers.counts().vectors_ready == 2
+
+
+def test_workers_that_are_to_stop_wait_for_no_provider_and_hand_back_what_is_left(
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.vector_filling.ROUND_TIMEOUT_SECONDS", 300.0)
+    monkeypatch.setattr("memory.indexing.VECTOR_PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("workers.run.DRAIN_SECONDS", 300.0)
+    server.open.clear()
+    with Workers(remote) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(lambda: server.in_flight)
+        ending = threading.Thread(target=workers.stop)
+        ending.start()
+        # The job is over and its work is another message's, while the answer is still on its way.
+        wait_until(lambda: workers.client.llen(f"{workers.keys.dramatiq}:vectors"), timeout=30)
+        server.open.set()
+        ending.join(30)
+        assert not ending.is_alive()
+        assert workers.counts().vectors_pending == 1
+        workers.start()
+        wait_until(workers.complete)
+    assert not server.paid_twice, "the answer that came too late for the index is in the cache"
