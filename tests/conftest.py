@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +72,5 @@ def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     yield
     structlog.reset_defaults()
+    # Not to where the answers of commands are read from.
+    configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))

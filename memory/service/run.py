@@ -145,7 +145,7 @@ async def _keep_registered(server: uvicorn.Server, path: Path, host: str, port: 
     """Take the place of the registered service when that one is gone, as the one of a killed `up` is soon."""
     while True:
         await asyncio.sleep(_REGISTRATION_SECONDS)
-        if server.started and not server.should_exit and not await asyncio.to_thread(_is_registered, path):
+        if server.started and not server.should_exit and await asyncio.to_thread(_registered, path) is None:
             with contextlib.suppress(OSError):  # a full disk, say; the next look tries again
                 _register(path, host, port)
 
@@ -153,7 +153,7 @@ async def _keep_registered(server: uvicorn.Server, path: Path, host: str, port: 
 def _announce(path: Path, host: str, port: int, on_ready: Callable[[], None] | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     _log.info("service_listening", host=host, port=port)
-    if _is_registered(path):
+    if _registered(path) not in {None, os.getpid()}:
         # The one that `up` keeps running stays the one that commands ask.
         _log.warning("service_not_registered", reason="another service of this home runs and stays the registered one")
     else:
@@ -162,8 +162,8 @@ def _announce(path: Path, host: str, port: int, on_ready: Callable[[], None] | N
         on_ready()
 
 
-def _is_registered(path: Path) -> bool:
-    """Whether a service that is alive is registered: this one, or another one that listens.
+def _registered(path: Path) -> int | None:
+    """The process of the registered service: this one, or another one that listens; None when there is none alive.
 
     A process of that number may be anybody, after the machine was started again.
     """
@@ -171,13 +171,13 @@ def _is_registered(path: Path) -> bool:
         service = json.loads(path.read_bytes())
         pid, address = int(service["pid"]), (str(service["host"]), int(service["port"]))
         if pid == os.getpid():
-            return True
+            return pid
         with contextlib.suppress(PermissionError):
             os.kill(pid, 0)
         socket.create_connection(address, timeout=_LOOK_SECONDS).close()
     except (OSError, OverflowError, ValueError, KeyError, TypeError):
-        return False
-    return True
+        return None
+    return pid
 
 
 def _register(path: Path, host: str, port: int) -> None:

@@ -266,9 +266,9 @@ def test_ten_thousand_transcripts_are_listed_quickly_and_none_is_opened(
         raise AssertionError("a scan opens nothing")
 
     monkeypatch.setattr(os, "open", refuse)
-    begun = time.process_time()
+    begun = time.thread_time()
     scan = files.scan()
-    assert time.process_time() - begun < 0.5
+    assert time.thread_time() - begun < 0.5
     assert len(scan.documents) == 10_000
 
 

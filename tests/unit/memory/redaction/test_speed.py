@@ -15,9 +15,9 @@ MOST = 3.0
 
 
 def seconds(text: str) -> float:
-    begun = time.process_time()
+    begun = time.thread_time()
     redact(text)
-    return time.process_time() - begun
+    return time.thread_time() - begun
 
 
 @pytest.mark.parametrize("case", WORST_CASES)
