@@ -61,7 +61,7 @@ def keys(settings: Settings) -> Keys:
 
 
 @pytest.fixture(autouse=True)
-def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command that runs in this process says of logs holds for its own test only.
 
     Modules keep a logger that is cached, with all that was said of it, for the tests after it.
@@ -70,7 +70,6 @@ def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         structlog, "configure", lambda **options: configure(**{**options, "cache_logger_on_first_use": False})
     )
-    yield
     structlog.reset_defaults()
     # Not to where the answers of commands are read from.
     configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))

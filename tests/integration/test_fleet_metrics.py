@@ -143,7 +143,7 @@ def test_a_worker_process_tells_of_its_jobs_on_a_port_of_its_own(
 ):
     alone = settings.model_copy(update={"workers": settings.workers.model_copy(update={"port": 0})})
     with Workers(alone) as workers:
-        [port] = re.findall(r"telemetry_listening.*port=(\d+)", re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out))
+        [port] = re.findall(r"telemetry_listening.*port=(\d+)", re.sub(r"\x1b\[\d+m", "", capsys.readouterr().err))
         workers.write("memory/a.md", "The lift stands on the third floor.\n")
         workers.mark("memory/a.md")
         wait_until(workers.complete)
