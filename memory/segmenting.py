@@ -93,8 +93,8 @@ _BETWEEN_WORDS = re.compile(r"[\s\x00-\x1f,;!?()\[\]{}<>\"'`|*^=~\\“”‘’�
 # What a sentence puts around a word, and the tokenizer does not see.
 _AROUND_WORDS = "-_./:@&"
 _COMPOUND_PART = re.compile(r"[^\W\d_]{3,}")
-# Digits and letters as of a commit's or a file's hash.
-_HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
+#: Digits and letters as of a commit's or a file's hash.
+HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
 #: How much of a hash people write down, where not all of it.
 _SHORT_HASHES = (7, 8, 10, 12)
 _WORD_CHARACTER = re.compile(r"[^\W_]")
@@ -248,7 +248,7 @@ def _word_terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
             yield QueryTerm(text=f"{sharp[1]}{_SHARP_NAMES[sharp[2]]}", typed=word), False
             continue
         word = word.strip("#+")
-        if _HASH.fullmatch(word):
+        if HASH.fullmatch(word):
             yield QueryTerm(text=word, typed=word, prefix=True), False
             for length in _SHORT_HASHES:
                 if length < len(word):

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from memory.search.terms import fold
+from memory.segmenting import HASH
 
 #: Longer queries are texts of their own; nothing holds them as they stand.
 MAX_VERBATIM_CHARACTERS = 200
@@ -23,7 +24,6 @@ _CONSTANT = re.compile(r"[A-Z]{6,}")
 _ABBREVIATION = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]?")
 _DIGIT_AND_LETTER = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
 _JOINED = re.compile(r"[A-Za-z0-9][_/.:@][A-Za-z0-9]|[a-z][A-Z]")
-_HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 
 
@@ -66,7 +66,7 @@ def _is_identifier(token: str) -> bool:
 
 def _stands_alone(piece: str, folded: str) -> bool:
     """Whether it is somewhere not a part of a longer word: `fp-13` is not in `fp-131`. Of a hash its start will do."""
-    needs_end = not _HASH.fullmatch(piece)
+    needs_end = not HASH.fullmatch(piece)
     place = folded.find(piece)
     while place >= 0:
         before, after = folded[place - 1 : place], folded[place + len(piece) : place + len(piece) + 1]

@@ -94,7 +94,8 @@ def ranked(
         model: whose vectors they are.
         max_results: at least 1.
         min_score: 0..1, compared before age counts. What only keywords can speak for, because it has no vector or holds
-            what the query means exactly, is never lost to it; neither is anything that ranks above what is kept.
+            what the query means exactly, is never lost to it; neither is what ranks above something that is kept, among
+            the first `TOP`.
         now: Unix seconds.
     """
     reference = hybrid.fusion == "weighted" and bool(cosines)
