@@ -8,7 +8,7 @@ from memory.agent_files import AgentFiles, Scan
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.reader import IndexedFile
 from schemas.documents import DocumentKey
-from schemas.settings import SyncSessions
+from schemas.memory_sections import SyncSessions
 from schemas.status import DiskState
 
 #: A transcript that never rests is handed over after fewer quiet times (`producers.tailing`), and this longer nobody

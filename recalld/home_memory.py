@@ -8,8 +8,8 @@ from memory.search.manager import SearchableMemory
 from recalld.asking import ask
 from recalld.invocation import Invocation
 from schemas.errors import RecalldError
+from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
-from schemas.settings import Limits
 
 _ACTION = "see `recalld status` and `recalld config show`"
 

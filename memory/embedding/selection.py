@@ -15,7 +15,9 @@ from memory.embedding.presets import BY_KEY, PRESETS, Preset
 from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.stub import StubProvider
 from memory.embedding.voyage import VoyageProvider
-from schemas.settings import Credentials, Local, MemorySettings
+from schemas.machine_sections import Credentials
+from schemas.memory_sections import Local
+from schemas.settings import MemorySettings
 
 #: What the bundled local model is called.
 BUNDLED_MODEL = "multilingual-use-v3"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memory.search.manager import SearchableMemory
 from memory.search.scope import allows, session_of
+from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
-from schemas.settings import AgentSettings, Limits
+from schemas.settings import AgentSettings
 
 _WARNING = "memory is unavailable"
 _ACTION = "see `recalld config show`"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from schemas.settings import StoreSettings
+    from schemas.machine_sections import StoreSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

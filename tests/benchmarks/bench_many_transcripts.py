@@ -22,7 +22,8 @@ from producers.falling_back import open_watcher
 from producers.reconciling import reconcile
 from producers.tailing import Tailer
 from schemas.documents import DocumentKey, FileStat
-from schemas.settings import AgentSettings, SyncSessions
+from schemas.memory_sections import SyncSessions
+from schemas.settings import AgentSettings
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 from tests.waiting import wait_until
 

@@ -20,8 +20,9 @@ from producers.spool import write_event
 from producers.watching import WatchLimitReached
 from schemas.documents import Lane
 from schemas.errors import RecalldError
+from schemas.memory_sections import Sync, SyncSessions
 from schemas.ports import Event
-from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
+from schemas.settings import AgentSettings, Settings
 from tests.recording import RecordingInbox, RecordingQueue, RecordingTroubles, RememberedFiles, as_reader
 from tests.waiting import wait_until
 

@@ -23,7 +23,8 @@ from memory.embedding.voyage_session import load_sdk
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
-from schemas.settings import Credentials, MemorySettings
+from schemas.machine_sections import Credentials
+from schemas.settings import MemorySettings
 from tests.embedding_server import EmbeddingServer, Failure, embed
 from tests.voyage_server import VoyageServer
 from tests.waiting import wait_until
@@ -280,7 +281,8 @@ def test_the_sdk_is_imported_when_it_is_used_and_prints_no_text() -> None:
     script = """
 import sys
 from memory.embedding.selection import choose_provider
-from schemas.settings import Credentials, MemorySettings
+from schemas.machine_sections import Credentials
+from schemas.settings import MemorySettings
 from tests.voyage_server import VoyageServer
 with VoyageServer() as server:
     memory = MemorySettings.model_validate({"provider": "voyage", "remote": {"base_url": server.url}})

@@ -19,7 +19,8 @@ from memory.imports import ImportedFolder, imports_path, remember_import
 from memory.session_roots import is_transcript_name
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
-from schemas.settings import AgentSettings, Settings, Sync, SyncSessions
+from schemas.memory_sections import Sync, SyncSessions
+from schemas.settings import AgentSettings, Settings
 
 LINE = b'{"role":"user","content":"hello"}\n'
 TIME = "2026-02-03T09-00-00.000Z"

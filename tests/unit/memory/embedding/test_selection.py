@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice
-from schemas.settings import Credentials, MemorySettings
+from schemas.machine_sections import Credentials
+from schemas.settings import MemorySettings
 
 KEYS = {"openai": "sk-open", "gemini": "gem", "voyage": "voy", "mistral": "mis"}
 
@@ -271,7 +272,8 @@ def test_choosing_imports_no_sdk_and_loads_no_model() -> None:
     script = """
 import sys
 from memory.embedding.selection import choose_provider
-from schemas.settings import Credentials, MemorySettings
+from schemas.machine_sections import Credentials
+from schemas.settings import MemorySettings
 assert choose_provider(MemorySettings(), Credentials(openai="sk")).provider is not None
 assert choose_provider(MemorySettings(), Credentials(voyage="pa")).provider is not None
 assert choose_provider(MemorySettings(), Credentials()).provider is not None
