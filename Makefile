@@ -31,8 +31,9 @@ up: install
 	@exec $(BIN)/recalld up --workspace "$(WORKSPACE)" \
 		$(if $(AGENT),--agent "$(AGENT)") $(if $(PORT),--port "$(PORT)") $(if $(HOME_DIR),--home "$(HOME_DIR)")
 
+# Most tests wait for processes most of the time, so more of them run than there are cores.
 test: lint
-	$(BIN)/python -m pytest -q -m "not long"
+	$(BIN)/python -m pytest -q -m "not long" -n 4 --dist loadfile
 
 lint: install-dev
 	$(BIN)/ruff check .
