@@ -29,7 +29,7 @@ function render() {
   root.classList.toggle("away", away);
   const badge = byId("connection");
   badge.dataset.kind = away ? "bad" : answer ? "ok" : "idle";
-  badge.lastElementChild.textContent = t(away ? "away" : answer ? "live" : "paused");
+  badge.lastElementChild.textContent = t(away ? "away" : answer ? "live" : refused ? "locked" : "paused");
   byId("awaybox").hidden = !away;
   byId("awaywords").textContent = `${t("awaySentence")} ${at ? t("asOf", clock(at)) : ""}`;
   if (away !== wasAway) announce(t(away ? "awaySentence" : "back"));

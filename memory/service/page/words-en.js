@@ -17,6 +17,7 @@ export const en = {
 
   live: "Live",
   paused: "Connecting",
+  locked: "Token needed",
   away: "Not answering",
   awaySentence: "recalld does not answer, perhaps because it is restarting. This page keeps trying and goes on by itself.",
   back: "recalld answers again.",

@@ -17,6 +17,7 @@ export const zh = {
 
   live: "实时",
   paused: "正在连接",
+  locked: "需要令牌",
   away: "没有应答",
   awaySentence: "recalld 没有应答，可能正在重启。本页会不断重试，恢复后自动继续。",
   back: "recalld 已恢复应答。",

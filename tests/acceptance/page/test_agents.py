@@ -42,6 +42,7 @@ def test_a_token_opens_its_own_agent_for_as_long_as_the_tab_is_open(two: Setting
         token = page.get_by_label("Token")
         expect(token).to_be_focused()
         expect(page.locator("#work")).to_be_hidden()
+        expect(page.locator("#connection")).to_have_text("Token needed")
         expect(page.locator("#tokenwrong")).to_be_empty()
         token.fill("wrong")
         page.keyboard.press("Enter")
