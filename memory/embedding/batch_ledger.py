@@ -20,7 +20,6 @@ import apsw
 import structlog
 
 from memory.embedding.batch_api import JobProgress
-from memory.embedding.batch_ledger_file import alone, open_ledger, set_aside, translated
 from memory.embedding.batch_ledger_sql import (
     COUNT_OPEN,
     DELETE_TEXT,
@@ -31,12 +30,16 @@ from memory.embedding.batch_ledger_sql import (
     SELECT_JOBS,
     SET_HEALTH,
     STATE_COLUMN,
+    TABLES,
 )
+from memory.embedding.kept_file import KeptFile, Kind, locked
 from schemas.errors import RecalldError
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+_KIND = Kind("the list of batch jobs", TABLES, version=1)
 
 
 def ledger_path(home: Path) -> Path:
@@ -143,7 +146,8 @@ class BatchLedger:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._clock = clock
-        self._connection, self._inode = open_ledger(path)
+        self._file = KeptFile(path, _KIND)
+        self._file.guarded(self._file.connection)
 
     def __enter__(self) -> Self:
         return self
@@ -153,13 +157,13 @@ class BatchLedger:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._connection.close(force=True)
+        self._file.close()
 
     @contextmanager
     def working_on(self, agent: str) -> Iterator[bool]:
         """Whether this is the only one who works on an agent's jobs, for as long as the block runs."""
         # Agents' ids are safe in file names.
-        with alone(self._path.with_name(f"{self._path.name}.{agent}.lock"), wait=False) as granted:
+        with locked(self._path.with_name(f"{self._path.name}.{agent}.lock"), wait=False) as granted:
             yield granted
 
     # A job's life
@@ -360,28 +364,10 @@ class BatchLedger:
         return _one(writer, "SELECT id FROM identities WHERE identity = ?", identity)
 
     def _transaction(self, work: Callable[[apsw.Connection], T]) -> T:
-        def run(connection: apsw.Connection) -> T:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                result = work(connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            return result
-
-        return self._read(run)
+        return self._file.guarded(lambda: self._file.transaction(work))
 
     def _read(self, work: Callable[[apsw.Connection], T]) -> T:
-        with translated(self._path):
-            try:
-                return work(self._connection)
-            except (apsw.CorruptError, apsw.NotADBError) as error:
-                self._connection.close(force=True)
-                set_aside(self._path, error, inode=self._inode)
-                self._connection, self._inode = open_ledger(self._path)
-                return work(self._connection)
+        return self._file.guarded(lambda: work(self._file.connection()))
 
 
 def _job(row: Sequence[Any]) -> BatchJob:

@@ -7,28 +7,38 @@ One SQLite file for all agents of a host. Every response of a provider is one tr
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import apsw
 import numpy as np
-import structlog
 
-from memory.embedding import cache_file
+from memory.embedding.kept_file import KeptFile, Kind
 from memory.embedding.vectors import matrix_from_bytes16, sound_rows16, to_bytes16
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
 
-log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
+_KIND = Kind(
+    "the embedding cache",
+    """
+    CREATE TABLE identities (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE) STRICT;
+    CREATE TABLE embeddings (
+        id INTEGER PRIMARY KEY,
+        identity INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        vector BLOB NOT NULL, -- little-endian float16
+        used INTEGER NOT NULL, -- day of the last use, in days since 1970
+        UNIQUE (identity, hash)
+    ) STRICT;
+    -- Eviction order without reading the vectors.
+    CREATE INDEX embeddings_used ON embeddings (used);
+    """,
+    version=1,
+)
 
 #: Hashes in one look-up; SQLite's default bound of parameters is far above.
 _GROUP = 400
@@ -41,9 +51,6 @@ _INSERTS_BETWEEN_EVICTIONS = 1_000
 
 #: Entries deleted in one transaction.
 _DELETES_A_TRANSACTION = 1_000
-
-#: Bytes of a write-ahead log that maintenance takes the trouble to cut.
-_LOG_WORTH_CUTTING_BYTES = 1_048_576
 
 _SECONDS_A_DAY = 86_400
 
@@ -60,29 +67,27 @@ class EmbeddingCache:
     """
 
     def __init__(self, path: Path, *, max_entries: int | None = None) -> None:
-        self._path = path
+        self._file = KeptFile(path, _KIND, forget=self._forget)
         self._max_entries = max_entries
         self._lock = threading.Lock()
-        self._connection: apsw.Connection | None = None
-        self._file = 0
         self._identities: dict[str, int] = {}
         self._touched: dict[int, int] = {}
         self._inserted = 0
         with self._lock:
-            self._guarded(self._open)
+            self._file.guarded(self._file.connection)
 
     # What callers use
 
     def get_many(self, identity: str, hashes: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are there, by text hash; float32 unit vectors as they were put."""
         with self._lock:
-            found = self._guarded(lambda: self._look_up(identity, hashes))
+            found = self._file.guarded(lambda: self._look_up(identity, hashes))
         return _decode(found)
 
     def holds(self, identity: str, hashes: Sequence[str]) -> set[str]:
         """Return those of the texts that are there, without counting it as a use of them."""
         with self._lock:
-            return self._guarded(lambda: self._look_for(identity, hashes))
+            return self._file.guarded(lambda: self._look_for(identity, hashes))
 
     def put_many(self, identity: str, vectors: Mapping[str, Vector]) -> None:
         """Keep rounded vectors (`memory.embedding.vectors`); committed and on disk when this returns."""
@@ -90,7 +95,7 @@ class EmbeddingCache:
             return
         blobs = dict(zip(vectors, to_bytes16(np.stack(list(vectors.values()))), strict=True))
         with self._lock:
-            self._guarded(lambda: self._insert(identity, blobs))
+            self._file.guarded(lambda: self._insert(identity, blobs))
             self._inserted += len(blobs)
             due = self._max_entries is not None and self._inserted >= min(
                 _INSERTS_BETWEEN_EVICTIONS, max(1, self._max_entries // 10)
@@ -101,11 +106,11 @@ class EmbeddingCache:
     def entries(self) -> int:
         """How many vectors are kept."""
         with self._lock:
-            return self._guarded(self._count)
+            return self._file.guarded(self._count)
 
     def disk_bytes(self) -> int:
         """Bytes on disk, the write-ahead log included."""
-        return sum(path.stat().st_size for path in cache_file.parts(self._path) if path.exists())
+        return self._file.disk_bytes()
 
     def evict(self) -> int:
         """Delete the least recently used entries beyond the bound; returns how many."""
@@ -114,13 +119,13 @@ class EmbeddingCache:
             return 0
         with self._lock:
             self._inserted = 0
-            surplus = self._guarded(lambda: self._surplus(bound))
+            surplus = self._file.guarded(lambda: self._surplus(bound))
         deleted = 0
         while deleted < surplus:
             group = min(surplus - deleted, _DELETES_A_TRANSACTION)
             # Whoever looks something up meanwhile gets in between.
             with self._lock:
-                gone = self._guarded(partial(self._delete_oldest, group))
+                gone = self._file.guarded(partial(self._delete_oldest, group))
             if not gone:
                 break
             deleted += gone
@@ -129,29 +134,21 @@ class EmbeddingCache:
     def maintain(self) -> None:
         """Keep to the bound (it may be a new one), and empty a log that grew, if nobody reads it just now."""
         self.evict()
-        try:
-            size = self._path.with_name(f"{self._path.name}-wal").stat().st_size
-        except OSError:
-            return
-        if size >= _LOG_WORTH_CUTTING_BYTES:
-            with self._lock:
-                self._guarded(lambda: self._cut_the_log(self._open()))
+        with self._lock:
+            self._file.guarded(self._file.cut_the_log)
 
     def close(self) -> None:
         """Write what is left of the last-use marks and let go of the file."""
         with self._lock:
             with contextlib.suppress(StoreFull, StoreBusy, apsw.Error):  # last-use marks are worth no failure
-                if self._touched and self._connection is not None:
-                    self._in_transaction(lambda writer: self._write_touches(writer, len(self._touched)))
-                if self._connection is not None and self._file == _inode(self._path):
-                    # The log stays on disk (see `cache_file.connect`); empty, it costs nothing.
-                    self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            self._disconnect()
+                if self._touched:
+                    self._file.transaction(lambda writer: self._write_touches(writer, len(self._touched)))
+            self._file.close()
 
     # Statements
 
     def _look_up(self, identity: str, hashes: Sequence[str]) -> dict[str, bytes]:
-        reader = self._open()
+        reader = self._file.connection()
         number = self._number_of(reader, identity)
         if number is None:
             return {}
@@ -171,7 +168,7 @@ class EmbeddingCache:
         return found
 
     def _look_for(self, identity: str, hashes: Sequence[str]) -> set[str]:
-        reader = self._open()
+        reader = self._file.connection()
         number = self._number_of(reader, identity)
         found: set[str] = set()
         for start in range(0, len(hashes) if number is not None else 0, _GROUP):
@@ -196,15 +193,7 @@ class EmbeddingCache:
             )
             self._write_touches(writer, _TOUCHES_A_WRITE)
 
-        self._in_transaction(insert)
-
-    def _cut_the_log(self, writer: apsw.Connection) -> None:
-        writer.set_busy_timeout(0)
-        try:
-            with contextlib.suppress(apsw.BusyError, apsw.LockedError):  # the next round tries again
-                writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        finally:
-            writer.set_busy_timeout(round(cache_file.BUSY_SECONDS * 1000))
+        self._file.transaction(insert)
 
     def _write_touches(self, writer: apsw.Connection, most: int) -> None:
         """Write marks of last use, in the transaction that is open."""
@@ -216,7 +205,7 @@ class EmbeddingCache:
 
     def _surplus(self, bound: int) -> int:
         """How many entries to delete so that there are no more than `bound`."""
-        self._in_transaction(lambda writer: self._write_touches(writer, len(self._touched)))
+        self._file.transaction(lambda writer: self._write_touches(writer, len(self._touched)))
         surplus = self._count() - bound
         # A little more than needed, so that a full cache does not evict at every turn.
         return surplus + bound // 50 if surplus > 0 else 0
@@ -228,10 +217,10 @@ class EmbeddingCache:
             )
             return writer.changes()
 
-        return self._in_transaction(delete)
+        return self._file.transaction(delete)
 
     def _count(self) -> int:
-        return _one(self._open(), "SELECT count(*) FROM embeddings") or 0
+        return _one(self._file.connection(), "SELECT count(*) FROM embeddings") or 0
 
     def _number_of(self, connection: apsw.Connection, identity: str, *, make: bool = False) -> int | None:
         """The identity's number; it never changes, so it is remembered."""
@@ -246,56 +235,10 @@ class EmbeddingCache:
         self._identities[identity] = number
         return number
 
-    # The connection and what goes wrong with it
-
-    def _open(self) -> apsw.Connection:
-        if self._connection is not None and self._file != _inode(self._path):
-            # Another process set the file aside and made a new one.
-            self._disconnect()
-        if self._connection is None:
-            with _alone(self._path):
-                self._file = _inode(self._path)
-                self._connection = cache_file.create(self._path)
-                self._file = _inode(self._path)
-        return self._connection
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(apsw.Error):  # a damaged file may not close in order
-                self._connection.close(force=True)
-        self._connection = None
+    def _forget(self) -> None:
+        """What is remembered of rows goes with their file."""
         self._identities = {}
         self._touched = {}
-
-    def _in_transaction(self, work: Callable[[apsw.Connection], T]) -> T:
-        connection = self._open()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            result = work(connection)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        return result
-
-    def _guarded(self, work: Callable[[], T]) -> T:
-        """Run with the lock held; a damaged file is set aside and the work done again on a new one."""
-        with cache_file.translated(self._path):
-            try:
-                return work()
-            except (apsw.CorruptError, apsw.NotADBError) as error:
-                self._replace_damaged(error)
-                return work()
-
-    def _replace_damaged(self, error: Exception) -> None:
-        damaged = self._file
-        self._disconnect()
-        with _alone(self._path):
-            # Another process may have replaced the file already; then the one that is there is good.
-            if damaged and damaged == _inode(self._path):
-                aside = cache_file.set_aside(self._path)
-                log.warning("embedding_cache_damaged", error=str(error), set_aside=str(aside))
 
 
 def _decode(found: Mapping[str, bytes]) -> dict[str, Vector]:
@@ -321,22 +264,3 @@ def _key(text_hash: str) -> bytes:
 def _one(connection: apsw.Connection, statement: str, values: tuple[str | int, ...] = ()) -> int | None:
     row = connection.execute(statement, values).fetchone()
     return None if row is None else int(row[0])
-
-
-def _inode(path: Path) -> int:
-    """The file's inode; 0 when there is none."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return 0
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Only one process at a time makes or replaces the file."""
-    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -227,7 +227,7 @@ def test_a_damaged_ledger_is_set_aside_and_begun_anew(ledger: BatchLedger, tmp_p
 def test_the_ledger_of_another_version_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "batch_jobs.sqlite"
     with BatchLedger(file) as ledger:
-        ledger._connection.execute("PRAGMA user_version = 99")
+        ledger._file.connection().execute("PRAGMA user_version = 99")
     with pytest.raises(StoreUnreadable, match="another version of recalld wrote"):
         BatchLedger(file)
 

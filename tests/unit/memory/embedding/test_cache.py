@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from memory.chunking import text_hash
-from memory.embedding import cache_file
+from memory.embedding import kept_file
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.vectors import check_and_round
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
@@ -106,7 +106,7 @@ def test_damage_under_an_open_cache_is_set_aside_and_other_openers_follow(tmp_pa
     cache, other = EmbeddingCache(path), EmbeddingCache(path)
     cache.put_many("model", vectors(1, 500))
     cache.close()
-    cache_file.connect(path).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    kept_file.connect(path).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(16384)
@@ -128,8 +128,8 @@ def test_a_vector_that_a_disk_spoilt_is_a_miss_and_can_be_kept_anew(tmp_path: Pa
     cache = EmbeddingCache(tmp_path / "cache.sqlite")
     kept = vectors(1, 3)
     cache.put_many("model", kept)
-    cache._open().execute("UPDATE embeddings SET vector = randomblob(128) WHERE id = 1")
-    cache._open().execute("UPDATE embeddings SET vector = x'00' WHERE id = 2")
+    cache._file.connection().execute("UPDATE embeddings SET vector = randomblob(128) WHERE id = 1")
+    cache._file.connection().execute("UPDATE embeddings SET vector = x'00' WHERE id = 2")
     assert len(cache.get_many("model", list(kept))) == 1
     cache.put_many("model", kept)
     found = cache.get_many("model", list(kept))
@@ -169,7 +169,7 @@ def test_last_use_survives_a_close(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cache = EmbeddingCache(path)
     cache.get_many("model", list(kept))
     cache.close()
-    days = cache_file.connect(path).execute("SELECT DISTINCT used FROM embeddings").fetchall()
+    days = kept_file.connect(path).execute("SELECT DISTINCT used FROM embeddings").fetchall()
     assert days == [(int(today) // 86_400,)]
 
 
@@ -199,7 +199,7 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None
     path = tmp_path / "cache.sqlite"
     cache = EmbeddingCache(path)
     cache.put_many("model", vectors(1, 10))
-    connection = cache._open()
+    connection = cache._file.connection()
     connection.execute("PRAGMA max_page_count = 8").fetchall()
     with pytest.raises(StoreFull, match="free some"):
         cache.put_many("model", vectors(2, 2000))
@@ -212,8 +212,8 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path: Path) -> None
 def test_a_lock_that_is_held_for_too_long_is_a_passing_failure(tmp_path: Path) -> None:
     path = tmp_path / "cache.sqlite"
     cache = EmbeddingCache(path)
-    cache._open().set_busy_timeout(10)
-    holder = cache_file.connect(path)
+    cache._file.connection().set_busy_timeout(10)
+    holder = kept_file.connect(path)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy):
         cache.put_many("model", vectors(1, 1))
@@ -232,9 +232,10 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StoreUnreadable, match="permissions"):
-        EmbeddingCache(tmp_path / "no" / "such" / "folder" / "cache.sqlite")
+        EmbeddingCache(tmp_path / "file" / "cache" / "cache.sqlite")
 
 
 def test_maintenance_keeps_to_a_bound_that_was_lowered_and_empties_the_log(tmp_path: Path) -> None:
