@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 import click
 
 #: Printed to a supervisor when the process does its work.
 READY = "ready"
 
+#: Seconds that a process has for its orderly end: workers drain for 20, and a supervisor waits for 30.
+OVERDUE_SECONDS = 27.0
+
+#: Exit code of a process that had to leave because its orderly end took too long.
+OVERDUE_CODE = 1
+
+#: In place of a signal's number: the supervisor is gone.
+_PARENT_GONE = b"\0"
+
+_ENDING = frozenset({*_PARENT_GONE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 #: What is still done when a process leaves at once: it ends what must not outlive it.
 _last_acts: list[Callable[[], None]] = []
+
+_leaving = threading.Event()
 
 
 @contextmanager
@@ -26,37 +41,88 @@ def last_act(act: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        if _leaving.is_set():
+            # What this thread waited for ended because the process leaves; how it ends is decided there.
+            threading.Event().wait()
         _last_acts.remove(act)
 
 
-def stop_event(*, supervised: bool) -> threading.Event:
-    """Return an event that is set by SIGTERM or SIGINT and, for a supervised process, when standard input ends.
+def stop_event(*, supervised: bool, overdue_seconds: float = OVERDUE_SECONDS) -> threading.Event:
+    """Return an event that is set by SIGTERM, SIGINT, SIGHUP and, for a supervised process, when standard input ends.
 
     The supervisor holds the other end of that pipe and never writes to it: however it dies, the pipe ends. At a signal
-    after that the process leaves at once, and takes with it what must not outlive it (`last_act`). What it was doing is
-    found by others, as after any crash.
+    after that the process leaves at once, and takes with it what must not outlive it (`last_act`); so it does when it
+    has not ended within `overdue_seconds`, whatever holds it. What it was doing is found by others, as after any crash.
+
+    A thread of its own hears the signals: an event cannot be set safely in a handler (it may interrupt whoever holds
+    the event's lock), and a handler has to wait for a main thread that is deep in a library.
     """
     stop = threading.Event()
-
-    def end(number: int, _frame: object) -> None:
-        if stop.is_set():
-            for act in reversed(_last_acts):
-                with suppress(Exception):
-                    act()
-            os._exit(128 + number)
-        stop.set()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if before >= 0:
+        os.close(before)  # of an earlier command in this process; its thread ends with it
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # nohup asked that a terminal may go
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _heard_elsewhere)
+    terminals = [number for number in (0, 1, 2) if os.isatty(number)]
+    threading.Thread(target=_hear, args=(reader, stop, terminals, overdue_seconds), name="signals", daemon=True).start()
     if supervised:
 
         def watch_parent() -> None:
             while os.read(0, 1024):
                 pass
-            stop.set()
+            os.write(writer, _PARENT_GONE)
 
         threading.Thread(target=watch_parent, name="parent", daemon=True).start()
     return stop
+
+
+def _heard_elsewhere(_number: int, _frame: object) -> None:
+    """The number was written to the pipe before this is called."""
+
+
+def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_seconds: float) -> None:
+    """Set the event at the first signal, leave at the second or when the end takes too long."""
+    overdue_at: float | None = None
+    while True:
+        left = None if overdue_at is None else max(0.0, overdue_at - time.monotonic())
+        if not select.select([reader], [], [], left)[0]:
+            with suppress(OSError, ValueError):
+                click.echo(f"recalld: did not end within {overdue_seconds:.0f} s and leaves as it is", err=True)
+            _leave(OVERDUE_CODE)
+        numbers = os.read(reader, 64)
+        if not numbers:
+            os.close(reader)
+            return
+        for number in numbers:
+            if number in {signal.SIGTERM, signal.SIGINT} and stop.is_set():
+                _leave(128 + number)
+            if number == signal.SIGHUP:
+                # The shell and the kernel may both say it: twice is no impatience.
+                _forget_terminals(terminals)
+            if number in _ENDING:
+                stop.set()
+                overdue_at = overdue_at or time.monotonic() + overdue_seconds
+
+
+def _forget_terminals(terminals: Sequence[int]) -> None:
+    """What is printed from now on has no reader; nothing must fail because of that."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for terminal in terminals:
+        os.dup2(nowhere, terminal)
+    os.close(nowhere)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process now, after the last acts."""
+    _leaving.set()
+    for act in reversed(_last_acts):
+        with suppress(Exception):
+            act()
+    os._exit(code)
 
 
 def announce_ready(*, supervised: bool) -> None:

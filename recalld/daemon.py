@@ -11,30 +11,26 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import click
 
 from memory.hooks_state import read_hooks_state
 from memory.process_states import process_states
 from memory.pulses import Pulses
 from recalld.child import last_act, stop_event
-from recalld.client import Client, ClientError
+from recalld.client import Client
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
-from recalld.supervisor import Child, Supervisor
+from recalld.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.up_lock import only_daemon
+from recalld.up_progress import Progress, say
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.board import Board
 from workers.broker_server import BrokerServer
 from workers.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.life import LifeSigns
-from workers.marks import PendingMarks
 from workers.movement import Movement
 from workers.names import Keys
 from workers.readiness import readiness
@@ -46,11 +42,11 @@ _LOOK_SECONDS = 0.2
 #: Seconds between two questions about progress, while there is some.
 _ASK_SECONDS = 1.0
 
-#: Seconds between two lines of progress where there is no terminal.
-_LINE_SECONDS = 10.0
-
 #: Seconds that one look at everything may take: a broker that has to be started, a service that is asked.
 _STEP_LIMIT_SECONDS = 90.0
+
+#: Seconds that an orderly end may take in all: three kinds of processes one after the other, and the broker.
+OVERDUE_SECONDS = 3 * STOP_SECONDS + 15.0
 
 #: Times that a process may fail to start: the broker may die as it does.
 _START_ATTEMPTS = 2
@@ -73,34 +69,42 @@ def run_daemon(invocation: Invocation) -> int:
     with only_daemon(settings.home):
         _check_port(settings)
         invocation.remember()
+        # Before anything is started that a signal would leave behind.
+        stop = stop_event(supervised=False, overdue_seconds=OVERDUE_SECONDS)
         broker = BrokerServer(settings)
-        broker.ensure()
-        stop = stop_event(supervised=False)
-        supervisor = Supervisor(_children(invocation), say=_say)
-        pulses = Pulses()
-        life = LifeSigns(settings, "up", pulses)
-        health = _health(settings, supervisor, pulses)
-        with last_act(broker.stop), last_act(supervisor.kill):
+        with last_act(broker.stop):
             try:
-                life.start()
-                supervisor.start()
-                if _wait_ready(supervisor, broker, stop):
-                    _keep_port(settings, supervisor)
-                    _greet(invocation)
-                    _watch_over(settings, supervisor, broker, pulses, stop)
+                broker.ensure()
+                return 0 if stop.is_set() else _run(invocation, broker, stop)
             finally:
-                if stop.is_set():
-                    _say("stopping: what is being indexed is finished first (again stops at once)")
-                if health is not None:
-                    health.stop()
-                pulses.close()
-                supervisor.stop()
-                life.stop()
                 broker.stop()
-        if stop.is_set():
-            _say("stopped")
-            return 0
-        return 1
+                if stop.is_set():
+                    say("stopped")
+
+
+def _run(invocation: Invocation, broker: BrokerServer, stop: threading.Event) -> int:
+    settings = invocation.settings
+    supervisor = Supervisor(_children(invocation), say=say)
+    pulses = Pulses()
+    life = LifeSigns(settings, "up", pulses)
+    health = _health(settings, supervisor, pulses)
+    with last_act(supervisor.kill):
+        try:
+            life.start()
+            supervisor.start()
+            if _wait_ready(supervisor, broker, stop):
+                _keep_port(settings, supervisor)
+                _greet(invocation)
+                _watch_over(settings, supervisor, broker, pulses, stop)
+        finally:
+            if stop.is_set():
+                say("stopping: what is being indexed is finished first (again stops at once)")
+            if health is not None:
+                health.stop()
+            pulses.close()
+            supervisor.stop()
+            life.stop()
+    return 0 if stop.is_set() else 1
 
 
 def _children(invocation: Invocation) -> list[Child]:
@@ -185,24 +189,24 @@ def _keep_port(settings: Settings, supervisor: Supervisor) -> None:
 
 def _greet(invocation: Invocation) -> None:
     settings = invocation.settings
-    _say(f"recalld {version('recalld')} is up (home: {settings.home})")
+    say(f"recalld {version('recalld')} is up (home: {settings.home})")
     for agent in settings.agents:
-        _say(f"  agent {agent.id}: {agent.workspace}")
+        say(f"  agent {agent.id}: {agent.workspace}")
     client = Client.at_home(settings.home)
     if client is not None:
         host = f"[{client.host}]" if ":" in client.host else client.host
-        _say(f"  search at http://{host}:{client.port}/ or in another shell:")
-        _say(f'  {_this_command(invocation)} search "what you look for"')
+        say(f"  search at http://{host}:{client.port}/ or in another shell:")
+        say(f'  {_this_command(invocation)} search "what you look for"')
     hooks = read_hooks_state(settings.home)
     if hooks is not None:
-        _say(f"  hooks at {hooks}PROGRAM")
-    _say("  Ctrl-C stops everything")
+        say(f"  hooks at {hooks}PROGRAM")
+    say("  Ctrl-C stops everything")
 
 
 def _watch_over(
     settings: Settings, supervisor: Supervisor, broker: BrokerServer, pulses: Pulses, stop: threading.Event
 ) -> None:
-    progress = _Progress(settings)
+    progress = Progress(settings)
     missing = _Missing(settings)
     pulse = pulses.of("supervising", limit_seconds=_STEP_LIMIT_SECONDS)
     asked_at = 0.0
@@ -215,9 +219,9 @@ def _watch_over(
         if not broker.answers():
             try:
                 broker.ensure()
-                _say("the broker was gone; it is started again")
+                say("the broker was gone; it is started again")
             except RecalldError as error:
-                _say(str(error))
+                say(str(error))
         missing.tell(supervisor)
         progress.look()
 
@@ -275,88 +279,3 @@ def _this_command(invocation: Invocation) -> str:
     for flag, value in (("--config", invocation.config), ("--home", invocation.home)):
         name += f" {flag} {shlex.quote(value)}" if value is not None else ""
     return name
-
-
-def _behind(state: Mapping[str, Any]) -> int:
-    """Documents that the index lacks; a broker that lost its marks knows of none until all was compared."""
-    disk = state["disk"]
-    differing: int = sum(disk.get(name, 0) for name in ("missing", "stale", "vanished"))
-    return max(int(state["queue"].get("pending", 0)), differing - len(state.get("deadLetters", ())))
-
-
-class _Progress:
-    """Tells how far indexing is, as long as there is something to index."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._marks = PendingMarks(connect(settings), Keys(namespace(settings)))
-        self._terminal = sys.stdout.isatty()
-        self._said: str | None = None
-        self._said_at = 0.0
-        self._busy = True
-        self._advised = False
-
-    def look(self) -> None:
-        """Ask and tell, cheaply when there is nothing to tell."""
-        try:
-            waiting = bool(self._marks.agents())
-        except Exception:  # noqa: BLE001 - the broker is looked after elsewhere; progress can wait
-            return
-        if not (waiting or self._busy):
-            return
-        states = [state for agent in self._settings.agents if (state := self._state(agent.id)) is not None]
-        if not states:
-            return
-        behind = sum(map(_behind, states))
-        lacking = sum(state["index"].get("vectorsPending", 0) for state in states if state["provider"] != "none")
-        self._busy = bool(behind or lacking)
-        self._tell(states, behind, lacking)
-
-    def _state(self, agent: str) -> Mapping[str, Any] | None:
-        client = Client.at_home(self._settings.home, agent=agent)
-        if client is None:
-            return None
-        try:
-            agents = client.status(agent=agent)["agents"]
-        except ClientError:
-            return None
-        return agents[0] if agents else None
-
-    def _tell(self, states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> None:
-        files = sum(state["index"].get("files", 0) for state in states)
-        ready = sum(state["index"].get("vectorsReady", 0) for state in states)
-        if not self._busy:
-            text = f"up to date: {files:,} documents, {ready:,} chunks with vectors"
-        else:
-            text = f"{files:,} documents searchable by keyword"
-            text += f", {behind:,} to go" if behind else ""
-            text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
-            etas = [eta for state in states if (eta := state["vectors"].get("etaSeconds")) is not None]
-            rates = [rate for state in states if (rate := state["vectors"].get("rate"))]
-            if lacking and etas:
-                text += f", {sum(rates):.0f} a second, about {_duration(max(etas))} left"
-        now = time.monotonic()
-        if text == self._said or (
-            self._busy and not self._terminal and now - self._said_at < _LINE_SECONDS and self._said
-        ):
-            return
-        if self._terminal:
-            click.echo(f"\r{text}\x1b[K", nl=not self._busy)
-        else:
-            click.echo(text)
-        self._said, self._said_at = text, now
-        advice = next((said for state in states if (said := state["vectors"].get("advice"))), None)
-        if advice and not self._advised:
-            self._advised = True
-            _say(advice)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _say(message: str) -> None:
-    click.echo(message)
-    sys.stdout.flush()

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
 from recalld.child import READY
 from recalld.configuration import environment_for_child
 
-#: Seconds a process gets to end by itself before it is killed. Workers drain for 20.
+#: Seconds a process gets to end by itself before it is killed. It leaves before: see `recalld.child.OVERDUE_SECONDS`.
 STOP_SECONDS = 30.0
 
 #: Pause before a process that died is started again: the first, and the longest it grows to.
@@ -48,8 +49,14 @@ class Child:
         self._started_at = 0.0
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._not_before = 0.0
+        self._until = 0.0
         self._missed_since: float | None = None
         self._why: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it does: several of one kind are numbered."""
+        return self.name.partition("-")[0]
 
     @property
     def pid(self) -> int | None:
@@ -122,16 +129,25 @@ class Child:
 
     def stop(self) -> None:
         """Ask the process to end and wait; kill it when it does not."""
+        self.ask_to_stop()
+        self.wait()
+
+    def ask_to_stop(self) -> None:
+        """Ask the process to end; it has `STOP_SECONDS` from now on."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+        self._until = time.monotonic() + STOP_SECONDS
+
+    def wait(self) -> None:
+        """Wait for the end of a process that was asked; kill it when it does not come in time."""
         process = self._process
         if process is None:
             return
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(timeout=STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        try:
+            process.wait(timeout=max(0.0, self._until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.kill()
         self._forget()
 
     def kill(self) -> None:
@@ -183,9 +199,13 @@ class Supervisor:
         return all(child.ready.is_set() for child in self.children)
 
     def stop(self) -> None:
-        """Stop the children one after the other, in their order: producers, then workers, then answers."""
-        for child in self.children:
-            child.stop()
+        """Stop producers, then all workers at a time, then answers: each kind when the one before has ended."""
+        for _, kind in groupby(self.children, key=lambda child: child.kind):
+            same = list(kind)
+            for child in same:
+                child.ask_to_stop()
+            for child in same:
+                child.wait()
 
     def kill(self) -> None:
         """End all children at once."""

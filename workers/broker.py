@@ -50,6 +50,10 @@ class DoorbellConsumer(_RedisConsumer):
 
     def __next__(self) -> dramatiq.MessageProxy | None:
         self.broker.takes(self.queue_name)
+        if self.broker.draining:
+            self._give_back_what_is_cached()
+            threading.Event().wait(_BUSY_SECONDS)
+            return None
         # The library's own pause, which grows with the misses, would come on top.
         self.misses = 0
         message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
@@ -59,6 +63,15 @@ class DoorbellConsumer(_RedisConsumer):
             except redis.ConnectionError as error:
                 raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
         return message
+
+    def _give_back_what_is_cached(self) -> None:
+        """Messages that were fetched and handed to nobody: at its end, the library would forget them."""
+        cached, self.message_cache = self.message_cache, []
+        if cached:
+            try:
+                self.requeue([dramatiq.Message.decode(data) for data in cached])  # type: ignore[no-untyped-call]
+            except redis.ConnectionError as error:
+                raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
 
     def _wait(self) -> None:
         if self.outstanding_message_count >= self.prefetch:
@@ -72,10 +85,11 @@ class DoorbellConsumer(_RedisConsumer):
 class DoorbellBroker(RedisBroker):
     """RedisBroker whose consumers are woken by those who enqueue.
 
-    `pulses`, if set, are told of every turn of a consumer.
+    `pulses`, if set, are told of every turn of a consumer. Once `draining`, nothing more is fetched.
     """
 
     pulses: Pulses | None = None
+    draining: bool = False
 
     def takes(self, queue: str) -> None:
         """A consumer of this queue takes its turn: it looks for messages at least every `IDLE_SECONDS`."""

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import math
 import os
 import platform
 import shutil
+import signal
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -22,14 +26,18 @@ from typing import IO
 import redis
 import structlog
 
+from memory.local_processes import born, is_the_same
 from schemas.errors import UserError
 from schemas.settings import Settings
-from workers.connection import connect, socket_path
+from workers.connection import IMPATIENT_SECONDS, connect, socket_path
 
 log = structlog.get_logger(__name__)
 
 #: Seconds that a server gets to load its file and answer.
 START_TIMEOUT_SECONDS = 20.0
+
+#: Seconds that a server gets to write what it holds and end.
+STOP_SECONDS = 10.0
 
 
 class BrokerServer:
@@ -44,6 +52,7 @@ class BrokerServer:
         self._folder = settings.home / "broker"
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: IO[str] | None = None
+        self._starting = False
 
     @property
     def owned(self) -> bool:
@@ -81,24 +90,37 @@ class BrokerServer:
             )
         with self._start_lock():
             if not self.answers():
+                self._starting = True
                 self._start()
         self._adopt()
+        self._starting = False
 
     def stop(self) -> None:
-        """Stop the server if it is ours to stop; what it holds is on disk afterwards."""
-        if self._owner_lock is None:
+        """Stop the server if it is ours to stop; what it holds is on disk afterwards. One that does not end is killed.
+
+        May be called by two threads at once: a second signal does.
+        """
+        if self._owner_lock is None and not self._starting:
             return
+        lock, self._owner_lock = self._owner_lock, None
         process, self._process = self._process, None
-        with suppress(redis.RedisError), connect(self._settings) as client:
+        pid = process.pid if process is not None else _pid_behind(socket_path(self._settings.home))
+        when_born = born(pid) if pid is not None else None
+        # It ends without an answer; one that stands still would not give one either.
+        with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
             client.shutdown()
+        if pid is not None:
+            deadline, tick = time.monotonic() + STOP_SECONDS, threading.Event()
+            while is_the_same(pid, when_born):
+                if time.monotonic() > deadline:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                    deadline = math.inf
+                tick.wait(0.02)
         if process is not None:
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._owner_lock.close()
-        self._owner_lock = None
+            process.wait()
+        if lock is not None:
+            lock.close()
 
     def _adopt(self) -> None:
         """Become the server's owner if it has none."""
@@ -130,12 +152,12 @@ class BrokerServer:
         raise UserError(f"the private Valkey server does not start; its log is {self._folder / 'valkey.log'}")
 
     def _launch(self, binary: Path) -> None:
-        socket = socket_path(self._settings.home)
+        path = socket_path(self._settings.home)
         with suppress(FileNotFoundError):
-            socket.unlink()
+            path.unlink()
         options = {
             "port": "0",
-            "unixsocket": str(socket),
+            "unixsocket": str(path),
             "unixsocketperm": "700",
             "dir": str(self._folder),
             "logfile": str(self._folder / "valkey.log"),
@@ -182,6 +204,21 @@ class BrokerServer:
         with handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+
+def _pid_behind(path: Path) -> int | None:
+    """The process that listens on a unix socket, whether it answers or not; None where the system does not tell."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(1.0)
+        try:
+            asking.connect(str(path))
+            pid, _, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, option, 12))
+        except OSError:
+            return None
+    return int(pid)
 
 
 def server_binary() -> Path:

@@ -107,6 +107,10 @@ class Keys:
         """Dramatiq's hash of a queue's messages: waiting and not yet acknowledged."""
         return f"{self.dramatiq}:{queue}.msgs"
 
+    def taken(self, worker: str, queue: str) -> str:
+        """Dramatiq's set of the messages that a worker took from a queue and did not acknowledge."""
+        return f"{self.dramatiq}:__acks__.{worker}.{queue}"
+
     def delayed_messages(self, queue: str) -> str:
         """Dramatiq's hash of a queue's delayed messages."""
         return f"{self.dramatiq}:{queue}.DQ.msgs"

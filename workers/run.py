@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import dramatiq
-import redis
 import structlog
 from dramatiq.worker import Worker
 
@@ -20,10 +20,11 @@ from schemas.settings import Settings
 from workers.actors import declare_actors
 from workers.batch_jobs import BatchJobs
 from workers.board import Board
-from workers.broker import DoorbellBroker, make_broker
+from workers.broker import make_broker
 from workers.clock_mending import take_turn
 from workers.connection import connect, namespace
 from workers.coordination import coordinating
+from workers.draining import DRAIN_SECONDS, drain
 from workers.heap import give_back_large_blocks
 from workers.job_metrics import JobMetrics
 from workers.job_pulses import JobPulses
@@ -52,9 +53,6 @@ SWEEPER_LIMIT_SECONDS = 120.0
 OLD_GENERATION_SECONDS = 600.0
 
 _HOME = "home"
-
-#: Seconds that running jobs get to end when the process is asked to stop. Their documents wait again.
-DRAIN_SECONDS = 20.0
 
 
 def run_workers(
@@ -112,10 +110,11 @@ def run_workers(
         pulses.close()
         log.info("workers_stopping")
         runtime.stopping.set()
-        _stop_workers(broker, workers)
-        sweeper.join(timeout=SWEEP_SECONDS)
+        drained_by = time.monotonic() + DRAIN_SECONDS
+        ended = drain(broker, workers, keys, seconds=DRAIN_SECONDS)
+        sweeper.join(timeout=min(SWEEP_SECONDS, max(drained_by - time.monotonic(), 1.0)))
         life.stop()
-        runtime.close()
+        runtime.close(seconds=drained_by - time.monotonic(), in_use=not ended or sweeper.is_alive())
         runtime.publish_counts()
     broker.close()
     client.close()
@@ -143,21 +142,6 @@ def _start_worker(broker: dramatiq.Broker, queues: set[str], threads: int) -> Wo
     worker.queue_prefetch = threads
     worker.start()
     return worker
-
-
-def _stop_workers(broker: DoorbellBroker, workers: Sequence[Worker]) -> None:
-    """Let running jobs end, all queues at a time; consumers that wait for their bell are woken."""
-    milliseconds = int(DRAIN_SECONDS * 1000)
-    stoppers = [threading.Thread(target=worker.stop, kwargs={"timeout": milliseconds}) for worker in workers]
-    for thread in stoppers:
-        thread.start()
-    while any(thread.is_alive() for thread in stoppers):
-        with suppress(redis.RedisError):
-            for worker in workers:
-                for queue in worker.consumers:
-                    broker.ring(queue)
-        stoppers[0].join(timeout=0.05)
-        stoppers[-1].join(timeout=0.05)
 
 
 def _sweep(

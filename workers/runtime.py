@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,9 @@ log = structlog.get_logger(__name__)
 
 #: Agents whose indexes stay open. More of them take turns; opening one costs about a millisecond.
 MAX_OPEN_AGENTS = 64
+
+#: Seconds that requests in flight get at the end: what comes back is kept, what does not is paid again.
+KEEPING_SECONDS = 10.0
 
 
 class Runtime:
@@ -114,10 +118,20 @@ class Runtime:
         if self._cache is not None:
             self._cache.maintain()
 
-    def close(self) -> None:
-        """Close everything. Embeddings in flight still reach the cache."""
-        for supply in self._supplies.values():
-            supply.close()
+    def close(self, *, seconds: float = KEEPING_SECONDS, in_use: bool = False) -> None:
+        """Close everything. Embeddings in flight have `seconds`, and at most `KEEPING_SECONDS`, to reach the cache.
+
+        With `in_use`, a thread that does not end still works with indexes and cache: they end with the process.
+        """
+        with self._lock:
+            supplies = list(self._supplies.values())
+        until = time.monotonic() + min(max(seconds, 0.0), KEEPING_SECONDS)
+        for supply in supplies:
+            supply.stop()
+        for supply in supplies:
+            supply.close(timeout_seconds=max(0.0, until - time.monotonic()))
+        if in_use:
+            return
         with self._lock:
             self._close_idle(keep=0)
         if self._cache is not None:

@@ -145,16 +145,24 @@ class EmbeddingBatcher:
         with self._changed:
             return self._rate.chunks_per_second
 
-    def close(self, *, timeout_seconds: float) -> None:
-        """Stop: what is queued gets a passing failure, what is in flight has so long to come back."""
+    def stop(self) -> None:
+        """Send nothing more: what is queued gets a passing failure."""
         with self._changed:
             self._stopping.set()
             self._fail_backlog(Transient("the worker is shutting down"))
-            threads = list(self._threads)
             self._changed.notify_all()
+
+    def close(self, *, timeout_seconds: float) -> None:
+        """Stop; what is in flight has so long to come back. What does not is nobody's business any longer."""
+        self.stop()
+        with self._changed:
+            threads = list(self._threads)
         deadline = time.monotonic() + timeout_seconds
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            log.warning("embedding_requests_abandoned", provider=self._provider.name, texts=len(self._entries))
+            self._sender.abandon()
         self._keeper.flush()
 
     def forget(self, ticket: Ticket, hashes: set[str]) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,9 @@ _LOOK_SECONDS = 0.5
 
 #: A text that no provider objects to: tells whether it is the texts or the endpoint that is refused.
 _HARMLESS = "memory"
+
+#: How a request ended that nobody waited for: it says nothing about the endpoint.
+_ABANDONED: Final = RecalldError("the request was abandoned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class BatchSender:
         self._lock = threading.Lock()
         self._proven = False
         self._strikes: OrderedDict[str, int] = OrderedDict()
+        self._probes = 0
         self.dimensions = dimensions
         self.largest: int | None = None
 
@@ -155,6 +160,13 @@ class BatchSender:
                     rest, Refusal("the provider returned a vector that is zero or not finite, again and again")
                 )
         self._remember_limit([places for places in too_much if failed.isdisjoint(places)])
+
+    def abandon(self) -> None:
+        """Give back the probes that are on their way: nobody would let another leave as long as they are out."""
+        with self._lock:
+            probes, self._probes = self._probes, 0
+        for _ in range(probes):
+            self._gate.leave(Admission.PROBE, _ABANDONED)
 
     def _alone(self, item: Item, places: Sequence[int], error: Permanent, errand: _Errand) -> Outcome:
         """What becomes of a text that was refused alone: embedded in pieces if it was too long, else given up."""
@@ -215,6 +227,8 @@ class BatchSender:
 
     def _attempt(self, items: Sequence[Item], repeats: int, errand: _Errand) -> tuple[Matrix, npt.NDArray[np.bool_]]:
         admission = self._enter(items, errand)
+        with self._lock:
+            self._probes += admission is Admission.PROBE
         failure: RecalldError | None = Transient("the request failed in a way that nobody foresaw")
         billed: int | None = None
         try:
@@ -229,7 +243,7 @@ class BatchSender:
             failure = error
             raise
         finally:
-            self._gate.leave(admission, failure)
+            self._leave(admission, failure)
             self._tell(failure)
             self._meter.count(items, failed=failure is not None, billed=billed)
         return rounded, unusable
@@ -244,6 +258,14 @@ class BatchSender:
                 if self._stopping.is_set() or not errand.wanted():
                     raise
                 self._sleep(min(paced.retry_after or _LOOK_SECONDS, _LOOK_SECONDS))
+
+    def _leave(self, admission: Admission, failure: RecalldError | None) -> None:
+        if admission is Admission.PROBE:
+            with self._lock:
+                if not self._probes:
+                    return  # it was abandoned: another one may be out by now
+                self._probes -= 1
+        self._gate.leave(admission, failure)
 
     def _tell(self, failure: RecalldError | None) -> None:
         if isinstance(failure, Terminal):

@@ -91,9 +91,14 @@ class EmbeddingSupply:
             self._batcher.expect_dimensions(dimensions)
         return self._batcher.submit(texts, lane=lane, agent=agent)
 
-    def close(self) -> None:
-        """Let requests in flight reach the cache, then let go."""
+    def stop(self) -> None:
+        """Send nothing more; what is queued gets a passing failure."""
         if self._batcher:
-            self._batcher.close(timeout_seconds=10.0)
+            self._batcher.stop()
+
+    def close(self, *, timeout_seconds: float = 10.0) -> None:
+        """Let requests in flight reach the cache within some seconds, then let go; the rest is abandoned."""
+        if self._batcher:
+            self._batcher.close(timeout_seconds=timeout_seconds)
         if self.choice.provider:
             self.choice.provider.close()

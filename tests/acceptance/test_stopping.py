@@ -41,6 +41,17 @@ def ended(process: subprocess.Popen[bytes]) -> int:
         process.kill()
 
 
+def deliver(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal and wait until the process has it: of two that are pending, the second may come first."""
+    process.send_signal(number)
+
+    def has_it() -> bool:
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+        return not int(fields["ShdPnd"], 16)
+
+    wait_until(has_it)
+
+
 def works(home: Path, command: str) -> bool:
     if command == "watch":
         return read_watch_state(home, "main") is not None
@@ -81,7 +92,7 @@ def test_a_second_signal_is_immediate_and_leaves_no_process(home: Path, workspac
     talk.write_text('{"role": "user", "content": "The heron stands in the reeds."}\n' * 3)
     with EmbeddingServer() as server:
         process = held_up(home, workspace, server, command, *([str(talk.parent)] if command == "backfill" else []))
-        process.send_signal(signal.SIGINT)
+        deliver(process, signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         assert ended(process) == 128 + signal.SIGTERM
         assert server.in_flight, "nobody waited for the provider"

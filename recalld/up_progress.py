@@ -1,0 +1,115 @@
+"""What `recalld up` prints: sentences, and how far indexing is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from recalld.client import Client, ClientError
+from schemas.settings import Settings
+from workers.connection import connect, namespace
+from workers.marks import PendingMarks
+from workers.names import Keys
+
+#: Seconds between two lines of progress where there is no terminal.
+_LINE_SECONDS = 10.0
+
+
+def say(message: str, *, nl: bool = True) -> None:
+    """Print it. What runs here goes on when nobody reads any longer (`recalld up | head`) or a log's disk is full."""
+    try:
+        click.echo(message, nl=nl)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.flush()
+
+
+def _behind(state: Mapping[str, Any]) -> int:
+    """Documents that the index lacks; a broker that lost its marks knows of none until all was compared."""
+    disk = state["disk"]
+    differing: int = sum(disk.get(name, 0) for name in ("missing", "stale", "vanished"))
+    return max(int(state["queue"].get("pending", 0)), differing - len(state.get("deadLetters", ())))
+
+
+class Progress:
+    """Tells how far indexing is, as long as there is something to index."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._marks = PendingMarks(connect(settings), Keys(namespace(settings)))
+        self._terminal = sys.stdout.isatty()
+        self._said: str | None = None
+        self._said_at = 0.0
+        self._busy = True
+        self._advised = False
+
+    def look(self) -> None:
+        """Ask and tell, cheaply when there is nothing to tell."""
+        try:
+            waiting = bool(self._marks.agents())
+        except Exception:  # noqa: BLE001 - the broker is looked after elsewhere; progress can wait
+            return
+        if not (waiting or self._busy):
+            return
+        states = [state for agent in self._settings.agents if (state := self._state(agent.id)) is not None]
+        if not states:
+            return
+        behind = sum(map(_behind, states))
+        lacking = sum(state["index"].get("vectorsPending", 0) for state in states if state["provider"] != "none")
+        self._busy = bool(behind or lacking)
+        self._tell(states, behind, lacking)
+
+    def _state(self, agent: str) -> Mapping[str, Any] | None:
+        client = Client.at_home(self._settings.home, agent=agent)
+        if client is None:
+            return None
+        try:
+            agents = client.status(agent=agent)["agents"]
+        except ClientError:
+            return None
+        return agents[0] if agents else None
+
+    def _tell(self, states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> None:
+        files = sum(state["index"].get("files", 0) for state in states)
+        ready = sum(state["index"].get("vectorsReady", 0) for state in states)
+        if not self._busy:
+            text = f"up to date: {files:,} documents, {ready:,} chunks with vectors"
+        else:
+            text = f"{files:,} documents searchable by keyword"
+            text += f", {behind:,} to go" if behind else ""
+            text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
+            etas = [eta for state in states if (eta := state["vectors"].get("etaSeconds")) is not None]
+            rates = [rate for state in states if (rate := state["vectors"].get("rate"))]
+            if lacking and etas:
+                text += f", {sum(rates):.0f} a second, about {_duration(max(etas))} left"
+        now = time.monotonic()
+        if text == self._said or (
+            self._busy and not self._terminal and now - self._said_at < _LINE_SECONDS and self._said
+        ):
+            return
+        if self._terminal:
+            say(f"\r{text}\x1b[K", nl=not self._busy)
+        else:
+            say(text)
+        self._said, self._said_at = text, now
+        advice = next((said for state in states if (said := state["vectors"].get("advice"))), None)
+        if advice and not self._advised:
+            self._advised = True
+            say(advice)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
