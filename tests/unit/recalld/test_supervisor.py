@@ -228,6 +228,24 @@ def test_processes_are_stopped_one_after_the_other_in_their_order(child_of: Make
     assert [child.pid for child in children.children] == [None] * 3
 
 
+def test_all_workers_are_stopped_at_a_time(child_of: MakeChild, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    here = shlex.quote(str(gate))
+    # Each ends only when the other was asked, too: one writes and one reads.
+    meets = {"work-1": f"echo now > {here}", "work-2": f"cat {here} > /dev/null"}
+    children = Supervisor(
+        [child_of(f"trap '{act}; exit 0' TERM\necho ready; while :; do sleep 0.02; done", name=name)
+         for name, act in meets.items()],
+        say=lambda _: None,
+    )  # fmt: skip
+    children.start()
+    wait_until(children.all_ready)
+    processes = [child._process for child in children.children]
+    children.stop()
+    assert [process.returncode for process in processes if process is not None] == [0, 0], "nobody had to be killed"
+
+
 def test_a_process_that_does_not_end_is_killed(child_of: MakeChild, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.2)
     child = child_of("trap '' TERM; echo ready; cat >/dev/null")
