@@ -15,7 +15,8 @@ from memory.chunking import text_hash
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordination
-from memory.embedding.gate import LocalGate
+from memory.embedding.gate import Admission, LocalGate
+from memory.embedding.pacing import Urgency
 from memory.embedding.provider import Embeddings, Matrix, ProviderLimits
 from memory.embedding.stub import StubProvider
 from memory.embedding.tickets import Ticket
@@ -459,6 +460,24 @@ def test_close_tells_those_who_queue_and_lets_what_is_in_flight_reach_the_cache(
     late = batcher.submit(texts("late", 1), lane=Lane.LIVE)
     assert late.wait(0)
     assert isinstance(late.error(), Transient)
+
+
+def test_a_probe_that_is_out_when_its_process_ends_lets_another_one_leave(make: Make) -> None:
+    gate = LocalGate(probe_seconds=0.0)
+    gate.leave(Admission.NORMAL, Terminal("the key is refused"))
+    provider = Provider()
+    provider.open.clear()
+    batcher = make(provider, coordination=Coordination(gate))
+    batcher.submit(texts("any", 3), lane=Lane.BACKFILL)
+    wait_until(lambda: provider.requests == 1)
+    with pytest.raises(Terminal):
+        gate.enter(tokens=1, urgency=Urgency.BACKFILL)
+    batcher.close(timeout_seconds=0.05)
+    assert gate.enter(tokens=1, urgency=Urgency.BACKFILL) is Admission.PROBE
+    provider.open.set()
+    wait_until(lambda: not batcher._entries)
+    with pytest.raises(Terminal):
+        gate.enter(tokens=1, urgency=Urgency.BACKFILL)  # the late answer gives back nobody else's probe
 
 
 def test_senders_end_when_there_is_nothing_to_do_and_come_back(make: Make) -> None:

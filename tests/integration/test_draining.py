@@ -1,0 +1,245 @@
+"""The end of workers: what they hold goes back at once, whoever holds them up."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import get_args
+
+import pytest
+import redis
+from dramatiq.worker import Worker
+
+from memory.agent_files import AgentFiles, SourceText
+from schemas.documents import DocumentKey
+from schemas.settings import Settings
+from tests.daemon import REPOSITORY, clean_environment
+from tests.embedding_server import EmbeddingServer
+from tests.hanging_server import Phase, hanging_server
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers.broker import make_broker, message
+from workers.broker_server import BrokerServer
+from workers.draining import drain
+from workers.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.runtime import Runtime
+
+COMMAND_LINE = "import sys; from recalld.cli import run; sys.exit(run(sys.argv[1:]))"
+
+HANGING_READ = """
+import threading
+from memory.agent_files import AgentFiles
+AgentFiles.read = lambda *_: threading.Event().wait()
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_lease_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one process held reaches another because it was given back, or never."""
+    monkeypatch.setattr("workers.broker.HEARTBEAT_TIMEOUT_MS", 3_600_000)
+
+
+def asking(settings: Settings, url: str) -> Settings:
+    """These settings with an endpoint to ask for vectors."""
+    remote = {"base_url": url, "api_key": "k"}
+    return Settings.model_validate(
+        {
+            "home": settings.home,
+            "agents": [
+                {"id": "main", "workspace": settings.agents[0].workspace, "provider": "openai", "remote": remote}
+            ],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "phase", [pytest.param(phase, marks=[] if phase == "headers" else pytest.mark.long) for phase in get_args(Phase)]
+)
+def test_a_request_that_is_never_answered_holds_the_end_no_longer_than_it_may(
+    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch, phase: Phase
+) -> None:
+    monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.3)
+    with hanging_server(phase) as server:
+        workers = Workers(asking(settings, server.url))
+        with workers:
+            workers.write("memory/a.md", "The heron stands in the reeds.\n")
+            workers.mark("memory/a.md")
+            assert server.reached.wait(20)
+            # Its keywords do not wait for the endpoint.
+            wait_until(lambda: workers.finds("heron"))
+            wait_until(lambda: workers.counts().vectors_pending == 1)
+            workers.asked_to_stop.set()
+            begun = time.monotonic()
+            workers.stop()
+            assert time.monotonic() - begun < 15, "its time-out is two minutes"
+    assert taken(workers.client, workers.keys) == []
+
+
+def taken(client: redis.Redis, keys: Keys) -> list[str]:
+    """The sets of messages that somebody took and did not acknowledge."""
+    return [key.decode() for key in client.keys(f"{keys.dramatiq}:__acks__.*")]
+
+
+def test_what_was_asked_and_not_answered_is_asked_by_the_next_one_at_once_and_by_nobody_else(
+    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.3)
+    # Nor does the lease of a claim run out.
+    monkeypatch.setattr("workers.shared_claims.LEASE_SECONDS", 50.0)
+    with EmbeddingServer() as server:
+        workers = Workers(asking(settings, server.url))
+        paths = [f"memory/{number}.md" for number in range(30)]
+        for path in paths:
+            workers.write(path, f"Note {path}.")
+        server.open.clear()
+        with workers:
+            workers.mark(*paths)
+            wait_until(lambda: workers.counts().chunks == 30)
+            wait_until(lambda: server.in_flight)
+            workers.asked_to_stop.set()
+            workers.stop()
+            in_flight = {text for request in server.log for text in request.inputs}
+            assert server.in_flight, "nobody waited for it"
+            asked = server.requests
+            workers.start()
+            wait_until(lambda: server.requests > asked)
+            server.open.set()
+            wait_until(workers.complete)
+            wait_until(lambda: not server.in_flight)
+    assert server.paid_twice <= in_flight, "at most what was in flight is paid twice"
+
+
+def test_a_job_that_does_not_end_is_given_back_when_its_time_is_over(
+    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.run.DRAIN_SECONDS", 0.5)
+    read, reading, go_on = AgentFiles.read, threading.Event(), threading.Event()
+    first = threading.Lock()
+
+    def hanging(files: AgentFiles, key: DocumentKey) -> SourceText:
+        if first.acquire(blocking=False):
+            reading.set()
+            go_on.wait(60)
+        return read(files, key)
+
+    monkeypatch.setattr(AgentFiles, "read", hanging)
+    workers = Workers(settings)
+    try:
+        with workers:
+            workers.write("memory/a.md", "The heron stands in the reeds.\n")
+            workers.write("memory/b.md", "The tern dives.\n")
+            workers.mark("memory/a.md", "memory/b.md")
+            assert reading.wait(20)
+            workers.asked_to_stop.set()
+            workers.stop()
+            assert workers.waiting().running == 2
+            assert taken(workers.client, workers.keys) == []
+            assert not workers.finds("heron")
+            workers.start()
+            wait_until(workers.complete)
+            assert workers.finds("heron")
+            assert workers.finds("tern")
+            # The one that hung goes on late, and spoils nothing.
+            go_on.set()
+            wait_until(lambda: workers.waiting().running == 0)
+            assert workers.complete()
+    finally:
+        go_on.set()
+
+
+def test_messages_that_were_fetched_and_not_begun_go_back(
+    settings: Settings, client: redis.Redis, keys: Keys, broker_server: BrokerServer
+) -> None:
+    broker = make_broker(client, keys)
+    # Nobody is there who would begin anything.
+    worker = Worker(broker, queues={VECTORS_QUEUE}, worker_threads=0)
+    broker.actors[EMBED_PENDING] = type("Known", (), {"priority": 0})()  # type: ignore[assignment]
+    worker.queue_prefetch = 3
+    for number in range(4):
+        broker.enqueue(message(EMBED_PENDING, VECTORS_QUEUE, f"agent-{number}"))
+    worker.start()
+    wait_until(lambda: worker.work_queue.qsize() == 3)
+    assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 1
+    assert drain(broker, [worker], keys, seconds=5)
+    assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 4
+    assert taken(client, keys) == []
+
+
+def test_a_consumer_that_drains_gives_back_what_it_has_handed_to_nobody(
+    client: redis.Redis, keys: Keys, broker_server: BrokerServer
+) -> None:
+    broker = make_broker(client, keys)
+    for number in range(3):
+        broker.enqueue(message(EMBED_PENDING, VECTORS_QUEUE, f"agent-{number}"))
+    consumer = iter(broker.consume(VECTORS_QUEUE, prefetch=3))
+    assert next(consumer) is not None
+    assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 0
+    broker.draining = True
+    assert next(consumer) is None
+    assert client.llen(f"{keys.dramatiq}:{VECTORS_QUEUE}") == 2
+
+
+def test_all_endpoints_together_get_the_time_of_one(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.2)
+    told: list[tuple[str, float]] = []
+
+    class Hanging:
+        def stop(self) -> None:
+            told.append(("stop", 0.0))
+
+        def close(self, *, timeout_seconds: float) -> None:
+            told.append(("close", timeout_seconds))
+            threading.Event().wait(timeout_seconds)
+
+    runtime = Runtime(settings, None, None)  # type: ignore[arg-type] # neither is asked
+    for number in range(3):
+        runtime._supplies[str(number), ""] = Hanging()  # type: ignore[assignment]
+    runtime.close(seconds=60)
+    assert [what for what, _ in told] == ["stop"] * 3 + ["close"] * 3
+    assert [seconds == 0 for what, seconds in told if what == "close"] == [False, True, True]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hold", ["provider", "file"])
+def test_another_process_goes_on_a_second_after_a_terminated_one_has_left(
+    settings: Settings, broker_server: BrokerServer, hold: str
+) -> None:
+    """`work` as it is run, and leases as they are: a request was in flight at SIGTERM, or a job outlives the drain."""
+    with EmbeddingServer() as server:
+        workers = Workers(asking(settings, server.url))
+        workspace = settings.agents[0].workspace
+        for number in range(5):
+            workers.write(f"memory/{number}.md", f"Note {number} of the heron.\n")
+        config = settings.home.parent / "recalld.toml"
+        config.write_text(
+            f'provider = "openai"\n[remote]\nbase_url = "{server.url}"\napi_key = "k"\n'
+            f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n'
+        )
+        code = (HANGING_READ if hold == "file" else "") + COMMAND_LINE
+        if hold == "provider":
+            server.open.clear()
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "--home", str(settings.home), "--config", str(config), "work"],
+            cwd=REPOSITORY,
+            env=clean_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            workers.mark(*[f"memory/{number}.md" for number in range(5)])
+            wait_until(lambda: server.in_flight if hold == "provider" else workers.waiting().running, timeout=30)
+            process.send_signal(signal.SIGTERM)
+            begun = time.monotonic()
+            assert process.wait(60) == 0
+            took = time.monotonic() - begun
+        finally:
+            process.kill()
+        server.open.set()
+        with workers:
+            begun = time.monotonic()
+            wait_until(workers.complete)
+            assert took < 27
+            assert time.monotonic() - begun < 8, "a dead process is noticed after ten"
