@@ -14,6 +14,8 @@ from typing import NoReturn
 
 import click
 
+from recalld.notifying import notify
+
 #: Printed to a supervisor when the process does its work.
 READY = "ready"
 
@@ -105,7 +107,9 @@ def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_
                 _forget_terminals(terminals)
             if number in _ENDING:
                 stop.set()
-                overdue_at = overdue_at or time.monotonic() + overdue_seconds
+                if overdue_at is None:
+                    overdue_at = time.monotonic() + overdue_seconds
+                    notify("STOPPING=1")
 
 
 def _forget_terminals(terminals: Sequence[int]) -> None:
@@ -126,10 +130,12 @@ def _leave(code: int) -> NoReturn:
 
 
 def announce_ready(*, supervised: bool) -> None:
-    """Tell the supervisor that this process does its work."""
+    """Tell the supervisor, or else systemd, that this process does its work."""
     if supervised:
         sys.stdout.write(READY + "\n")
         sys.stdout.flush()
+    else:
+        notify("READY=1")
 
 
 #: Hidden flag of commands that `recalld up` starts.

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -18,10 +19,11 @@ from pathlib import Path
 from memory.hooks_state import read_hooks_state
 from memory.process_states import process_states
 from memory.pulses import Pulses
-from recalld.child import last_act, stop_event
+from recalld.child import announce_ready, last_act, stop_event
 from recalld.client import Client
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
+from recalld.notifying import watchdog
 from recalld.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.up_lock import only_daemon
 from recalld.up_progress import Progress, say
@@ -88,13 +90,14 @@ def _run(invocation: Invocation, broker: BrokerServer, stop: threading.Event) ->
     pulses = Pulses()
     life = LifeSigns(settings, "up", pulses)
     health = _health(settings, supervisor, pulses)
-    with last_act(supervisor.kill):
+    with last_act(supervisor.kill), watchdog(_what_hangs(settings, supervisor, pulses)):
         try:
             life.start()
             supervisor.start()
             if _wait_ready(supervisor, broker, stop):
                 _keep_port(settings, supervisor)
                 _greet(invocation)
+                announce_ready(supervised=False)
                 _watch_over(settings, supervisor, broker, pulses, stop)
         finally:
             if stop.is_set():
@@ -245,6 +248,18 @@ def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Telem
     server = TelemetryServer(settings.up.host, settings.up.port, routes={"/readyz": route}, section="up")
     server.start()
     return server
+
+
+def _what_hangs(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Callable[[], Sequence[str]]:
+    """What only ends by starting all of it again: what stands still or is stuck here, not what cannot start."""
+    board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
+
+    def problems() -> list[str]:
+        ours = {child.pid for child in supervisor.children}
+        states = process_states(board.processes)
+        return [*pulses.problems(), *(state.problem for state in states if state.pid in ours and state.problem)]
+
+    return problems
 
 
 class _Missing:

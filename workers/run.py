@@ -62,11 +62,12 @@ def run_workers(
     on_ready: Callable[[], None] | None = None,
     routes: Mapping[str, Route] | None = None,
     role: str = "work",
+    pulses: Pulses | None = None,
 ) -> None:
     """Work until `stop` is set, then let running jobs end and close everything.
 
     `routes` are answered beside `/metrics`, `/healthz` and `/readyz` where `workers.port` is set. `role`: see
-    `ProcessSign`.
+    `ProcessSign`. `pulses` are told whether the threads get on.
 
     Raises:
         UserError: that port cannot be had, or workers of another home take from the queue.
@@ -80,7 +81,7 @@ def run_workers(
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = Board(client, keys)
     metrics = JobMetrics()
-    pulses = Pulses()
+    pulses = pulses or Pulses()
     broker.pulses = pulses
     broker.add_middleware(JobPulses(pulses))
     ready = readiness(

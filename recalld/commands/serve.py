@@ -19,6 +19,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from memory.pulses import Pulses
     from memory.service.run import serve
     from recalld.logs import configure_logs
+    from recalld.notifying import watchdog
     from recalld.traces import traced
     from recalld.wiring import open_broker
     from workers.connection import IMPATIENT_SECONDS
@@ -38,6 +39,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
             traced(settings, "serve"),
             coordinating(settings) as coordination,
             LifeSigns(settings, "serve", pulses),
+            watchdog(pulses.problems),
         ):
             serve(
                 settings,

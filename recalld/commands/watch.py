@@ -19,6 +19,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from producers.run import run_producers
     from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
+    from recalld.notifying import watchdog
     from recalld.traces import traced
     from recalld.wiring import building_in, indexed_by, open_broker
     from workers.life import LifeSigns
@@ -33,6 +34,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
         traced(settings, "watch"),
         running_broker(settings, supervised=supervised),
         LifeSigns(settings, "watch", pulses),
+        watchdog(pulses.problems),
     ):
         broker = open_broker(settings)
         try:

@@ -16,12 +16,19 @@ from recalld.invocation import Invocation, pass_invocation, setting_option, work
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the workers: index what is queued, until Ctrl-C."""
+    from memory.pulses import Pulses
     from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
+    from recalld.notifying import watchdog
     from recalld.traces import traced
     from workers.run import run_workers
 
     stop = stop_event(supervised=supervised)
     configure_logs(process="work")
-    with traced(invocation.settings, "work"), running_broker(invocation.settings, supervised=supervised):
-        run_workers(invocation.settings, stop, on_ready=lambda: announce_ready(supervised=supervised))
+    pulses = Pulses()
+    with (
+        traced(invocation.settings, "work"),
+        running_broker(invocation.settings, supervised=supervised),
+        watchdog(pulses.problems),
+    ):
+        run_workers(invocation.settings, stop, on_ready=lambda: announce_ready(supervised=supervised), pulses=pulses)

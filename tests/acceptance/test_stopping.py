@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from memory.watch_state import read_watch_state
-from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment
+from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 
@@ -56,16 +60,132 @@ def works(home: Path, command: str) -> bool:
     if command == "watch":
         return read_watch_state(home, "main") is not None
     said = (home.parent / "said").read_text()
-    return {"work": "workers_started", "serve": "service_listening"}[command] in said
+    return {"work": "workers_started", "serve": "service_listening", "up": "is up"}[command] in said
 
 
-@pytest.mark.parametrize("command", [["watch"], ["work"], ["serve", "--port", "0"]])
-def test_a_command_ends_well_at_sigterm_and_leaves_no_process(home: Path, workspace: Path, command: list[str]) -> None:
-    process = started(home, workspace, *command)
-    wait_until(lambda: works(home, command[0]), timeout=60)
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    """Where systemd would listen: `notify` beside the home."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.settimeout(60)
+        yield listening
+
+
+def heard_until(systemd: socket.socket, last: str) -> list[str]:
+    """What was said up to a word, signs of life aside."""
+    words = [systemd.recv(100).decode()]
+    while words[-1] != last:
+        words.append(systemd.recv(100).decode())
+    return [word for word in words if word == last or word != "WATCHDOG=1"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["watch"], ["work"], ["serve", "--port", "0"], pytest.param(["up", "--port", "0"], marks=pytest.mark.long)],
+)
+def test_a_command_ends_well_at_sigterm_leaves_no_process_and_systemd_knows(
+    home: Path, workspace: Path, systemd: socket.socket, command: list[str]
+) -> None:
+    asked = {"NOTIFY_SOCKET": str(home.parent / "notify"), "WATCHDOG_USEC": "100000"}
+    process = started(home, workspace, *command, **asked)
+    assert heard_until(systemd, "READY=1") == ["READY=1"]
+    assert heard_until(systemd, "WATCHDOG=1") == ["WATCHDOG=1"]
+    assert works(home, command[0])
+    process.send_signal(signal.SIGTERM)
+    assert heard_until(systemd, "STOPPING=1") == ["STOPPING=1"]
+    assert ended(process) == 0
+    assert not alive(home)
+
+
+def test_up_that_is_stopped_before_it_is_up_leaves_no_process(home: Path, workspace: Path) -> None:
+    process = started(home, workspace, "up", "--port", "0")
+    wait_until(lambda: any("valkey-server" in arguments_of(pid)[0] for pid in alive(home)), timeout=60)
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 0
+    assert not alive(home)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", [0.2, 0.5, 0.8, 1.1, 1.4, 1.8, 2.2, 3.0])
+@pytest.mark.parametrize("command", ["up", "work", "index"])
+def test_a_command_that_is_stopped_at_any_moment_leaves_no_process(
+    home: Path, workspace: Path, command: str, moment: float
+) -> None:
+    (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n")
+    port = ["--port", "0"] if command == "up" else []
+    process = started(home, workspace, command, *port, RECALLD_PROVIDER="local")
+    threading.Event().wait(moment)
+    process.send_signal(signal.SIGTERM)
+    # Before anything listens for signals there is nothing to end in order.
+    assert ended(process) in {0, 130, -signal.SIGTERM}
     wait_until(lambda: not alive(home))
+
+
+@pytest.mark.long
+def test_up_on_a_terminal_that_is_closed_ends_in_order(home: Path, workspace: Path) -> None:
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-c", ON_ITS_TERMINAL, "--home", str(home), "up", "--port", "0", "--workspace"]
+    with subprocess.Popen(
+        [*command, str(workspace)],
+        cwd=REPOSITORY,
+        env=clean_environment({"RECALLD_PROVIDER": "stub"}),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        said = b""
+        while b"Ctrl-C" not in said:
+            said += os.read(master, 4096)
+        os.close(master)
+        assert ended(process) == 0
+    assert not alive(home)
+
+
+ON_ITS_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from recalld.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.long
+def test_up_goes_on_when_the_reader_of_its_output_has_gone(home: Path, workspace: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "recalld", "--home", str(home), "up", "--port", "0", "--workspace", str(workspace)],
+        cwd=REPOSITORY,
+        env=clean_environment({"RECALLD_PROVIDER": "stub"}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"is up" in process.stdout.readline()
+        process.stdout.close()
+        (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n")
+        wait_until(lambda: recalld("search", "heron", home=home).returncode == 0, timeout=60)
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == 0
+        assert process.stderr.read() == b""
+    assert not alive(home)
+
+
+@pytest.mark.parametrize("command", [["discover"], ["config", "show"], ["--help"]])
+def test_a_command_whose_reader_has_gone_says_nothing_and_141(home: Path, workspace: Path, command: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "recalld", "--home", str(home), *command],
+        cwd=REPOSITORY,
+        env=clean_environment(),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def held_up(home: Path, workspace: Path, server: EmbeddingServer, *command: str) -> subprocess.Popen[bytes]:

@@ -244,13 +244,26 @@ def test_a_system_unit_is_hardened_and_starts_again(unit: Path):
         assert f"\n{line}\n" in text, line
 
 
-def test_workers_get_longer_to_end_than_running_jobs_do():
-    from workers.run import DRAIN_SECONDS
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_is_given_longer_to_end_than_its_process_takes_at_most_and_is_watched(unit: Path):
+    from recalld import child, daemon
+    from workers.draining import DRAIN_SECONDS
 
-    unit = (DEPLOY / "systemd" / "recalld-work@.service").read_text("utf-8")
-    [given] = re.findall(r"^TimeoutStopSec=(\d+)$", unit, flags=re.MULTILINE)
-    assert int(given) > DRAIN_SECONDS + 10
-    assert int(ours()["work"]["stop_grace_period"].removesuffix("s")) > DRAIN_SECONDS + 10
+    lines = [line.split("=", 1) for line in unit.read_text("utf-8").splitlines() if "=" in line]
+    given = dict(lines)
+    overdue = daemon.OVERDUE_SECONDS if unit.name == "recalld-up.service" else child.OVERDUE_SECONDS
+    assert DRAIN_SECONDS < overdue < int(given["TimeoutStopSec"])
+    assert given["Type"] == "notify"
+    assert int(given["WatchdogSec"]) > 0
+    # Its unfinished work is handed back, as at any other end.
+    assert given["WatchdogSignal"] == "SIGTERM"
+
+
+@pytest.mark.parametrize("name", ["watch", "work", "serve"])
+def test_a_container_is_given_longer_to_end_than_its_process_takes_at_most(name: str):
+    from recalld.child import OVERDUE_SECONDS
+
+    assert int(ours()[name]["stop_grace_period"].removesuffix("s")) > OVERDUE_SECONDS
 
 
 def test_the_units_environment_names_variables_that_there_are(tmp_path: Path):
