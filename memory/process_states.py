@@ -65,6 +65,7 @@ def _state(sign: ProcessSign, *, awake: bool) -> ProcessState:
         heard_at=sign.heard_at,
         condition=condition,
         problem=_problem(sign, condition),
+        doing=sign.doing if condition in {"well", "stuck"} else (),
     )
 
 

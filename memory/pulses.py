@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+#: Seconds from which on it is told what a thread is at.
+LONG_SECONDS = 10.0
+
 
 class Pulse:
     """One working thread. Saying something costs less than a microsecond; no lock, each word is one assignment."""
@@ -59,6 +62,12 @@ class Pulse:
             return None
         return f"its {self.name} thread has been at the same step ({doing[1]}) for {seconds:.0f} s"
 
+    def long_step(self) -> str | None:
+        """What the thread has been at for `LONG_SECONDS` and more, in words: no problem yet. None otherwise."""
+        doing = self._doing
+        seconds = self._clock() - doing[0] if doing is not None else 0.0
+        return f"{doing[1]} for {seconds:.0f} s" if doing is not None and seconds >= LONG_SECONDS else None
+
     def forgive(self, seconds: float) -> None:
         """The whole process stood still for so long; that is not the thread's fault."""
         doing = self._doing
@@ -88,6 +97,12 @@ class Pulses:
         with self._lock:
             pulses = [] if self._closed else list(self._pulses.values())
         return [problem for pulse in pulses if (problem := pulse.problem()) is not None]
+
+    def long_steps(self) -> list[str]:
+        """What takes long, in words, long before it is a problem."""
+        with self._lock:
+            pulses = [] if self._closed else list(self._pulses.values())
+        return [step for pulse in pulses if (step := pulse.long_step()) is not None]
 
     def forgive(self, seconds: float) -> None:
         """The process stood still for so long (a laptop slept): what its threads do takes that much longer."""

@@ -32,6 +32,9 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     for name, part, text in (("broker", "broker", _broker), ("disk", "diskUse", _disk)):
         if part in answer:  # a service that was started before an upgrade does not tell
             yield _line(name, text(answer[part]))
+    for process in answer.get("processes", ()):
+        if process.get("doing"):
+            yield _line("at work", f"{process['role']} (process {process['pid']}): {'; '.join(process['doing'])}")
     if answer.get("hooks"):
         yield _line("hooks", f"{answer['hooks']}PROGRAM")
     yield _line("home", answer["home"])

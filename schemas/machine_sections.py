@@ -83,7 +83,8 @@ class Workers(Section):
     stalled_after_seconds: float = Field(
         120.0,
         gt=0,
-        description="`/readyz` of workers and of `up` fails when work waits and nothing was finished for so long.",
+        description="`/readyz` of workers and of `up` fails when work waits and nothing was finished for so long. Like "
+        "`status` and `doctor`, it names a job that has been at one step for so long.",
     )
 
 

@@ -113,7 +113,8 @@ class ProcessSign:
     `role` is the command it runs (up, watch, work, serve), or "index" for the workers of a command that ends by itself.
     `born` tells it from another process of the same `pid`. `heard_at` is Unix time, `silent_seconds` what has passed
     since; `awoke_seconds`, how long ago the process found that it had stood still (the machine slept), None when it
-    did not lately. `stuck` says in words which of its threads do not get on.
+    did not lately. `stuck` says in words which of its threads do not get on, `doing` what they have been at
+    for some time.
     """
 
     role: str
@@ -125,6 +126,7 @@ class ProcessSign:
     silent_seconds: float
     awoke_seconds: float | None = None
     stuck: tuple[str, ...] = ()
+    doing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,8 @@ class ProcessState(_Wire):
 
     `role` is the command it runs: up, watch, work or serve, or "index" for workers of a command that ends by itself.
     `condition` is "well", or: "stuck" (a thread does not get on), "stopped" (by a signal), "silent" (nothing was heard
-    of it for long), "gone" (it ended without a word). `heard_at` is when it last said that it lives.
+    of it for long), "gone" (it ended without a word). `heard_at` is when it last said that it lives. `doing` says what
+    its threads have been at for ten seconds and more, which need not be a problem.
     """
 
     role: str
@@ -113,6 +114,7 @@ class ProcessState(_Wire):
     heard_at: float
     condition: str
     problem: str | None = None
+    doing: tuple[str, ...] = ()
 
 
 class BrokerState(_Wire):

@@ -9,20 +9,22 @@ import dramatiq
 
 from memory.pulses import Pulses
 
-#: A step of a job takes less: a document, a round of embedding (30 s at most, and a wait for the model before it).
-JOB_LIMIT_SECONDS = 120.0
-
 
 class JobPulses(dramatiq.Middleware):
-    """Tells the pulses when a thread begins and ends a job; `got_on` is for the job itself."""
+    """Tells the pulses when a thread begins and ends a job; `got_on` is for the job itself.
 
-    def __init__(self, pulses: Pulses) -> None:
+    A step of a job takes less than `limit_seconds`: a document, a round of embedding (30 s at most, and a wait for the
+    model before it).
+    """
+
+    def __init__(self, pulses: Pulses, *, limit_seconds: float) -> None:
         self._pulses = pulses
+        self._limit_seconds = limit_seconds
 
     def before_process_message(self, broker: dramatiq.Broker, message: dramatiq.MessageProxy) -> None:  # noqa: ARG002
         """A thread begins a job."""
         agent = message.args[0] if message.args else "?"
-        pulse = self._pulses.of(f"job {threading.get_ident()}", limit_seconds=JOB_LIMIT_SECONDS)
+        pulse = self._pulses.of(f"job {threading.get_ident()}", limit_seconds=self._limit_seconds)
         pulse.busy(f"{message.actor_name} of {agent}")
         _current.pulse = pulse, f"{message.actor_name} of {agent}"
 

@@ -114,6 +114,7 @@ class LifeSigns:
             "startedAt": self._started_at,
             "awokeSeconds": time.monotonic() - self._awoke if self._awoke is not None else None,
             "stuck": self._pulses.problems(),
+            "doing": self._pulses.long_steps(),
         }
         try:
             self._say(keys=[self._keys.processes, self._keys.heard], args=[self._id, json.dumps(sign)])
@@ -172,6 +173,7 @@ def _read(client: redis.Redis, keys: Keys) -> list[tuple[str, ProcessSign]]:
             silent_seconds=silent,
             awoke_seconds=awoke + silent if awoke is not None else None,
             stuck=tuple(body["stuck"]),
+            doing=tuple(body.get("doing", ())),  # a process of an earlier version says nothing of it
         )
         found.append((name.decode(), sign))
     return sorted(found, key=lambda one: (one[1].role, one[1].host, one[1].started_at))

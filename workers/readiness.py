@@ -30,13 +30,11 @@ def readiness(
 
 
 def _why_not(movement: Movement, limit: float, problems: Callable[[], Sequence[str]]) -> str | None:
-    found = problems()
-    if found:
-        return "; ".join(found)
+    found = [*problems()]
     try:
         stalled = movement.stalled_seconds()
     except redis.RedisError:
-        return "the broker does not answer"
+        return "; ".join([*found, "the broker does not answer"])
     if stalled > limit:
-        return f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why"
-    return None
+        found.append(f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why")
+    return "; ".join(found) or None

@@ -83,7 +83,7 @@ def run_workers(
     metrics = JobMetrics()
     pulses = pulses or Pulses()
     broker.pulses = pulses
-    broker.add_middleware(JobPulses(pulses))
+    broker.add_middleware(JobPulses(pulses, limit_seconds=settings.workers.stalled_after_seconds))
     ready = readiness(
         Movement(client, keys), stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems
     )

@@ -102,6 +102,7 @@ class ProcessStateAlways(TypedDict):
     startedAt: float
     heardAt: float
     condition: str
+    doing: list[str]
 
 
 class ProcessState(ProcessStateAlways, total=False):

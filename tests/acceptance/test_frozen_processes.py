@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 import threading
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.daemon import Daemon, descendants
+from tests.integration.test_readiness import ask, free_port
 from tests.waiting import wait_until
 
 #: Longer than any lease and any heartbeat: 10 s.
@@ -38,6 +41,10 @@ def stopped(*pids: int) -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
+
+
+def processes(daemon: Daemon) -> list[dict[str, Any]]:
+    return list(json.loads(daemon.run("status", "--json").stdout)["processes"])
 
 
 def unwell(daemon: Daemon) -> list[dict[str, Any]]:
@@ -85,3 +92,32 @@ def test_after_a_sleep_past_all_leases_everything_goes_on_and_no_alarm_of_the_pa
     wait_until(lambda: daemon.found("walrus", "memory/meanwhile.md"), timeout=60)
     status = wait_until(lambda: state if (state := daemon.status())["ok"] else None, timeout=60)
     assert status["troubles"] == []
+
+
+@pytest.mark.long
+def test_a_worker_that_hangs_is_told_by_everybody_within_the_set_time(home: Path, workspace: Path) -> None:
+    folder = home / "indexes" / "main"
+    folder.mkdir(parents=True)
+    (workspace / "MEMORY.md").write_text("# Memory\n\nThe gateway listens on port 18789.\n", encoding="utf-8")
+    up, work = free_port(), free_port()
+    config = f"[up]\nport = {up}\n[workers]\nport = {work}\nstalled_after_seconds = 12.0\n"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with Daemon(home, workspace, config=config) as daemon:
+            job = "index_pending of main"
+            early = wait_until(lambda: next((one for one in processes(daemon) if one.get("doing")), None))
+            assert early["role"] == "work"
+            assert any(job in step for step in early["doing"])
+            wait_until(lambda: any(job in trouble["message"] for trouble in unwell(daemon)), timeout=60)
+            for port in (up, work):
+                status, body = wait_until(lambda port=port: found if (found := ask(port))[0] == 503 else None)  # type: ignore[misc]
+                assert job in body["error"], status
+            found = daemon.run("doctor")
+            assert found.returncode == 4
+            assert job in found.stdout
+            told = daemon.run("status")
+            assert told.returncode == 4
+            assert "at work" in told.stdout
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"), timeout=60)
+            wait_until(lambda: daemon.status()["ok"] and ask(up)[0] == ask(work)[0] == 200, timeout=60)

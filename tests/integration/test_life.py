@@ -116,8 +116,11 @@ def test_workers_give_signs_of_life_and_their_consumers_take_turns(
 def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
     settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.job_pulses.JOB_LIMIT_SECONDS", 0.3)
+    monkeypatch.setattr("memory.pulses.LONG_SECONDS", 0.1)
     monkeypatch.setattr(LifeSigns.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    settings = settings.model_copy(
+        update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 1.0})}
+    )
     go_on, stay = threading.Event(), threading.Event()
 
     def index(*_: object) -> None:
@@ -129,12 +132,38 @@ def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
     with Workers(settings) as workers:
         workers.mark("memory/a.md")
         heard = wait_until(lambda: next(iter(board.processes()), None)).heard_at
-        wait_until(lambda: board.processes()[0].heard_at > heard + 1.0)
+        wait_until(lambda: board.processes()[0].heard_at > heard + 1.5)
         assert board.processes()[0].stuck == ()
+        assert not any("index_pending" in one for one in board.processes()[0].doing)
         go_on.set()
+        wait_until(lambda: any("index_pending of main for" in one for one in board.processes()[0].doing))
         wait_until(lambda: any("index_pending of main" in one for one in board.processes()[0].stuck))
         stay.set()
         wait_until(lambda: not board.processes()[0].stuck)
+
+
+def test_a_job_that_goes_on_for_ever_is_ended_by_its_time_limit_and_tried_again(
+    settings: Settings, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workers import actors
+
+    index, attempts = actors._index, list[int]()
+
+    def forever_at_first(*arguments: object) -> None:
+        attempts.append(1)
+        while len(attempts) == 1:
+            threading.Event().wait(0.01)
+        index(*arguments)
+
+    monkeypatch.setattr(actors, "_index", forever_at_first)
+    monkeypatch.setattr(actors, "TIME_LIMIT_MS", 200)
+    with Workers(settings) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.\n")
+        workers.mark("memory/a.md")
+        wait_until(lambda: attempts)
+        monkeypatch.setattr(actors, "TIME_LIMIT_MS", 600_000)
+        wait_until(workers.complete)
+    assert len(attempts) == 2
 
 
 def test_without_a_broker_nobody_is_known(settings: Settings) -> None:

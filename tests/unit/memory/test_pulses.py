@@ -30,6 +30,19 @@ def test_a_thread_that_is_at_the_same_step_for_too_long_is_stuck_until_it_gets_o
     assert pulses.problems() == []
 
 
+def test_what_takes_long_is_told_before_it_is_a_problem():
+    clock = Clock()
+    pulses = Pulses(clock=clock)
+    pulse = pulses.of("job", limit_seconds=120)
+    pulse.busy("index_pending of main")
+    clock.now += 9
+    assert pulses.long_steps() == []
+    clock.now += 25
+    assert (pulses.long_steps(), pulses.problems()) == (["index_pending of main for 34 s"], [])
+    pulse.idle()
+    assert pulses.long_steps() == []
+
+
 def test_a_thread_that_waits_for_work_may_wait_for_ever():
     clock = Clock()
     pulses = Pulses(clock=clock)
