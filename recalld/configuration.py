@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LoadedSettings",
+    "asked_by_systemd",
     "check_workspace",
     "environment_for_child",
     "find_config",
@@ -61,6 +62,12 @@ def find_home(home: str | None = None, *, environment: Mapping[str, str] | None 
 def environment_for_child(extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with some variables set, for a process that it starts."""
     return {**os.environ, **extra}
+
+
+def asked_by_systemd() -> dict[str, str]:
+    """What systemd wants to know of this process and where: the variables of sd_notify(3) that are set."""
+    names = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def program_folders(*, environment: Mapping[str, str] | None = None) -> ProgramFolders:

@@ -1,6 +1,6 @@
 """What systemd is told of a process that it runs: that it is ready, that it gets on, that it ends (sd_notify(3)).
 
-Where nobody asks to be told (`NOTIFY_SOCKET` and `WATCHDOG_USEC` are the protocol's own variables), nothing happens.
+Where nobody asks to be told, nothing happens.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from recalld.configuration import asked_by_systemd
+
 
 def notify(word: str) -> None:
     """Send one word, as "READY=1". Never raises: whoever manages services notices by itself what it was not told."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
+    address = asked_by_systemd().get("NOTIFY_SOCKET", "")
     if address[:1] not in {"/", "@"}:
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
@@ -48,7 +50,8 @@ def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
 
 def _asked_seconds() -> float | None:
     """How often a sign is asked for at least; None where nobody asks this process."""
-    micros, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID")
+    asked = asked_by_systemd()
+    micros, pid = asked.get("WATCHDOG_USEC", ""), asked.get("WATCHDOG_PID")
     if not micros.isdigit() or not int(micros) or (pid is not None and pid != str(os.getpid())):
         return None
     return int(micros) / 1e6

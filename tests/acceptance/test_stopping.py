@@ -188,6 +188,25 @@ def test_a_command_whose_reader_has_gone_says_nothing_and_141(home: Path, worksp
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_tools_over_stdio_end_at_once_and_leave_no_process(home: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "recalld", "--home", str(home), "mcp"],
+        cwd=REPOSITORY,
+        env=clean_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(number)
+        assert ended(process) == -number
+    assert not alive(home)
+
+
 def held_up(home: Path, workspace: Path, server: EmbeddingServer, *command: str) -> subprocess.Popen[bytes]:
     """A command whose provider does not answer, so that it does not end by itself for a while."""
     server.open.clear()
