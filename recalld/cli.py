@@ -38,8 +38,8 @@ COMMANDS = {
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 status is not ok, doctor found a problem; \
-130 interrupted (`up`, `watch`, `work`, `serve`: 0); 130 or 143 left at once by a second signal; 141 the reader of the output \
-went away."""
+130 interrupted (`up`, `watch`, `work`, `serve`: 0); 130 or 143 at once by a second signal; 141 the reader of the \
+output went away."""
 
 
 class LazyGroup(click.Group):
