@@ -70,6 +70,20 @@ def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemo
 
 
 @pytest.mark.long
+def test_a_frozen_broker_and_a_frozen_supervisor_are_told_and_over_when_they_go_on(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    for name, pid, words in (
+        ("broker", daemon.broker_pid(), "does not answer"),
+        ("up", daemon.process.pid, "what dies is not started again"),
+    ):
+        with stopped(pid):
+            wait_until(lambda words=words: words in daemon.run("status").stdout, timeout=60)  # type: ignore[misc]
+        daemon.write(f"memory/{name}.md", f"After the thaw of {name} the ibex{name} was found.\n")
+        wait_until(lambda name=name: daemon.found(f"ibex{name}", f"memory/{name}.md"), timeout=60)  # type: ignore[misc]
+        wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+
+
+@pytest.mark.long
 def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: Daemon) -> None:
     [pid] = daemon.children("serve")
     with stopped(pid):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ import dramatiq
 import pytest
 import redis
 
+from memory.local_processes import born, is_the_same
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
@@ -146,6 +149,25 @@ def test_a_server_whose_owner_was_killed_is_adopted_and_stopped_by_the_next_one(
     assert heir.owned
     heir.stop()
     assert not heir.answers()
+
+
+def test_a_server_that_stands_still_is_killed_at_the_end_also_one_that_was_adopted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.broker_server.STOP_SECONDS", 0.2)
+    code = (
+        "import os, sys; from schemas.settings import Settings; from workers.broker_server import BrokerServer\n"
+        f"server = BrokerServer(Settings(home={str(settings.home)!r})); server.ensure(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False)
+    heir = BrokerServer(settings)
+    heir.ensure()
+    with connect(settings) as client:
+        pid = int(client.info("server")["process_id"])
+    when_born = born(pid)
+    os.kill(pid, signal.SIGSTOP)
+    heir.stop()
+    assert not is_the_same(pid, when_born)
 
 
 def test_a_damaged_broker_file_is_set_aside(settings: Settings, broker_server: BrokerServer) -> None:
