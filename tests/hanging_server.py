@@ -18,10 +18,12 @@ _HALF = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1
 
 @dataclass
 class HangingServer:
-    """`url` (ends in /v1) is what to give as remote.base_url; `reached` is set once somebody hangs."""
+    """`url` (ends in /v1) is what to give as remote.base_url; `reached` is set once somebody hangs;
+    `requests` is what was read, piece by piece."""
 
     url: str
     reached: threading.Event = field(default_factory=threading.Event)
+    requests: list[bytes] = field(default_factory=list)
 
 
 @contextmanager
@@ -53,9 +55,11 @@ def hanging_server(phase: Phase) -> Iterator[HangingServer]:
                     selector.register(connection, selectors.EVENT_READ)
                 for key, _ in selector.select(0):
                     connection = held[[one.fileno() for one in held].index(key.fd)]
-                    if not connection.recv(65536):
+                    request = connection.recv(65536)
+                    if not request:
                         selector.unregister(connection)
                         continue
+                    server.requests.append(request)
                     if phase == "body" and not server.reached.is_set():
                         connection.sendall(_HALF)
                     server.reached.set()

@@ -173,7 +173,10 @@ def test_up_goes_on_when_the_reader_of_its_output_has_gone(home: Path, workspace
     assert not alive(home)
 
 
-@pytest.mark.parametrize("command", [["discover"], ["config", "show"], ["--help"]])
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], *(pytest.param(words, marks=pytest.mark.long) for words in (["discover"], ["config", "show"]))],
+)
 def test_a_command_whose_reader_has_gone_says_nothing_and_141(home: Path, workspace: Path, command: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -188,7 +191,7 @@ def test_a_command_whose_reader_has_gone_says_nothing_and_141(home: Path, worksp
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_tools_over_stdio_end_at_once_and_leave_no_process(home: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "recalld", "--home", str(home), "mcp"],

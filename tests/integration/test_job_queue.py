@@ -151,6 +151,7 @@ def test_a_server_whose_owner_was_killed_is_adopted_and_stopped_by_the_next_one(
     assert not heir.answers()
 
 
+@pytest.mark.long
 def test_a_server_that_stands_still_is_killed_at_the_end_also_one_that_was_adopted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
