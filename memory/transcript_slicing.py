@@ -31,6 +31,9 @@ SLICE_CHUNKS = 500
 #: Bytes of the file in one slice, so that a transcript that says little is not read again from far behind.
 SLICE_BYTES = 64 * 1024 * 1024
 
+#: Lines in one slice: even empty ones take microseconds each.
+SLICE_LINES = 100_000
+
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSlice:
@@ -126,7 +129,7 @@ class _Slicing:
         fold, lines = self._begin()
         self._keep, self._messages = fold.closed, fold.messages
         tail: RawLine | None = None
-        begun_at = fold.offset
+        begun_at, begun_lines = fold.offset, fold.lines
         try:
             for line in lines:
                 if not line.ended:
@@ -135,10 +138,14 @@ class _Slicing:
                 fold.feed(line)
                 self._last = line.digest.hex(), line.size
                 self._closed += fold.take()
-                if len(self._closed) >= SLICE_CHUNKS or fold.offset - begun_at >= SLICE_BYTES:
+                if (
+                    len(self._closed) >= SLICE_CHUNKS
+                    or fold.offset - begun_at >= SLICE_BYTES
+                    or fold.lines - begun_lines >= SLICE_LINES
+                ):
                     yield from self._full_slices()
                     yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
-                    begun_at, self._closed = fold.offset, []
+                    begun_at, begun_lines, self._closed = fold.offset, fold.lines, []
         except TranscriptDamaged:
             # What was said before the damage stays, and is found; a mended file goes on after it.
             if fold.offset > begun_at:
@@ -148,7 +155,7 @@ class _Slicing:
             raise
         self._closed += fold.open(tail)
         yield from self._full_slices()
-        yield self._slice(fold, self._closed, stat=self._opened.stat, final=True)
+        yield self._slice(fold, self._closed, stat=self._opened.stat, final=True, tail=tail)
 
     def _begin(self) -> tuple[TranscriptFold, Iterator[RawLine]]:
         """The fold to go on with, and the lines that it has not seen."""
@@ -217,12 +224,18 @@ class _Slicing:
             self._closed = self._closed[SLICE_CHUNKS:]
 
     def _slice(
-        self, fold: TranscriptFold, chunks: Sequence[FoldedChunk], *, stat: FileStat, final: bool
+        self,
+        fold: TranscriptFold,
+        chunks: Sequence[FoldedChunk],
+        *,
+        stat: FileStat,
+        final: bool,
+        tail: RawLine | None = None,
     ) -> TranscriptSlice:
         position = _Position(fold.state(), self._last[1], self._last[0])
         mark = TranscriptMark(fold.offset, fold.lines, fold.digest, position.encode())
         before, self._messages = self._messages, fold.messages
-        write = self._write(mark, stat=stat, final=final, notes=fold.notes())
+        write = self._write(mark, stat=stat, final=final, notes=fold.notes(tail))
         return TranscriptSlice(write, _cut(chunks), fold.messages - before)
 
     def _write(self, mark: TranscriptMark, *, stat: FileStat, final: bool, notes: tuple[str, ...]) -> TranscriptWrite:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from memory.transcripts.interpreting import Broken, Interpreter, Unknown
+from memory.transcripts.interpreting import Broken, Interpreter, Overfull, Unknown
 from memory.transcripts.line_reading import DIGEST_BYTES, RawLine
 from memory.transcripts.packing import FoldedChunk, Packer, label
 from memory.transcripts.redacting import redacted
@@ -148,9 +148,14 @@ class TranscriptFold:
             separators=(",", ":"),
         )
 
-    def notes(self) -> tuple[str, ...]:
-        """A sentence for each kind of line that was skipped, for status."""
+    def notes(self, tail: RawLine | None = None) -> tuple[str, ...]:
+        """A sentence for each kind of line that was skipped, and for a `tail` that waits for its end; for status."""
         notes = self._skipped.notes()
+        if tail is not None and (tail.data is None or self._interpreter.copy().read(tail.data) == Broken()):
+            notes = (
+                *notes,
+                f"what follows line {self.lines} is no whole message and has no line end; it is read with it",
+            )
         if self.format is None and self._skipped.any_unknown:
             notes = ("no line is of a known format (openclaw, claude-code, codex, plain)", *notes)
         return notes
@@ -168,6 +173,8 @@ class TranscriptFold:
             self._skipped.unknown(reading.kind)
         elif isinstance(reading, Broken):
             self._skipped.broken(self.lines)
+        elif isinstance(reading, Overfull):
+            self._skipped.too_long(self.lines)
 
     def _copy(self) -> TranscriptFold:
         copied = object.__new__(TranscriptFold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from codecs import BOM_UTF8
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -29,14 +30,29 @@ class Unknown:
     kind: str
 
 
-Reading: TypeAlias = Said | Compacted | Known | Unknown | Broken | Blank
+@dataclass(frozen=True, slots=True)
+class Overfull:
+    """Too many values for the memory that they would take."""
+
+
+Reading: TypeAlias = Said | Compacted | Known | Unknown | Broken | Overfull | Blank
+
+#: Commas and brackets in one line at most. An empty list takes 3 bytes there and 64 in memory.
+MAX_SEPARATORS = 2_000_000
+_SEPARATORS = (b",", b"[", b"{")
 
 _BLANK = Blank()
 _BROKEN = Broken()
+_OVERFULL = Overfull()
 _REPLACEMENT = "\ufffd"
 
 #: Tolerates raw control characters in strings, as some writers leave them.
 _DECODER = json.JSONDecoder(strict=False)
+
+#: For numbers of thousands of digits, which Python does not turn into integers.
+_ROUNDING_DECODER = json.JSONDecoder(strict=False, parse_int=float)
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 class Interpreter:
@@ -66,6 +82,8 @@ class Interpreter:
         """What a line says. The text of what was said is clean and not empty."""
         if not data or data.isspace():
             return _BLANK
+        if len(data) > MAX_SEPARATORS and _is_overfull(data):
+            return _OVERFULL
         entry = parse(data)
         if entry is None:
             return _BROKEN
@@ -95,8 +113,27 @@ def parse(data: bytes) -> Entry | None:
         text = data.decode("utf-8", errors="replace")
     if "\0" in text:
         text = text.rstrip("\0").replace("\0", _REPLACEMENT)
+    entry: Any
     try:
-        entry: Any = _DECODER.decode(text)
+        try:
+            entry = _DECODER.decode(text)
+        except json.JSONDecodeError:
+            return None
+        except ValueError:
+            entry = _ROUNDING_DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
+
+
+def _is_overfull(data: bytes) -> bool:
+    """Whether there are more commas and brackets outside of strings than a line may have."""
+    if sum(map(data.count, _SEPARATORS)) <= MAX_SEPARATORS:
+        return False
+    found = start = 0
+    for string in _STRING.finditer(data):
+        found += sum(data.count(separator, start, string.start()) for separator in _SEPARATORS)
+        start = string.end()
+        if found > MAX_SEPARATORS:
+            return True
+    return found + sum(data.count(separator, start) for separator in _SEPARATORS) > MAX_SEPARATORS

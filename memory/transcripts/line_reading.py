@@ -1,7 +1,7 @@
 """Lines of a transcript from its descriptor, plain or zstandard, in bounded memory.
 
 Permanent
-+-- TranscriptDamaged      the compressed stream is broken, or ends too early
++-- TranscriptDamaged      the compressed stream is broken, ends too early or is a bomb, or a line has no end in sight
 """
 
 from __future__ import annotations
@@ -22,6 +22,17 @@ else:
 #: Bytes of a line's content at most; a longer line is skipped and only counted.
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
+#: Bytes of a line from which on no end of it is looked for: what follows is no transcript, but a hole in a sparse
+#: file, or a file of another kind.
+HOPELESS_LINE_BYTES = 4 * MAX_LINE_BYTES
+
+#: A compressed transcript may unpack to this many times its bytes, and these more. Conversations pack to a tenth.
+EXPANSION = 100
+SPARE_BYTES = 64 * 1024 * 1024
+
+#: It may have a line for each of its bytes, and these more: a line takes more than that, however well it packs.
+SPARE_LINES = 1_000_000
+
 #: Bytes asked of the file, and of the decompressor, at a time.
 _BLOCK_BYTES = 1024 * 1024
 
@@ -30,7 +41,7 @@ DIGEST_BYTES = 16
 
 
 class TranscriptDamaged(Permanent):
-    """A compressed transcript cannot be read on. The lines before the damage were given."""
+    """A transcript cannot be read on. The lines before the damage were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,8 @@ def _plain(descriptor: int, *, start: int, end: int | None) -> Iterator[bytes]:
 
 def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
     """The content of all frames, which may follow one another, in blocks of bounded size."""
-    position = 0
+    position = lines = given = 0
+    size = os.fstat(descriptor).st_size
     pending = b""
     decompressor = ZstdDecompressor()
     in_frame = False
@@ -104,6 +116,13 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
                 "the compressed transcript is damaged; what was read of it is indexed; "
                 "write or copy the file again to have the rest"
             ) from error
+        given += len(block)
+        lines += block.count(b"\n")
+        if given > size * EXPANSION + SPARE_BYTES or lines > size + SPARE_LINES:
+            raise TranscriptDamaged(
+                f"the compressed transcript unpacks to more than {EXPANSION} times its size, or to more lines than it "
+                "has bytes, as no conversation does; what was read of it is indexed; if it is one, unpack the file"
+            )
         pending = b""
         if decompressor.eof:
             pending = decompressor.unused_data
@@ -117,7 +136,11 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
 
 
 def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator[RawLine]:
-    """The lines of a file whose content comes in blocks, none of them empty; `longest` as for `read_lines`."""
+    """The lines of a file whose content comes in blocks, none of them empty; `longest` as for `read_lines`.
+
+    Raises:
+        TranscriptDamaged: no line end comes for HOPELESS_LINE_BYTES.
+    """
     limit = MAX_LINE_BYTES if longest is None else longest
     beginning = _Beginning(limit)
     for block in blocks:
@@ -148,6 +171,11 @@ class _Beginning:
 
     def add(self, piece: bytes) -> None:
         self.size += len(piece)
+        if self.size > HOPELESS_LINE_BYTES:
+            raise TranscriptDamaged(
+                f"the transcript has more than {HOPELESS_LINE_BYTES / 1e6:.0f} MB without a line end; what stands "
+                "before is indexed; write the file again without them to have the rest"
+            )
         self._hash.update(piece)
         # Of what is kept, two bytes may turn out to be the line's end.
         if self.size <= self._limit + 2:

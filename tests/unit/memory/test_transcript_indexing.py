@@ -441,6 +441,31 @@ def test_a_damaged_compressed_transcript_is_a_dead_letter_and_keeps_what_was_rea
     assert "zst" in letter.reason or "compress" in letter.reason
 
 
+def test_a_great_many_lines_that_say_nothing_are_taken_in_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript_slicing, "SLICE_LINES", 100)
+    indexer = world.indexer()
+    key = world.write(b"\n" * 1000 + line(1, "after all of them"))
+    turns = 0
+    while index(indexer, key, out_of_time=lambda: True).left:
+        turns += 1
+    assert turns >= 10
+    assert "after all of them" in content(indexer, key)[-1][3]
+
+
+def test_a_tail_that_is_no_message_is_a_note_until_its_end_is_there(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(line(1) + line(2)[:20])
+    index(indexer, key)
+    file = indexer.target().file(key)
+    assert file is not None
+    assert "no line end" in file.notes[0]
+    world.append(line(2)[20:])
+    index(indexer, key)
+    file = indexer.target().file(key)
+    assert file is not None
+    assert not file.notes
+
+
 def test_a_short_damaged_transcript_is_found_by_what_was_read_and_goes_on_when_it_is_mended(world: World) -> None:
     indexer, once = world.indexer(), world.indexer(name="once")
     whole = lines(40)
