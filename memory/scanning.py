@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from memory.document_roots import LONG_TERM_NAMES, Root, is_folder_name, is_note_name, is_utf8, join
+from memory.document_roots import LONG_TERM_NAMES, Root, is_folder_name, is_note_name, is_utf8, join, parts_below
+from memory.scan_problems import ScanProblems, printable
 from schemas.documents import DocumentKey, FileStat
 
 #: The `source` of every document of a workspace or an extra path.
@@ -31,12 +33,16 @@ class Scan:
 @dataclass(slots=True)
 class _Found:
     documents: dict[DocumentKey, FileStat] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    problems: ScanProblems = field(default_factory=ScanProblems)
     unlisted: list[str] = field(default_factory=list)
 
-    def unlistable(self, folder: str, problem: str) -> None:
+    def absent(self, folder: str, problem: str) -> None:
         self.unlisted.append(folder)
-        self.problems.append(problem)
+        self.problems.add(problem)
+
+    def unlistable(self, folder: str, error: OSError) -> None:
+        self.unlisted.append(folder)
+        self.problems.unlistable(folder, error)
 
 
 def scan_roots(roots: Sequence[Root]) -> Scan:
@@ -50,7 +56,7 @@ def scan_roots(roots: Sequence[Root]) -> Scan:
         elif root.names:
             _scan_names(found, root)
         else:
-            found.problems.append(
+            found.problems.add(
                 f"the extra path {printable(root.configured)} is neither a folder nor a Markdown file: "
                 "take it out of extra_paths"
             )
@@ -58,7 +64,7 @@ def scan_roots(roots: Sequence[Root]) -> Scan:
     return Scan(
         documents=found.documents,
         complete=not found.unlisted,
-        problems=tuple(dict.fromkeys(found.problems)),
+        problems=found.problems.sentences(),
         unlisted=tuple(dict.fromkeys(found.unlisted)),
     )
 
@@ -68,11 +74,6 @@ def file_stat(result: os.stat_result) -> FileStat:
     return FileStat(size=result.st_size, mtime_ns=result.st_mtime_ns, inode=result.st_ino)
 
 
-def printable(path: str) -> str:
-    """A path as it can be written down, whatever bytes it has."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 def _scan_names(found: _Found, root: Root) -> None:
     for name in sorted(root.names or ()):
         path = join(root.folder, name)
@@ -80,17 +81,19 @@ def _scan_names(found: _Found, root: Root) -> None:
             result = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             if not os.path.isdir(root.folder):  # noqa: PTH112 - a plain string, many times
-                found.unlistable(root.folder, f"the folder {printable(root.folder)} is not there: create it")
+                found.absent(root.folder, f"the folder {printable(root.folder)} is not there: create it")
             elif name not in LONG_TERM_NAMES or root.prefix:
-                found.problems.append(_absent(root))
+                found.problems.add(_absent(root))
             continue
         except OSError as error:
-            found.unlistable(root.folder, unlisted_problem(root.folder, error))
+            found.unlistable(root.folder, error)
             continue
         if stat.S_ISREG(result.st_mode):
             found.documents[DocumentKey(MEMORY_SOURCE, join(root.prefix, name))] = file_stat(result)
         elif stat.S_ISLNK(result.st_mode):
-            found.problems.append(_link(path))
+            found.problems.link(path)
+        elif not stat.S_ISDIR(result.st_mode):
+            found.problems.no_file(path)
 
 
 def _scan_folder(found: _Found, root: Root) -> None:
@@ -98,12 +101,12 @@ def _scan_folder(found: _Found, root: Root) -> None:
     if root.below:
         # A link inside the workspace; a configured folder may be one.
         if os.path.islink(top):  # noqa: PTH114 - a plain string
-            found.problems.append(_link(top))
+            found.problems.link(top)
             return
         if not os.path.lexists(top):
             return
     elif not os.path.isdir(top):  # noqa: PTH112 - a plain string
-        found.unlistable(top, _absent(root))
+        found.absent(top, _absent(root))
         return
     hole = join(root.prefix, *root.hole) if root.hole else None
     documents = found.documents
@@ -125,16 +128,20 @@ def _scan_folder(found: _Found, root: Root) -> None:
                             result = entry.stat(follow_symlinks=False)
                         except FileNotFoundError:
                             continue
+                        except OSError as error:
+                            if error.errno != errno.ENAMETOOLONG:
+                                raise
+                            found.problems.too_long(entry.path)
+                            continue
                         documents[DocumentKey(MEMORY_SOURCE, start + name)] = FileStat(
                             result.st_size, result.st_mtime_ns, result.st_ino
                         )
                         continue
-                    if not is_utf8(name) and not name.startswith("."):
-                        found.problems.append(f"{printable(entry.path)} is left out: its name is not UTF-8; rename it")
+                    tell_odd_entry(found.problems, entry, root.real, is_document=is_note_name(name))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            found.unlistable(folder, unlisted_problem(folder, error))
+            found.unlistable(folder, error)
 
 
 def _drop_second_name(documents: dict[DocumentKey, FileStat]) -> None:
@@ -144,17 +151,23 @@ def _drop_second_name(documents: dict[DocumentKey, FileStat]) -> None:
         del documents[second]
 
 
-def unlisted_problem(folder: str, error: OSError) -> str:
-    """What to say of a folder that the system does not let us list."""
-    return f"{printable(folder)} cannot be listed: {error.strerror or error}; check its permissions"
+def tell_odd_entry(problems: ScanProblems, entry: os.DirEntry[str], top: str, *, is_document: bool) -> None:
+    """Say of an entry that is neither a document nor a folder to look into why it is left out, if anybody may wonder.
+
+    `is_document`: by its name. A link that leads to what lies below `top` anyway is no loss.
+    """
+    name = entry.name
+    if not is_utf8(name):
+        if not name.startswith("."):
+            problems.not_utf8(entry.path)
+    elif entry.is_symlink():
+        if is_document or (is_folder_name(name) and os.path.isdir(entry.path)):  # noqa: PTH112 - Path raises for a loop of links
+            target = os.path.realpath(entry.path)
+            if parts_below(target, top) is None or not os.path.exists(target):  # noqa: PTH110 - a plain string
+                problems.link(entry.path)
+    elif is_document and not entry.is_dir(follow_symlinks=False):
+        problems.no_file(entry.path)
 
 
 def _absent(root: Root) -> str:
     return f"the extra path {printable(root.configured)} is not there: create it or take it out of extra_paths"
-
-
-def _link(path: str) -> str:
-    return (
-        f"{printable(path)} is a symbolic link, which is not followed: put the file or folder itself there, "
-        "or name its target in extra_paths"
-    )

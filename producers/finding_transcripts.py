@@ -12,7 +12,8 @@ from pathlib import Path
 
 from memory.document_roots import is_folder_name, is_utf8
 from memory.imports import ImportedFolder
-from memory.scanning import file_stat, printable
+from memory.scan_problems import printable
+from memory.scanning import file_stat
 from memory.session_roots import COMPRESSED, document_name, is_transcript_name
 from schemas.documents import FileStat
 

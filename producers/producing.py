@@ -310,12 +310,19 @@ class Producers:
 
     def _drain_spool(self) -> None:
         try:
-            drained = spool.drain(self._home, self.handle)
+            drained = spool.drain(self._home, self._handle_safely)
         except OSError as error:
             self._troubles.report("spool", f"the spool cannot be read: {error}")
             return
         if drained.set_aside:
             self._troubles.report("spool", "; ".join(drained.set_aside))
+
+    def _handle_safely(self, event: Event) -> None:
+        """An event that nobody can handle must not hold up those behind it."""
+        try:
+            self.handle(event)
+        except Exception:
+            log.exception("event_unreadable")
 
     def _watch_epoch(self) -> None:
         """A broker that lost what it held, or was away, may have lost marks: compare everything."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from memory.scanning import printable
+from memory.scan_problems import printable
 from schemas.ports import TroubleReporter
 
 log = structlog.get_logger(__name__)

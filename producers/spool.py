@@ -7,6 +7,7 @@ cannot be read as an event is moved to `home/spool/damaged` beside a text that s
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from memory.scan_problems import printable
 from schemas.ports import Event
 
 SPOOL = "spool"
@@ -26,6 +28,12 @@ MAX_BYTES = 4 * 1024 * 1024
 
 #: A hidden file that was not renamed for so long belongs to a writer that died.
 ABANDONED_SECONDS = 3600.0
+
+
+#: Bytes of a name that leave room for an ending.
+_LONGEST_NAME = 240
+
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +85,13 @@ def drain(home: Path, deliver: Callable[[Event], None]) -> DrainReport:
             event = _read(path)
         except FileNotFoundError:
             continue  # somebody else drains, too
-        except (OSError, ValueError) as error:
+        except _NotAnEventError as error:
             set_aside.append(_set_aside(path, str(error)))
+            continue
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                raise  # says nothing of this file
+            set_aside.append(_set_aside(path, error.strerror or str(error)))
             continue
         deliver(event)
         path.unlink(missing_ok=True)
@@ -102,13 +115,23 @@ def _waiting(folder: Path) -> list[Path]:
 def _read(path: Path) -> Event:
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise _NotAnEventError("it is not a regular file")
-        data = file.read(MAX_BYTES + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_BYTES:
         raise _NotAnEventError(f"it is larger than {MAX_BYTES} bytes")
-    return _parse(json.loads(data))
+    try:
+        return _parse(json.loads(data))
+    except RecursionError:
+        raise _NotAnEventError("its JSON is nested too deeply") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _NotAnEventError(f"it is not JSON: {error}") from None
+    except ValueError as error:
+        raise _NotAnEventError(str(error)) from None
 
 
 def _parse(raw: object) -> Event:
@@ -127,6 +150,8 @@ def _set_aside(path: Path, reason: str) -> str:
     folder.mkdir(mode=0o700, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         path.rename(folder / path.name)
-    sentence = f"the spool file {path.name} was set aside: {reason}"
-    (folder / f"{path.name}.reason").write_text(sentence + "\n", encoding="utf-8")
+    sentence = f"the spool file {printable(path.name)} was set aside: {reason}"
+    # A name may be as long as names can be.
+    name = os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME])
+    (folder / f"{name}.reason").write_text(sentence + "\n", encoding="utf-8")
     return sentence

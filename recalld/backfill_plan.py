@@ -9,7 +9,7 @@ from memory.agent_files import AgentFiles
 from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
 from memory.imports import imported_folders, imports_path, remember_import
-from memory.scanning import printable
+from memory.scan_problems import printable
 from memory.session_roots import SESSIONS_SOURCE
 from memory.taking_over import provider_of
 from memory.transcript_slicing import is_read_otherwise

@@ -26,6 +26,7 @@ from recalld.indexing_run import workers_for
 from recalld.invocation import Invocation
 from recalld.progress_bar import ProgressBar
 from recalld.spending import Spending
+from recalld.terminal_text import printable_name
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
 from recalld.wiring import open_broker
@@ -82,7 +83,7 @@ def _backfill(invocation: Invocation, request: BackfillRequest) -> int:
     plan = plan_backfill(settings, agent, found, on_look=partial(_show_reading, bar))
     bar.end()
     for problem in plan.problems:
-        click.echo(f"recalld: {problem}", err=True)
+        click.echo(f"recalld: {printable_name(problem)}", err=True)
     click.echo(plan_sentence(plan), err=request.as_json)
     result = None
     if not request.dry_run:
@@ -91,9 +92,9 @@ def _backfill(invocation: Invocation, request: BackfillRequest) -> int:
         result = _run(settings, plan)
         if not request.as_json:
             for line in result_lines(plan, result):
-                click.echo(line)
+                click.echo(printable_name(line))
         for line in trouble_lines(result):
-            click.echo(line, err=True)
+            click.echo(printable_name(line), err=True)
     if request.as_json:
         _print(body_of(plan, result))
     return (result.exit_code if result is not None else 0) or int(bool(plan.problems))

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from recalld.invocation import Invocation, global_options
+from recalld.terminal_text import printable_name
 from schemas.errors import RecalldError, UserError
 
 #: Name -> what `recalld --help` says of it. A command is `command` in `recalld.commands.<name>`, imported when used.
@@ -132,7 +133,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _say(message: str, *, exit_code: int) -> int:
     for line in message.splitlines() or [""]:
-        click.echo(f"recalld: {line}", err=True)
+        click.echo(f"recalld: {printable_name(line)}", err=True)
     return exit_code
 
 

@@ -20,6 +20,7 @@ from recalld.child import stop_event
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.spending import Spending
+from recalld.terminal_text import printable_name
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
 from recalld.wiring import BrokerSide, building_in, fingerprint_of, indexed_by, open_broker
@@ -169,7 +170,7 @@ def _report(
         for line in spent[one.agent]:
             click.echo(f"  spent: {line}")
         for line in one.failed:
-            click.echo(f"  failed: {line}", err=True)
+            click.echo(f"  failed: {printable_name(line)}", err=True)
         if one.failed:
             click.echo("  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again", err=True)
         if one.in_jobs:

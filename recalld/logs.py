@@ -18,6 +18,10 @@ import structlog
 
 from memory.redaction import redact
 from recalld.log_exceptions import describe_exceptions
+from recalld.terminal_text import printable, printable_answer
+
+#: Fields that hold tracebacks.
+_OF_SEVERAL_LINES = frozenset(("exception", "stack"))
 
 
 def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> None:
@@ -44,6 +48,7 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
             name_process,
             describe_exceptions,
             redact_fields,
+            *((without_commands,) if terminal else ()),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -65,12 +70,22 @@ def redact_fields(
     return {name: _redacted(value, name=name) for name, value in event.items()}
 
 
+def without_commands(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.ProcessorReturnValue:
+    """Whatever a file may be called, the terminal that shows its name is not commanded by it."""
+    return {
+        name: printable(value) if name in _OF_SEVERAL_LINES and isinstance(value, str) else printable_answer(value)
+        for name, value in event.items()
+    }
+
+
 class RedactingFormatter(logging.Formatter):
-    """What the libraries log, a traceback included, without secrets."""
+    """What the libraries log, a traceback included, without secrets and without commands to the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the formatted record."""
-        return redact(super().format(record))
+        return printable(redact(super().format(record)))
 
 
 class JsonFormatter(logging.Formatter):

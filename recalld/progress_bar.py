@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import click
 
 from memory.store.reader import IndexCounts
+from recalld.terminal_text import printable_name
 from schemas.ports import Trouble
 
 #: Seconds between two lines of progress where there is no terminal.
@@ -52,7 +53,7 @@ class ProgressBar:
             if trouble.message not in self._warned:
                 self._warned.add(trouble.message)
                 self.end()
-                click.echo(f"recalld: {trouble.part}: {trouble.message}", err=True)
+                click.echo(f"recalld: {trouble.part}: {printable_name(trouble.message)}", err=True)
 
     def due(self) -> bool:
         """Whether it is time to draw again; True only once each time."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from recalld.terminal_text import printable_answer
+
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5
 
@@ -17,6 +19,7 @@ FREE_OF_CHARGE = frozenset({"local"})
 
 def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """The lines to print, styled; `click.echo` drops the styles when nobody sees them."""
+    answer = printable_answer(answer)
     for agent in answer["agents"]:
         yield from _agent(agent)
         yield ""

@@ -116,13 +116,6 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
                 "the compressed transcript is damaged; what was read of it is indexed; "
                 "write or copy the file again to have the rest"
             ) from error
-        given += len(block)
-        lines += block.count(b"\n")
-        if given > size * EXPANSION + SPARE_BYTES or lines > size + SPARE_LINES:
-            raise TranscriptDamaged(
-                f"the compressed transcript unpacks to more than {EXPANSION} times its size, or to more lines than it "
-                "has bytes, as no conversation does; what was read of it is indexed; if it is one, unpack the file"
-            )
         pending = b""
         if decompressor.eof:
             pending = decompressor.unused_data
@@ -133,6 +126,13 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
         else:
             yield block[skip:] if skip else block
             skip = 0
+        given += len(block)
+        lines += block.count(b"\n")
+        if given > size * EXPANSION + SPARE_BYTES or lines > size + SPARE_LINES:
+            raise TranscriptDamaged(
+                f"the compressed transcript unpacks to more than {EXPANSION} times its size, or to more lines than it "
+                "has bytes, as no conversation does; what was read of it is indexed; if it is one, unpack the file"
+            )
 
 
 def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator[RawLine]:

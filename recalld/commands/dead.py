@@ -9,6 +9,7 @@ import click
 
 from recalld.asking import print_json
 from recalld.invocation import Invocation, pass_invocation
+from recalld.terminal_text import printable_name
 
 if TYPE_CHECKING:
     from recalld.dead_letters import Failed
@@ -42,7 +43,7 @@ def list_letters(invocation: Invocation, *, as_json: bool) -> None:
         click.echo("nothing failed")
     for one in failed:
         click.echo(f"{_title(one)}{_history(one)}")
-        click.echo(f"    {one.letter.reason if one.letter else ''}")
+        click.echo(f"    {printable_name(one.letter.reason) if one.letter else ''}")
 
 
 @command.command("show")
@@ -61,16 +62,16 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
         print_json(_body(one) | {"refused": _refused(one), "indexed": _indexed(one)})
         return
     click.echo(f"{_title(one)}{_history(one)}")
-    click.echo(f"    reason   {one.letter.reason if one.letter else 'its dead letter was dropped'}")
+    click.echo(f"    reason   {printable_name(one.letter.reason) if one.letter else 'its dead letter was dropped'}")
     for chunk in one.refused:
-        click.echo(f"    refused  lines {chunk.start_line}-{chunk.end_line}: {chunk.reason}")
+        click.echo(f"    refused  lines {chunk.start_line}-{chunk.end_line}: {printable_name(chunk.reason)}")
     if one.file is None:
         click.echo("    indexed  nothing of it")
     else:
         what = "all of it by keywords" if one.refused else "an older version"
         click.echo(f"    indexed  {what}, {_when(one.file.indexed_at)}")
         for note in one.file.notes:
-            click.echo(f"    note     {note}")
+            click.echo(f"    note     {printable_name(note)}")
 
 
 @command.command("retry")
@@ -146,7 +147,7 @@ def _again(chunks: int) -> str:
 
 
 def _title(one: Failed) -> str:
-    return f"{click.style(one.agent.id, bold=True)}: {one.key.path}"
+    return f"{click.style(one.agent.id, bold=True)}: {printable_name(one.key.path)}"
 
 
 def _history(one: Failed) -> str:

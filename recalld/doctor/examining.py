@@ -12,6 +12,7 @@ from recalld.configuration import program_folders
 from recalld.doctor import indexes, leftovers, machine, services
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
+from recalld.terminal_text import printable_name
 from recalld.wiring import open_broker
 from schemas.errors import RecalldError, UserError
 from workers.connection import IMPATIENT_SECONDS
@@ -90,13 +91,14 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for one in outcomes:
         found = one.finding
         mark, colour = _MARKS[found.level] if one.healed is None else ("healed", "green")
-        yield f"{click.style(f'{mark:<7}', fg=colour)}{click.style(f'{found.check:<12}', dim=True)}{found.message}"
+        check = click.style(f"{found.check:<12}", dim=True)
+        yield f"{click.style(f'{mark:<7}', fg=colour)}{check}{printable_name(found.message)}"
         if one.healed is not None:
             yield f"{'':<19}{one.healed}"
         elif one.failed is not None:
             yield f"{'':<19}could not be healed: {one.failed}"
         elif found.action is not None:
-            yield f"{'':<19}-> {found.action}"
+            yield f"{'':<19}-> {printable_name(found.action)}"
     left = sum(one.is_open for one in outcomes)
     yield f"{left} problem{'' if left == 1 else 's'} left" if left else "nothing is wrong"
 

@@ -69,3 +69,10 @@ def test_a_path_is_shown_short_and_printable() -> None:
     message.encode()
     assert message.isprintable()
     assert len(message) < 400
+
+
+def test_whatever_is_no_path_can_be_told() -> None:
+    troubles = RecordingTroubles()
+    refusals = Refusals(troubles, clock=Clock())
+    refusals.refuse("main", "grew", "/half of a pair \ud800 \x1b[2J\n.jsonl", reason="not a transcript")
+    assert troubles.open[PART, "main"].isprintable()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -51,7 +52,13 @@ def test_an_event_that_cannot_be_delivered_stays_with_all_later_ones(tmp_path: P
         b"[]",
         b'{"kind": 1, "agent": "main"}',
         b'{"kind": "changed", "agent": "main", "paths": [1]}',
+        b"[" * 100_000,
+        b'{"kind": ' * 100_000,
+        b"9" * 5000,
+        b"\0" * 100,
+        b"{}\x1b[2J",
     ],
+    ids=range(11),
 )
 def test_a_damaged_file_is_set_aside_with_a_reason_and_the_rest_is_delivered(tmp_path: Path, content: bytes) -> None:
     write_event(tmp_path, Event("reconcile", "main"))
@@ -66,6 +73,29 @@ def test_a_damaged_file_is_set_aside_with_a_reason_and_the_rest_is_delivered(tmp
     assert drain(tmp_path, got.append).set_aside == ()
 
 
+@pytest.mark.parametrize("name", [b"0-\xff\x1b[31m.json", b"0" * 255, b"0-new\nline.json", b"--help"])
+def test_a_damaged_file_of_any_name_is_set_aside_and_can_be_told(tmp_path: Path, name: bytes) -> None:
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / os.fsdecode(name)).write_text("{")
+    [sentence] = drain(tmp_path, pytest.fail).set_aside
+    assert sentence.encode().isascii()
+    assert len(list((tmp_path / "spool" / "damaged").iterdir())) == 2
+    assert drain(tmp_path, pytest.fail).set_aside == ()
+
+
+def test_a_lack_of_descriptors_condemns_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_event(tmp_path, Event("reconcile", "main"))
+
+    def refused(*_arguments: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refused)
+        with pytest.raises(OSError, match="Too many"):
+            drain(tmp_path, pytest.fail)
+    assert drain(tmp_path, lambda event: None).delivered == 1
+
+
 def test_nothing_but_regular_files_is_read(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()
@@ -74,8 +104,10 @@ def test_nothing_but_regular_files_is_read(tmp_path: Path) -> None:
     (spool / "1-link.json").symlink_to(secret)
     os.mkfifo(spool / "2-pipe.json")
     (spool / "3-folder.json").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
     report = drain(tmp_path, pytest.fail)
     assert len(report.set_aside) == 3
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert drain(tmp_path, pytest.fail).set_aside == ()
 
 

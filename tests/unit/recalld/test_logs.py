@@ -111,6 +111,15 @@ def test_a_terminal_gets_no_json(configured: Any) -> None:
     assert "{" not in said
 
 
+def test_a_name_gives_a_terminal_no_commands(configured: Any) -> None:
+    logs = configured(terminal=True)
+    logs.log.warning("document_failed", path="memory/\x1b]0;title\x07\nforged.md", more=["\x9b2J"])
+    logging.getLogger("httpx").warning("slow \x1b[2J")
+    said = logs.stream.getvalue()
+    assert not any(command in said for command in ("\x1b]", "\x07", "\x9b", "\x1b[2J", "\nforged"))
+    assert "forged.md" in said
+
+
 @pytest.mark.parametrize(
     ("sentence", "logged"),
     [
