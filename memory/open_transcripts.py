@@ -56,6 +56,10 @@ class OpenTranscript:
             raise
         self._check()
 
+    def changed(self) -> bool:
+        """Whether something was written to it since it was opened."""
+        return file_stat(os.fstat(self.descriptor)) != self.stat
+
     def block(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the file as it is stored."""
         return os.pread(self.descriptor, size, offset)

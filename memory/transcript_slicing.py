@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memory.agent_files import AgentFiles
 from memory.cutting import byte_limit
@@ -33,6 +33,14 @@ SLICE_BYTES = 64 * 1024 * 1024
 
 #: Lines in one slice: even empty ones take microseconds each.
 SLICE_LINES = 100_000
+
+
+#: In place of a time that some file has: a document counts as changed until its last slice is in.
+_UNFINISHED = 0
+
+#: The same, for a file that was written to while it was read: its lines may be of two contents, so that the next run
+#: compares all of them, not the last one alone.
+_WRITTEN_MEANWHILE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,9 @@ class _Slicing:
             raise
         self._closed += fold.open(tail)
         yield from self._full_slices()
-        yield self._slice(fold, self._closed, stat=self._opened.stat, final=True, tail=tail)
+        read = self._opened.stat
+        stat = replace(read, mtime_ns=_WRITTEN_MEANWHILE) if self._opened.changed() else read
+        yield self._slice(fold, self._closed, stat=stat, final=True, tail=tail)
 
     def _begin(self) -> tuple[TranscriptFold, Iterator[RawLine]]:
         """The fold to go on with, and the lines that it has not seen."""
@@ -180,7 +190,12 @@ class _Slicing:
             return self._opened.lines()
         if not self._opened.compressed and stat.size < mark.offset:
             return None
-        only_grew = known is not None and known.inode == stat.inode and (stat.size > known.size or not known.mtime_ns)
+        only_grew = (
+            known is not None
+            and known.inode == stat.inode
+            and known.mtime_ns != _WRITTEN_MEANWHILE
+            and (stat.size > known.size or known.mtime_ns == _UNFINISHED)
+        )
         if self._opened.compressed or not only_grew:
             return self._after_the_same(mark)
         lines = self._opened.lines(mark.offset - position.last_size)
@@ -254,8 +269,9 @@ class _Slicing:
         return write
 
     def _unfinished(self, offset: int) -> FileStat:
-        """A stat that no file has, so that the document counts as changed until its last slice is in."""
-        return FileStat(size=offset, mtime_ns=0, inode=self._opened.stat.inode)
+        """A stat that no file has."""
+        time = _WRITTEN_MEANWHILE if self._opened.changed() else _UNFINISHED
+        return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode)
 
 
 def _cut(chunks: Sequence[FoldedChunk]) -> tuple[CutChunk, ...]:

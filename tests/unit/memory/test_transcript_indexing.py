@@ -27,6 +27,7 @@ from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport
 from memory.store.options import StoreOptions
 from memory.store.writer import DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
+from memory.transcripts import line_reading
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import AgentSettings
 
@@ -439,6 +440,33 @@ def test_a_damaged_compressed_transcript_is_a_dead_letter_and_keeps_what_was_rea
     [letter] = indexer.target().dead_letters()
     assert letter.key == key
     assert "zst" in letter.reason or "compress" in letter.reason
+
+
+def test_a_transcript_that_is_written_anew_in_its_place_while_it_is_read_is_read_from_its_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_reading, "_BLOCK_BYTES", 500)
+    indexer, once = world.indexer(), world.indexer(name="once")
+    old = b"".join(line(number, f"old text {number:03}") for number in range(40))
+    new = old.replace(b"old", b"new")
+    key = world.write(old)
+    read = os.pread
+    reads: list[int] = []
+
+    def rewritten_meanwhile(descriptor: int, size: int, offset: int) -> bytes:
+        if len(reads) == 2:
+            (world.sessions / "a.jsonl").write_bytes(new)
+        reads.append(offset)
+        return read(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", rewritten_meanwhile)
+    index(indexer, key)
+    world.append(line(40, "and one more"))
+    index(indexer, key)
+    index(once, key)
+    assert len(reads) > 4
+    assert "old" not in "".join(row[3] for row in content(once, key))
+    assert content(indexer, key) == content(once, key)
 
 
 def test_a_great_many_lines_that_say_nothing_are_taken_in_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
