@@ -8,6 +8,10 @@ import os
 #: Sentences of one kind that are told; the rest is counted.
 _TOLD = 20
 
+#: Documents that one listing of notes, or of transcripts, holds at most: each takes about 350 bytes of memory in every
+#: process that compares files and index, and as much again of what the index says of it.
+MAX_DOCUMENTS = 2_000_000
+
 #: Characters of a path that are told at most, half of them from either end.
 _SHOWN_CHARS = 400
 
@@ -74,6 +78,13 @@ class ScanProblems:
         self.add(
             f"{printable(path)} is left out: its path is longer than the system allows; move it further up",
             kind="files or folders whose paths are too long",
+        )
+
+    def too_many(self, folder: str, most: int) -> None:
+        """More documents than are listed."""
+        self.add(
+            f"there are more than {most:,} documents in and before {printable(folder)}: the rest is not looked at; "
+            "give parts of them to agents of their own"
         )
 
     def unlistable(self, folder: str, error: OSError) -> None:

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from memory import scan_problems
 from memory.document_roots import LONG_TERM_NAMES, Root, is_folder_name, is_note_name, is_utf8, join, parts_below
 from memory.scan_problems import ScanProblems, printable
 from schemas.documents import DocumentKey, FileStat
@@ -113,6 +114,10 @@ def _scan_folder(found: _Found, root: Root) -> None:
     waiting = [(top, root.prefix)]
     while waiting:
         folder, prefix = waiting.pop()
+        if len(documents) > scan_problems.MAX_DOCUMENTS:
+            found.unlisted.append(top)
+            found.problems.too_many(folder, scan_problems.MAX_DOCUMENTS)
+            return
         start = prefix if not prefix or prefix.endswith("/") else prefix + "/"
         try:
             with os.scandir(folder) as entries:

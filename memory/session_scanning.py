@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Sequence
 
+from memory import scan_problems
 from memory.document_roots import is_folder_name
 from memory.scan_problems import ScanProblems, printable
 from memory.scanning import Scan, tell_odd_entry
@@ -45,6 +46,10 @@ def _scan_folder(root: SessionRoot, problems: ScanProblems, unlisted: list[str])
     waiting = [(root.folder, f"{root.prefix}/")]
     while waiting:
         folder, start = waiting.pop()
+        if len(found) > scan_problems.MAX_DOCUMENTS:
+            unlisted.append(root.folder)
+            problems.too_many(folder, scan_problems.MAX_DOCUMENTS)
+            break
         compressed: dict[DocumentKey, FileStat] = {}
         try:
             with os.scandir(folder) as entries:

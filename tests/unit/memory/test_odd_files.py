@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory import scan_problems
 from memory.agent_files import AgentFiles
 from memory.scan_problems import printable
 from schemas.documents import DocumentKey
@@ -187,3 +188,16 @@ def test_any_name_can_be_shown_in_one_line_of_bounded_length(name: str) -> None:
 def test_what_is_shown_of_a_name_tells_it_from_others() -> None:
     assert printable("memory/网关 é.md") == "memory/网关 é.md"
     assert printable("a\nb\x1b[31m\udce9") == "a\\nb\\x1b[31m\\xe9"
+
+
+def test_beyond_a_number_of_documents_the_rest_is_told_and_nothing_is_taken_for_deleted(
+    folder: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_problems, "MAX_DOCUMENTS", 20)
+    for number in range(100):
+        (folder / f"d{number}").mkdir()
+        (folder / f"d{number}" / named(folder, "a").name).write_text("x")
+    scan = files.scan()
+    assert len(scan.documents) == 21
+    assert (scan.complete, scan.unlisted) == (False, (str(folder),))
+    assert "more than 20 documents" in scan.problems[0]

@@ -1,0 +1,70 @@
+"""A great many tiny files and empty folders: what listing, comparing and watching them costs."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from memory.agent_files import AgentFiles
+from producers.inotify_watcher import InotifyWatcher
+from producers.reconciling import reconcile
+from schemas.settings import AgentSettings
+from tests.recording import RecordingQueue, RememberedFiles, as_reader
+
+FOLDERS, FILES = 200, 100
+
+
+class _Deaf:
+    """Listens to nothing."""
+
+    def on_change(self, agent: str, path: str) -> None:
+        pass
+
+    def on_limit(self, agent: str, reason: str) -> None:
+        pass
+
+    def on_overflow(self) -> None:
+        pass
+
+    def on_uncertain(self, agent: str) -> None:
+        pass
+
+
+@pytest.mark.long
+def test_a_great_many_files_and_folders_cost_little_each(tmp_path: Path) -> None:
+    memory = tmp_path / "ws" / "memory"
+    for folder in range(FOLDERS):
+        (memory / f"{folder}").mkdir(parents=True)
+        for number in range(FILES):
+            (memory / f"{folder}" / f"{number}.md").write_text(f"tiny {folder} {number}")
+    for folder in range(10_000):
+        (memory / "empty" / f"{folder // 100}" / f"{folder}").mkdir(parents=True)
+    agent = AgentSettings(id="main", workspace=tmp_path / "ws")
+    files = AgentFiles(agent)
+
+    tracemalloc.start()
+    scan = files.scan()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(scan.documents) == FOLDERS * FILES
+    assert peak < 700 * len(scan.documents)
+
+    queue = RecordingQueue()
+    report = reconcile(agent, files, lambda: as_reader(RememberedFiles(dict(scan.documents))), queue)
+    assert (report.marked, report.on_disk, queue.calls) == (0, FOLDERS * FILES, [])
+
+    before = _descriptors()
+    watcher = InotifyWatcher(_Deaf())
+    try:
+        watcher.add_root("main", files)
+        assert len(watcher.watched_directories()) >= FOLDERS + 10_000
+        assert _descriptors() - before <= 5
+    finally:
+        watcher.close()
+    assert _descriptors() == before
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
