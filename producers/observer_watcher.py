@@ -94,7 +94,8 @@ class ObserverWatcher(Watcher):
                     watch = self._observer.schedule(observed.handler, path, recursive=role is Role.TREE)
                 except FileNotFoundError:
                     continue  # gone again; the comparison of files and index tells of it
-                except OSError as error:
+                except (OSError, RecursionError) as error:
+                    # watchdog lists folders in folders by recursion.
                     self.remove_root(agent)
                     raise WatchLimitReached(f"{path} cannot be watched: {error}") from error
                 observed.watches[path, role] = watch

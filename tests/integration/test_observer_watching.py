@@ -9,7 +9,7 @@ import pytest
 
 from memory.agent_files import AgentFiles
 from producers.observer_watcher import ObserverWatcher
-from producers.watching import WatchMode
+from producers.watching import WatchLimitReached, WatchMode
 from schemas.settings import AgentSettings
 from tests.waiting import wait_until
 
@@ -101,3 +101,15 @@ def test_an_agent_that_left_hears_nothing_and_the_other_still_does(
     (tmp_path / "memory/a.md").write_text("text")
     wait_until(lambda: ("other", str(tmp_path / "memory/a.md")) in heard.changes)
     assert ("main", str(tmp_path / "memory/a.md")) not in heard.changes
+
+
+def test_folders_nested_too_deeply_for_the_library_are_a_limit_and_no_crash(
+    tmp_path: Path, watcher: ObserverWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def schedule(*_arguments: object, **_options: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(watcher._observer, "schedule", schedule)
+    with pytest.raises(WatchLimitReached, match="cannot be watched"):
+        watcher.add_root("main", agent_files(tmp_path))
+    assert watcher.state("main").mode is WatchMode.OFF
