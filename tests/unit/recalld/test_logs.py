@@ -114,6 +114,7 @@ def test_a_terminal_gets_no_json(configured: Any) -> None:
 def test_a_name_gives_a_terminal_no_commands(configured: Any) -> None:
     logs = configured(terminal=True)
     logs.log.warning("document_failed", path="memory/\x1b]0;title\x07\nforged.md", more=["\x9b2J"])
+    logs.log.warning("document_failed", path="memory/\x1b]0;t\x07.md", other="\x9b31m")
     logging.getLogger("httpx").warning("slow \x1b[2J")
     said = logs.stream.getvalue()
     assert not any(command in said for command in ("\x1b]", "\x07", "\x9b", "\x1b[2J", "\nforged"))

@@ -115,3 +115,9 @@ def test_what_all_agents_share_is_told_at_the_end():
     assert "broker        valkey 9.0 (private), kept on disk: none; beware" in told
     assert "disk          indexes 2.0 kB, cache 0 B, broker 0 B, log 0 B; 4.0 kB free" in told
     assert "versions      recalld 1, Python 3.11, SQLite 3.54" in told
+
+
+def test_no_text_in_it_commands_the_terminal_or_forges_a_line():
+    reason = "a name\x07\x1b[2J\nmain: ok"
+    shown = lines(endpoint=EndpointStatus(condition=EndpointCondition.STOPPED, until=None, reason=reason))
+    assert "endpoint      stopped: a name��[2J�main: ok" in shown
