@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memory.chunking import text_hash
+from memory.fingerprint import embedding_of
 from memory.indexing import Indexer
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
 from memory.redaction import redactor_for
@@ -78,7 +79,8 @@ def _chunks(indexer: Indexer, reader: StoreReader, numbers: Sequence[int], *, fi
     # Rules that came after the text was indexed hold for it, too.
     texts = {number: redact(row.text) for number, row in rows.items()}
     hashes = {number: text_hash(text) for number, text in texts.items()}
-    vectors = indexer.held_vectors(list(hashes.values())) if indexer.supply.available else {}
+    identity = embedding_of(indexer.target().meta("identity"))
+    vectors = indexer.held_vectors(list(hashes.values()), identity=identity)
     for ordinal, number in enumerate((number for number in numbers if number in rows), start=first):
         row = rows[number]
         yield NewChunk(

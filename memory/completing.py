@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from memory.carrying_over import carry_over, missing_transcripts
-from memory.fingerprint import redaction_of
+from memory.fingerprint import NO_VECTORS, embedding_of, redaction_of
 from memory.indexing import Indexer
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.letters import EMBEDDING_REFUSED
@@ -42,9 +42,9 @@ def complete_generation(indexer: Indexer) -> bool:
     if indexer.generations.next() is None or differences(indexer):
         return False
     carry_over(indexer, missing_transcripts(indexer))
-    if indexer.supply.available and store.pending_chunks(1):
-        return False
     wanted = indexer.fingerprint()
+    if embedding_of(wanted.description) != NO_VECTORS and store.pending_chunks(1):
+        return False  # also in a process without a key: what answers has vectors
     before = _identity_of_current(indexer)
     done = indexer.generations.complete(wanted.digest)
     if done and before is not None and redaction_of(before) != redaction_of(wanted.description):

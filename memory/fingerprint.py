@@ -65,20 +65,22 @@ def redaction_of(description: str) -> object:
 def wanted_fingerprint(memory: MemorySettings, choice: ProviderChoice, generations: Generations) -> Fingerprint:
     """Return the identity that an agent's index should have.
 
-    A provider that was asked for and cannot be made (a missing key, say) is no reason to throw vectors
-    away: the identity of the answering generation is kept then, and keywords go on.
+    A provider that was asked for and cannot be made (a missing key, say) is no reason to throw vectors away, nor what
+    somebody who has the key is building: the embedding of the generation under construction, else of the one that
+    answers, is kept then, and keywords go on.
 
     Raises:
-        StoreUnreadable, StoreCorrupt: the answering generation had to be asked and cannot be.
+        StoreUnreadable, StoreCorrupt: a generation had to be asked and cannot be.
     """
     if choice.provider is not None:
         return fingerprint(memory, choice.provider.identity)
-    reader = generations.open_reader() if choice.error else None
-    if reader is not None:
-        try:
-            digest, description = reader.meta("fingerprint"), reader.meta("identity")
-        finally:
-            reader.close()
-        if digest and description:
-            return Fingerprint(digest, description)
+    if choice.error:
+        for name in (generations.next(), generations.current()):
+            reader = generations.open_named(name) if name is not None else None
+            if reader is None:
+                continue
+            try:
+                return fingerprint(memory, embedding_of(reader.meta("identity")))
+            finally:
+                reader.close()
     return fingerprint(memory, NO_VECTORS)

@@ -113,13 +113,16 @@ class Indexer:
         identity = self.fingerprint()
         return self.generations.open_writer(identity.digest, identity.description)[0]
 
-    def held_vectors(self, hashes: Sequence[str]) -> dict[str, Vector]:
-        """Vectors that this agent's generations hold already, for texts that the cache does not know."""
+    def held_vectors(self, hashes: Sequence[str], *, identity: str | None = None) -> dict[str, Vector]:
+        """Vectors that this agent's generations hold already, for texts that the cache does not know.
+
+        `identity`: of which embedding; this process's provider's if nothing is said.
+        """
         found: dict[str, Vector] = {}
         if not hashes:
             return found
         for store in self.generations.open_stores():
-            if embedding_of(store.meta("identity")) == self.supply.identity:
+            if embedding_of(store.meta("identity")) == (identity or self.supply.identity):
                 left = [digest for digest in hashes if digest not in found]
                 found |= store.vectors_by_hash(left)
         return found
@@ -155,9 +158,13 @@ class Indexer:
     def _request_vectors(self, store: Store, group: Group, lane: Lane) -> Group:
         """Find the group's vectors or ask for them, unless that would take too long."""
         group.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
-        if not self.supply.available or not store.keeps_vectors:
+        if not store.keeps_vectors:
             return group
         texts = {chunk.text_hash: chunk.text for plan in group.plans for chunk in plan.added}
+        if not self.supply.available:
+            # What is there already costs nothing, and takes no key.
+            group.vectors.update(self.held_vectors(list(texts), identity=embedding_of(store.meta("identity"))))
+            return group
         group.vectors.update(self.supply.lookup(list(texts)))
         missing = [digest for digest in texts if digest not in group.vectors]
         group.vectors.update(self.held_vectors(missing))
@@ -193,8 +200,9 @@ class Indexer:
             group.ticket.cancel()
             group.vectors.update(group.ticket.results())
         # A document larger than a transaction should be gets its keywords now and its vectors in slices.
+        identity = embedding_of(run.target.meta("identity"))
         changes = [
-            plan.finished(group.vectors if len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, self.supply.identity)
+            plan.finished(group.vectors if len(plan.added) <= MAX_CHUNKS_PER_COMMIT else {}, identity)
             for plan in group.plans
         ]
         partial = {id(change) for plan, change in zip(group.plans, changes, strict=True) if not plan.completes}
@@ -258,11 +266,13 @@ class Indexer:
         """Write the planner's group with the vectors that are at hand."""
         group, planner.group = planner.group, Group()
         vectors: dict[str, Vector | Refusal] = {}
-        if embedding_of(store.meta("identity")) == self.supply.identity:
-            vectors |= self.held_vectors([chunk.text_hash for plan in group.plans for chunk in plan.added])
+        identity = embedding_of(store.meta("identity"))
+        vectors |= self.held_vectors(
+            [chunk.text_hash for plan in group.plans for chunk in plan.added], identity=identity
+        )
         if group.touched:
             store.touch(group.touched, content_hashes=group.hashes)
-        store.write([*(plan.finished(vectors, self.supply.identity) for plan in group.plans), *group.deletes])
+        store.write([*(plan.finished(vectors, identity) for plan in group.plans), *group.deletes])
 
 
 def _count(report: IndexReport, change: DocumentWrite | DocumentDelete | TranscriptWrite, *, complete: bool) -> None:

@@ -19,6 +19,9 @@ from pathlib import Path
 import structlog
 
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice
+from memory.generations import CURRENT, NEXT
+from memory.made_with import providers_in_use, without_stepping_down
+from memory.store.options import StoreOptions
 from schemas.settings import AgentSettings, MemorySettings, Settings
 
 log = structlog.get_logger(__name__)
@@ -30,19 +33,24 @@ _FILE = "FALLBACK"
 class Takeover:
     """What is noted: for which settings (a digest) and which account of the first provider, why, and since when.
 
-    `account` is None when the first provider could not even be made (a missing key, say). `since` is Unix time.
+    `account` is None when the first provider could not even be made (a missing key, say). `provider` is its name.
+    `since` is Unix time.
     """
 
     settings: str
     account: str | None
     reason: str
     since: float
+    provider: str = ""
 
 
-def provider_of(settings: Settings, agent: AgentSettings) -> ProviderChoice:
-    """Return the provider that an agent uses now. Cheap, and never raises, like `choose_provider`."""
-    first = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+def provider_of(settings: Settings, agent: AgentSettings, *, for_queries: bool = False) -> ProviderChoice:
+    """Return the provider that an agent uses now. Cheap, and never raises, like `choose_provider`.
+
+    `for_queries`: the one for the generation that answers, whatever is under construction.
+    """
     takeover = _noted(settings.indexes_path / agent.id)
+    first = _first(settings, agent, takeover, for_queries=for_queries)
     if takeover is None or not _holds(takeover, agent, first):
         return first
     fallback = fallback_choice(agent, settings.credentials)
@@ -59,20 +67,24 @@ def provider_of(settings: Settings, agent: AgentSettings) -> ProviderChoice:
 
 
 def take_over(settings: Settings, agent: AgentSettings, *, reason: str) -> bool:
-    """Let the configured fallback take over; False when there is none that can be had, or it did already.
+    """Let the configured fallback take over; False when there is none that can be had, or it did already, or this
+    process merely lacks the key with which the index was made.
 
     The caller sees to it that the agent is indexed with the new provider.
     """
-    first = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
     folder = settings.indexes_path / agent.id
     noted = _noted(folder)
+    first = _first(settings, agent, noted)
+    if first.provider is None and (_asked_for(settings, agent).error is None or _is_in_use(settings, agent)):
+        # Others have what this process lacks: the provider is well, and so is what they built or are building.
+        return False
     fallback = fallback_choice(agent, settings.credentials)
     if fallback is None or fallback.error is not None or not settings.store.vector.enabled:
         return False
     if noted is not None and _holds(noted, agent, first):
         return False
     account = first.provider.account if first.provider is not None else None
-    _note(folder, Takeover(settings=_digest(agent), account=account, reason=reason, since=time.time()))
+    _note(folder, Takeover(_digest(agent), account, reason, since=time.time(), provider=first.name))
     log.warning("fallback_took_over", agent=agent.id, fallback=agent.fallback, reason=reason)
     return True
 
@@ -87,7 +99,7 @@ def forget_void_takeover(settings: Settings, agent: AgentSettings) -> None:
     """Delete a note that the settings or the key have outdated; a worker does so, so that all processes agree."""
     folder = settings.indexes_path / agent.id
     noted = _noted(folder)
-    first = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+    first = _first(settings, agent, noted)
     if noted is not None and not _holds(noted, agent, first):
         with suppress(OSError):
             (folder / _FILE).unlink()
@@ -95,12 +107,46 @@ def forget_void_takeover(settings: Settings, agent: AgentSettings) -> None:
 
 
 def takeover_token(settings: Settings, agent: AgentSettings) -> object:
-    """Differs when a takeover began or ended. One `stat`."""
+    """Differs when what `provider_of` says may differ: a takeover began or ended, or, where the index has a say in it,
+    another generation answers or is under construction. A few `stat`s.
+    """
+    names = (_FILE, CURRENT, NEXT) if agent.provider == "auto" else (_FILE,)
+    tokens = [_token(settings.indexes_path / agent.id / name) for name in names]
+    return tokens if any(tokens) else None
+
+
+def _token(path: Path) -> tuple[int, int] | None:
     try:
-        stat = (settings.indexes_path / agent.id / _FILE).stat()
+        stat = path.stat()
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns
+
+
+def _first(
+    settings: Settings, agent: AgentSettings, noted: Takeover | None, *, for_queries: bool = False
+) -> ProviderChoice:
+    """The provider that the settings ask for; none where this process merely lacks what the index was made with."""
+    first = _asked_for(settings, agent)
+    if first.requested != "auto":
+        return first
+    in_use = _in_use(settings, agent, for_queries=for_queries)
+    if noted is not None and noted.settings == _digest(agent):
+        in_use = (*in_use, noted.provider)  # what it took over from
+    return without_stepping_down(first, agent, in_use)
+
+
+def _asked_for(settings: Settings, agent: AgentSettings) -> ProviderChoice:
+    return choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+
+
+def _is_in_use(settings: Settings, agent: AgentSettings) -> bool:
+    return agent.provider in _in_use(settings, agent)
+
+
+def _in_use(settings: Settings, agent: AgentSettings, *, for_queries: bool = False) -> tuple[str, ...]:
+    options = StoreOptions.of(settings.store)
+    return providers_in_use(settings.indexes_path / agent.id, options, under_construction=not for_queries)
 
 
 def _holds(takeover: Takeover, agent: AgentSettings, first: ProviderChoice) -> bool:
@@ -134,6 +180,7 @@ def _noted(folder: Path) -> Takeover | None:
             account=None if account is None else str(account),
             reason=str(facts["reason"]),
             since=float(facts["since"]),
+            provider=str(facts.get("provider", "")),
         )
     except FileNotFoundError:
         return None
@@ -149,6 +196,7 @@ def _note(folder: Path, takeover: Takeover) -> None:
         "account": takeover.account,
         "reason": takeover.reason,
         "since": takeover.since,
+        "provider": takeover.provider,
     }
     draft = folder / f"{_FILE}.{secrets.token_hex(4)}.tmp"
     with draft.open("w", encoding="utf-8") as file:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from memory.fingerprint import embedding_of
 from memory.generations import Generations
+from memory.made_with import name_in
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import provider_of
 from recalld.progress_bar import Progress, ProgressBar
@@ -195,12 +197,25 @@ class IndexWait:
         counts = reader.counts() if reader is not None else IndexCounts()
         return counts if self._wants_vectors(agent) else replace(counts, vectors_pending=0)
 
+    def _made_otherwise(self, agent: AgentSettings, reader: StoreReader | None) -> str | None:
+        """What to say when the workers have other settings or keys than this process; None when they have not."""
+        provider = provider_of(self._settings, agent).provider
+        if provider is None or reader is None:
+            return None
+        made_with = embedding_of(reader.meta("identity"))
+        if made_with == provider.identity:
+            return None
+        return (
+            f"the workers of `recalld up` embed with another provider or model ({name_in(made_with)}) than this "
+            f"command would ({provider.name}): start it again with the same settings and keys"
+        )
+
     def _outcome(self, agent: AgentSettings) -> Outcome:
         reader = self._reader(agent)
         failed = tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
         counts = self.counts(agent)
         stopped = self._unable(agent)
         if counts.vectors_pending and stopped is None:
-            choice = provider_of(self._settings, agent)
-            stopped = self._stopped(agent) or choice.error
+            stopped = self._stopped(agent) or provider_of(self._settings, agent).error
+        stopped = stopped or self._made_otherwise(agent, reader)
         return Outcome(agent.id, counts, failed, stopped, in_jobs=self._left_to_jobs(agent))

@@ -168,6 +168,11 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
             # Embedding them all the same would cost money for nothing.
             runtime.board.report(NO_VECTORS, f"{target.vector_reason}: new chunks wait for their vectors", agent=agent)
             raise dramatiq.Retry("vectors cannot be written", delay=int(UNABLE_PAUSE_SECONDS * 1000))
+        lacking = indexer.supply.choice.error
+        if lacking is not None and not indexer.supply.available and target.pending_chunks(1):
+            # Somebody who has the key may take the message next time.
+            runtime.board.report(NO_VECTORS, lacking, agent=agent)
+            raise dramatiq.Retry("vectors cannot be had", delay=int(UNABLE_PAUSE_SECONDS * 1000))
         runtime.board.resolve(NO_VECTORS, agent=agent)
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
             # The model would compete with the keywords for the processor, and they come first.

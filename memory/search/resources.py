@@ -64,7 +64,7 @@ class SearchResources:
 
     def embedder(self, agent: AgentSettings) -> Embedder:
         """The provider that an agent uses now. Loads nothing and connects to nothing yet."""
-        choice = provider_of(self._settings, agent)
+        choice = provider_of(self._settings, agent, for_queries=True)
         if choice.provider is None:
             return Embedder(choice, None)
         # Two keys may mean the same vectors, but not the same limits and bills.

@@ -23,6 +23,7 @@ from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport
 from memory.store.errors import NoRoom
 from memory.store.options import StoreOptions
+from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import AgentSettings
 
@@ -52,7 +53,8 @@ class World:
         file.write_text(text, "utf-8")
         return DocumentKey("memory", path)
 
-    def indexer(self, **settings: Any) -> Indexer:
+    def indexer(self, *, lacking: str | None = None, **settings: Any) -> Indexer:
+        provider = None if lacking else self.provider
         agent = AgentSettings.model_validate(
             {"id": "main", "workspace": self.workspace, "provider": "stub", **settings}
         )
@@ -60,7 +62,7 @@ class World:
             agent,
             files=AgentFiles(agent),
             generations=GenerationWriter(self.folder, StoreOptions(), free=lambda _: self.free),
-            supply=EmbeddingSupply(ProviderChoice(self.provider, "stub", "stub", None, None), None),
+            supply=EmbeddingSupply(ProviderChoice(provider, "stub", "stub", None, lacking), None),
         )
         self._made.append(made)
         return made
@@ -168,6 +170,29 @@ def test_new_redaction_rules_leave_no_file_behind_that_holds_the_text_unmasked(w
     reader.close()
     assert not finds(masked, "4711")
     assert finds(masked, "vault")
+
+
+def test_without_a_key_new_rules_are_obeyed_and_what_answers_keeps_its_vectors_until_there_is_one(world: World) -> None:
+    masks = {"redaction": {"patterns": ["DOVE-[0-9]+"]}}
+    index(world.indexer())
+    paid = world.provider.inputs
+    without = world.indexer(lacking="no key", **masks)
+    index(without)
+    assert complete_generation(without), "unchanged texts take their vectors along, and nobody has to be asked"
+    assert without.target().counts().vectors_ready == 2
+    world.write("MEMORY.md", "The gateway is called DOVE-7.\n")
+    without = world.indexer(lacking="no key", chunking={"tokens": 64, "overlap": 0}, **masks)
+    index(without)
+    assert not complete_generation(without), "what answers has more vectors"
+    assert finds(without, "gateway")
+    building = without.generations.next()
+    keyed = world.indexer(chunking={"tokens": 64, "overlap": 0}, **masks)
+    assert keyed.fingerprint() == without.fingerprint()
+    store = keyed.target()
+    fill_vectors(store, keyed.supply, agent="main", seconds=10, on_ready=lambda _count, _seconds: None)
+    assert complete_generation(keyed)
+    assert keyed.generations.current() == building
+    assert world.provider.inputs == paid + 1
 
 
 def test_another_change_leaves_the_old_file_to_its_readers_for_a_while(world: World) -> None:
