@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import apsw
 
 from memory.store import sqlite_letters, sqlite_transcripts
+from memory.store.letters import FORGOTTEN
 from memory.store.reader import Vector, VectorBackend, VectorState
 from memory.store.sqlite_chunks import ChunkRows
 from memory.store.sqlite_rows import (
@@ -32,6 +33,9 @@ from memory.store.writer import (
     WriteOutcome,
 )
 from schemas.documents import DocumentKey, FileStat
+
+#: No text has this content hash: a document of which a part is there is read again.
+PARTLY = ""
 
 UPSERT_FILE = """
 INSERT INTO files (source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes)
@@ -145,6 +149,13 @@ class WriteTransaction:
         """Delete chunks of a document: id and vector state of each. The document is not settled by that."""
         self._rows.remove(file_id, rows)
         self.changed = self.changed or bool(rows)
+
+    def thin(self, key: DocumentKey, ids: Sequence[int]) -> None:
+        """Delete chunks of a known document that is to go. Until it has gone it counts as changed, and as not read."""
+        file_id = self._put_file(key, FORGOTTEN, PARTLY, ())
+        if mark_of(self._connection, key) is not None:
+            sqlite_transcripts.set_mark(self._connection, file_id, sqlite_transcripts.NOWHERE)
+        self.remove(file_id, fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, (file_id, as_json(ids))))
 
     def _put_file(self, key: DocumentKey, stat: FileStat, content_hash: str, notes: Sequence[str]) -> int:
         remarks = json.dumps(notes, ensure_ascii=False)

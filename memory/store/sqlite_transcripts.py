@@ -18,6 +18,12 @@ DELETE_MARK = "DELETE FROM transcripts WHERE file_id = ?"
 # -1 - ordinal has as many bytes as the ordinal (but for the first two), so SQLite overwrites rows in their places.
 MAKE_STALE = "UPDATE chunks SET ordinal = -1 - ordinal WHERE file_id = ? AND ordinal >= ?"
 
+# The last ones first: what is left is the beginning.
+MAKE_SOME_STALE = """
+UPDATE chunks SET ordinal = -1 - ordinal
+WHERE id IN (SELECT id FROM chunks WHERE file_id = ? AND ordinal >= ? ORDER BY ordinal DESC LIMIT ?)
+"""
+
 SELECT_HAS_STALE = "SELECT 1 FROM chunks WHERE file_id = ? AND ordinal < 0 LIMIT 1"
 SELECT_STALE = "SELECT id, vector_state FROM chunks WHERE file_id = ? AND ordinal < 0"
 
@@ -43,6 +49,10 @@ WHERE id = ?
 """
 
 
+#: Nothing of the file is known: it is read from its start.
+NOWHERE = TranscriptMark(0, 0, "", "")
+
+
 def forget_mark(connection: apsw.Connection, file_id: int) -> None:
     """A document that is deleted takes its mark along."""
     connection.execute(DELETE_MARK, (file_id,))
@@ -63,6 +73,12 @@ def write_chunks(connection: apsw.Connection, rows: ChunkRows, file_id: int, cha
     if change.final:
         rows.remove(file_id, fetch(connection, SELECT_STALE, (file_id,)))
     return refusal or any(chunk.refused is not None for chunk in added)
+
+
+def make_stale(connection: apsw.Connection, file_id: int, *, from_ordinal: int, limit: int) -> int:
+    """Make chunks stale, `limit` of them at most; how many that were."""
+    connection.execute(MAKE_SOME_STALE, (file_id, from_ordinal, limit))
+    return connection.changes()
 
 
 def surplus(

@@ -22,6 +22,7 @@ from memory.store.sqlite_connection import (
 )
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_schema import SET_META, migrate
+from memory.store.sqlite_thinning import Size
 from memory.store.sqlite_transaction import WriteTransaction
 from memory.store.writer import DocumentChange, Maintained, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
@@ -66,18 +67,25 @@ class SqliteStore(SqliteReader, Store):
         if self.text_reason is not None:
             raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
         outcomes: list[WriteOutcome] = []
-        begun, seen = 0, set[DocumentKey]()
-        for number, change in enumerate(changes):
-            if self._ends_many(change, after_others=change.key in seen):
-                outcomes += self._write_together(changes[begun:number])
-                outcomes += self._write_together([sqlite_thinning.thinned(self._flushed_transaction, change)])
-                begun = number + 1
-            seen.add(change.key)
-        return outcomes + self._write_together(changes[begun:])
+        together: list[DocumentChange] = []
+        size = Size()
+        for change in changes:
+            more = self._size_of(change, after_others=change.key in {other.key for other in together})
+            if together and (size + more).too_large:
+                outcomes += self._write_together(together)
+                together, size = [], Size()
+                more = self._size_of(change, after_others=False)
+            if more.too_large:
+                together = [sqlite_thinning.thinned(self._flushed_transaction, change)]
+                size = Size(changed=sqlite_thinning.MOST_CHANGED)
+            else:
+                together.append(change)
+                size += more
+        return outcomes + self._write_together(together)
 
-    def _ends_many(self, change: DocumentChange, *, after_others: bool) -> bool:
+    def _size_of(self, change: DocumentChange, *, after_others: bool) -> Size:
         with self._readers.borrow() as connection:
-            return sqlite_thinning.ends_many(connection, change, after_others=after_others)
+            return sqlite_thinning.size_of(connection, change, after_others=after_others)
 
     def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         if not changes:

@@ -137,11 +137,11 @@ class Store(StoreReader):
 
     @abstractmethod
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        """Apply all changes in one transaction, in their order.
+        """Apply all changes in their order, in as few transactions as a bounded number of chunks in each allows.
 
-        Where one of them deletes a great many chunks, it takes several transactions: what comes before it, most of the
-        deletion, the change itself, what comes after it. Each of them leaves a sound index, and a crash in between
-        leaves nothing that the same call would not finish.
+        A document is in one of them, whole, as a rule. One that alone changes more chunks than a transaction should
+        takes several: until the last one it holds chunks of both versions, and says of itself that it is to be looked
+        at again. Each of them leaves a sound index, and after a crash in between the next look at the file ends it.
 
         A change whose expected revision is no longer the document's is left out and reported as a
         conflict; the others are committed. So is a slice that continues another mark than the index holds, or

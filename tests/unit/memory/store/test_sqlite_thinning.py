@@ -26,7 +26,7 @@ Ending = Callable[[SqliteStore], tuple[list[DocumentChange], list[str]]]
 @pytest.fixture
 def deleted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many chunks each transaction deleted; ten are many."""
-    monkeypatch.setattr(sqlite_thinning, "MOST_DELETED", MOST)
+    monkeypatch.setattr(sqlite_thinning, "MOST_CHANGED", MOST)
     numbers: list[int] = []
     count = "SELECT count(*) FROM chunks"
     finish = WriteTransaction.finish
@@ -107,7 +107,7 @@ class Killed(Exception):
 def test_a_crash_after_any_of_the_transactions_leaves_a_sound_index_that_somebody_comes_back_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending
 ) -> None:
-    monkeypatch.setattr(sqlite_thinning, "MOST_DELETED", MOST)
+    monkeypatch.setattr(sqlite_thinning, "MOST_CHANGED", MOST)
     finish = WriteTransaction.finish
     for survived in range(1, 20):
         path = tmp_path / f"{survived}.sqlite"

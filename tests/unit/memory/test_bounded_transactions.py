@@ -1,0 +1,334 @@
+"""However much of a document changes: no transaction is long, no search waits for one, and no crash leaves half."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from memory import carrying_over, planned_groups, transcript_slicing
+from memory.agent_files import AgentFiles
+from memory.completing import complete_generation
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.provider import ProviderLimits
+from memory.embedding.selection import ProviderChoice
+from memory.embedding.stub import StubProvider
+from memory.embedding.supply import EmbeddingSupply
+from memory.generation_writing import GenerationWriter
+from memory.indexing import Indexer
+from memory.store import sqlite_thinning
+from memory.store.options import StoreOptions
+from memory.store.sqlite_transaction import WriteTransaction
+from memory.store.sqlite_writer import SqliteStore
+from memory.vector_filling import fill_vectors
+from schemas.documents import DocumentKey, Lane
+from schemas.settings import AgentSettings
+
+FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
+
+#: Chunks that a transaction may change and add here, so that small documents are large ones.
+MOST, ADDED = 20, 10
+
+NOTE = DocumentKey("memory", "memory/large.md")
+SMALL = [DocumentKey("memory", f"memory/{number}.md") for number in range(12)]
+TALK = DocumentKey("sessions", "sessions/talk.jsonl")
+EVERYTHING = [NOTE, TALK, *SMALL]
+
+
+class World:
+    """One agent with a large note, a long transcript and some small notes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sessions = folder / "sessions"
+        self.sessions.mkdir()
+        self.cache = EmbeddingCache(folder / "embeddings.sqlite")
+        self._made: list[Indexer] = []
+        note(self, "old", 90)
+        talk(self, "old", 90)
+        for number in range(12):
+            self.write(
+                f"memory/{number}.md", "".join(f"# Part {part}\n\n{number} heron {part}\n\n" for part in range(6))
+            )
+
+    def write(self, path: str, text: str) -> None:
+        file = self.folder / "workspace" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(".draft")
+        draft.write_text(text, "utf-8")
+        draft.replace(file)
+
+    def indexer(self, name: str = "main", **settings: Any) -> Indexer:
+        agent = AgentSettings.model_validate(
+            {
+                "id": "main",
+                "workspace": self.folder / "workspace",
+                "sessions": [str(self.sessions)],
+                "provider": "stub",
+                "chunking": {"tokens": 32, "overlap": 0},
+                "sync": {"sessions": {"forget_deleted": True}},
+                **settings,
+            }
+        )
+        made = Indexer(
+            agent,
+            files=AgentFiles(agent),
+            generations=GenerationWriter(self.folder / "indexes" / name, StoreOptions()),
+            supply=EmbeddingSupply(ProviderChoice(StubProvider(limits=FAST), "stub", "stub", None, None), self.cache),
+        )
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        for indexer in self._made:
+            indexer.supply.close()
+            indexer.generations.close()
+        self.cache.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(sqlite_thinning, "MOST_CHANGED", MOST)
+    monkeypatch.setattr(sqlite_thinning, "MOST_ADDED", ADDED)
+    for module in (planned_groups, carrying_over):
+        monkeypatch.setattr(module, "MAX_CHUNKS_PER_COMMIT", ADDED)
+    monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", ADDED)
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def note(world: World, word: str, parts: int) -> None:
+    world.write(NOTE.path, "".join(f"# Part {n}\n\n{f'{word}{n} ' * 10}\n\n" for n in range(parts)))
+
+
+def talk(world: World, word: str, parts: int) -> None:
+    lines = [
+        json.dumps({"role": "user", "content": f"{word}{n} " * 20, "timestamp": f"2026-02-03T09:{n % 60:02}:00Z"})
+        for n in range(parts)
+    ]
+    draft = world.folder / "draft"
+    draft.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    draft.replace(world.sessions / "talk.jsonl")
+
+
+def index(indexer: Indexer) -> None:
+    report = indexer.index(EVERYTHING, lane=Lane.LIVE, on_done=lambda _: None)
+    assert report.again is None
+    store = indexer.target()
+    fill_vectors(store, indexer.supply, agent="main", seconds=60, on_ready=lambda _count, _seconds: None)
+
+
+def nothing(world: World) -> None:
+    """As it was made."""
+
+
+def rewrite(world: World) -> None:
+    note(world, "new", 95)
+    talk(world, "new", 95)
+
+
+def shrink(world: World) -> None:
+    note(world, "old", 1)
+    talk(world, "old", 1)
+
+
+def move(world: World) -> None:
+    file = world.folder / "workspace" / NOTE.path
+    world.write(NOTE.path, f"# Before everything\n\nanother line\n\n{file.read_text('utf-8')}")
+
+
+def delete(world: World) -> None:
+    (world.folder / "workspace" / NOTE.path).unlink()
+    (world.sessions / "talk.jsonl").unlink()
+    for key in SMALL:
+        (world.folder / "workspace" / key.path).unlink()
+
+
+def empty_the_small(world: World) -> None:
+    for key in SMALL:
+        world.write(key.path, "heron\n")
+
+
+CHANGES = [nothing, rewrite, shrink, move, delete, empty_the_small]
+
+
+class Watch:
+    """What transactions did: chunks changed in each, and what a search of another connection said inside of it."""
+
+    def __init__(self) -> None:
+        self.changed: list[Counter[str]] = []
+        self.at_commit: Callable[[SqliteStore], None] = lambda _store: None
+
+    def attach(self, store: SqliteStore) -> None:
+        counter: Counter[str] = Counter()
+        rows: set[tuple[int, int]] = set()
+
+        def changed(kind: int, _database: str, table: str, row: int) -> None:
+            if table == "chunks" and (kind, row) not in rows:
+                rows.add((kind, row))
+                counter["changed"] += 1
+                counter["added"] += kind == apsw.SQLITE_INSERT
+
+        def committing() -> bool:
+            if counter:
+                self.changed.append(Counter(counter))
+                counter.clear()
+                rows.clear()
+                self.at_commit(store)
+            return False
+
+        store._writer.set_update_hook(changed)
+        store._writer.set_commit_hook(committing)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    made = Watch()
+    begin = SqliteStore.__init__
+
+    def watched(store: SqliteStore, path: Path, options: StoreOptions) -> None:
+        begin(store, path, options)
+        made.attach(store)
+
+    monkeypatch.setattr(SqliteStore, "__init__", watched)
+    return made
+
+
+def rebuild(world: World, indexer: Indexer) -> Indexer:
+    identity = indexer.fingerprint()
+    indexer.generations.start_rebuild(identity.digest, identity.description)
+    return indexer
+
+
+def other_redaction(world: World, indexer: Indexer) -> Indexer:
+    return world.indexer(redaction={"patterns": ["old1[0-9]"]})
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_transaction_changes_more_than_a_bounded_number_of_chunks(
+    world: World, watch: Watch, change: Callable[[World], None]
+) -> None:
+    indexer = world.indexer()
+    index(indexer)
+    assert indexer.target().counts().chunks > 8 * MOST
+    change(world)
+    index(indexer)
+    assert max(one["changed"] for one in watch.changed) <= MOST
+    assert max(one["added"] for one in watch.changed) <= ADDED
+    assert content(indexer) == content(fresh(world))
+    assert indexer.target().check() == []
+
+
+@pytest.mark.parametrize("begin", [rebuild, other_redaction])
+def test_nor_does_a_new_generation_and_both_hold_what_changed_meanwhile(
+    world: World, watch: Watch, begin: Callable[[World, Indexer], Indexer]
+) -> None:
+    first = world.indexer()
+    index(first)
+    building = begin(world, first)
+    index(building)
+    rewrite(world)
+    index(building)
+    answering = building.generations.open_reader()
+    assert answering is not None
+    assert answering.search_text("new7", 5)
+    assert not answering.search_text("old7", 5)
+    answering.close()
+    assert complete_generation(building)
+    assert max(one["changed"] for one in watch.changed) <= MOST
+    assert building.target().check() == []
+
+
+def test_a_transcript_is_renamed_in_one_row(world: World, watch: Watch) -> None:
+    indexer = world.indexer()
+    index(indexer)
+    watch.changed.clear()
+    archive = DocumentKey("sessions", "sessions/talk.jsonl.reset.2026-02-04T10-00-00.000Z")
+    (world.sessions / "talk.jsonl").rename(world.folder / archive.path)
+    before = len(indexer.target().chunks_of(TALK))
+    indexer.index([archive, TALK], lane=Lane.LIVE, on_done=lambda _: None)
+    assert len(indexer.target().chunks_of(archive)) == before
+    assert sum(one["changed"] for one in watch.changed) == 0
+
+
+@pytest.mark.parametrize("change", [rewrite, shrink, delete])
+def test_a_search_waits_for_no_transaction_and_finds_every_document_in_one_version_at_least(
+    world: World, watch: Watch, change: Callable[[World], None]
+) -> None:
+    indexer = world.indexer()
+    index(indexer)
+    found: list[list[bool]] = []
+
+    def look(store: SqliteStore) -> None:
+        # In the thread that writes, with its transaction open: whoever waited for it would wait for ever.
+        found.append([bool(store.search_text(word, 5)) for word in ("old0", "new0", "old89", "new89")])
+
+    watch.at_commit = look
+    change(world)
+    index(indexer)
+    assert len(found) > 8
+    if change is rewrite:
+        assert all(old or new for old, new, *_ in found)
+        assert all(old or new for *_, old, new in found)
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+@pytest.mark.parametrize("change", [rewrite, shrink, move, delete, empty_the_small])
+def test_after_a_crash_at_any_transaction_the_next_look_at_the_files_ends_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[World], None]
+) -> None:
+    index(world.indexer())
+    change(world)
+    finish = WriteTransaction.finish
+    kills = 0
+    for lives in range(200):
+        left = iter(range(lives))
+
+        def dying(transaction: WriteTransaction, left: Iterator[int] = left) -> None:
+            finish(transaction)
+            if next(left, None) is None:
+                raise Killed
+
+        indexer = world.indexer()
+        with monkeypatch.context() as patched:
+            patched.setattr(WriteTransaction, "finish", dying)
+            try:
+                index(indexer)
+            except Killed:
+                kills += 1
+                assert indexer.target().check() == []
+            else:
+                break
+    assert kills > 1
+    assert content(world.indexer()) == content(fresh(world))
+    assert world.indexer().target().check() == []
+
+
+def fresh(world: World) -> Indexer:
+    """An index of the files as they are, made at once."""
+    made = world.indexer("fresh")
+    index(made)
+    return made
+
+
+def content(indexer: Indexer) -> dict[str, list[tuple[int, int, int, str, str]]]:
+    """Ordinal, lines, text and vector state of every document's chunks."""
+    store = indexer.target()
+    found = {}
+    for file in store.files():
+        chunks = store.chunks_of(file.key)
+        rows = store.chunk_rows([chunk.id for chunk in chunks])
+        found[file.key.path] = [
+            (chunk.ordinal, chunk.start_line, chunk.end_line, rows[chunk.id].text, chunk.vector_state.value)
+            for chunk in chunks
+        ]
+    return found
