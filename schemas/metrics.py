@@ -174,6 +174,20 @@ COMMITS = Metric(
 VECTORS = Metric(
     "recalld_vectors_filled", Kind.COUNTER, Told.FLEET, "How many vectors joined documents that were there without?"
 )
+MAINTENANCE = Metric(
+    "recalld_maintenance",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many rounds of clearing up found something to do, by what (vectors, keywords, log, cache)?",
+    ("of",),
+)
+MAINTENANCE_SECONDS = Metric(
+    "recalld_maintenance_seconds",
+    Kind.COUNTER,
+    Told.FLEET,
+    "How many seconds did they take, by what (vectors, keywords, log, cache)?",
+    ("of",),
+)
 EMBEDDING_CACHE = Metric(
     "recalld_embedding_cache",
     Kind.COUNTER,
@@ -244,6 +258,8 @@ METRICS = (
     DOCUMENTS,
     COMMITS,
     VECTORS,
+    MAINTENANCE,
+    MAINTENANCE_SECONDS,
     EMBEDDING_CACHE,
     EMBEDDING_REQUESTS,
     EMBEDDING_INPUTS,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
 
 from schemas.errors import RecalldError
+from schemas.metrics import MAINTENANCE as MAINTENANCE_ROUNDS
+from schemas.metrics import MAINTENANCE_SECONDS
 from workers.names import MAINTENANCE
 from workers.runtime import Runtime
 
@@ -37,6 +39,8 @@ class Maintenance:
         self._begun = clock()
         # Agent -> when it was looked after last.
         self._looked_after: dict[str, float] = {}
+        # Parts of seconds that were not counted yet.
+        self._rests: dict[str, float] = {}
 
     def round(self) -> None:
         """Look after every agent, the one that waits longest first, and after the cache. What fails is a trouble."""
@@ -45,7 +49,7 @@ class Maintenance:
             if self._stopping() or self._clock() >= deadline:
                 return
             self._guarded(agent, partial(self._maintain, agent, deadline))
-        self._guarded("*", self._runtime.maintain_cache)
+        self._guarded("*", self._maintain_cache)
 
     def _since(self, agent: str) -> float:
         return self._looked_after.get(agent, self._begun)
@@ -73,6 +77,7 @@ class Maintenance:
         with self._runtime.indexer(agent) as indexer:
             for store in indexer.generations.open_existing():
                 done = store.maintain(go_on=go_on)
+                self._count(done.seconds)
                 if done.anything:
                     log.info(
                         "maintained",
@@ -82,6 +87,20 @@ class Maintenance:
                         log_bytes=done.log_bytes,
                     )
         self._looked_after[agent] = self._clock()
+
+    def _maintain_cache(self) -> None:
+        begun = time.monotonic()
+        if self._runtime.maintain_cache():
+            self._count({"cache": time.monotonic() - begun})
+
+    def _count(self, seconds: Mapping[str, float]) -> None:
+        """Count rounds and seconds for metrics: whole ones, and the rest the next time."""
+        for of, took in seconds.items():
+            self._rests[of] = self._rests.get(of, 0.0) + took
+            whole = int(self._rests[of])
+            self._rests[of] -= whole
+            self._runtime.board.counters.add(MAINTENANCE_ROUNDS, 1, of)
+            self._runtime.board.counters.add(MAINTENANCE_SECONDS, whole, of)
 
     def _is_quiet(self, agent: str) -> bool:
         waiting = self._runtime.queue.marks.waiting(agent)

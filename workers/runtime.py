@@ -113,10 +113,12 @@ class Runtime:
             counters.add(EMBEDDING_CACHE, looks.misses, "miss")
         counters.flush()
 
-    def maintain_cache(self) -> None:
-        """Let the embedding cache keep to its bound, and cut its log; nothing happens as long as nobody used it."""
-        if self._cache is not None:
-            self._cache.maintain()
+    def maintain_cache(self) -> bool:
+        """Let the embedding cache keep to its bound, and cut its log; nothing happens as long as nobody used it.
+
+        Whether there was anything to do.
+        """
+        return self._cache is not None and self._cache.maintain()
 
     def close(self, *, seconds: float = KEEPING_SECONDS, in_use: bool = False) -> None:
         """Close everything. Embeddings in flight have `seconds`, and at most `KEEPING_SECONDS`, to reach the cache.

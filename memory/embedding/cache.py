@@ -131,11 +131,14 @@ class EmbeddingCache:
             deleted += gone
         return deleted
 
-    def maintain(self) -> None:
-        """Keep to the bound (it may be a new one), and empty a log that grew, if nobody reads it just now."""
-        self.evict()
+    def maintain(self) -> bool:
+        """Keep to the bound (it may be a new one), and empty a log that grew, if nobody reads it just now.
+
+        Whether there was anything to do.
+        """
+        evicted = self.evict() > 0
         with self._lock:
-            self._file.guarded(self._file.cut_the_log)
+            return self._file.guarded(self._file.cut_the_log) or evicted
 
     def close(self) -> None:
         """Write what is left of the last-use marks and let go of the file."""

@@ -104,11 +104,11 @@ class KeptFile:
         """Bytes on disk, the write-ahead log included."""
         return sum(part.stat().st_size for part in parts(self._path) if part.exists())
 
-    def cut_the_log(self) -> None:
-        """Empty a write-ahead log that grew, if nobody reads it just now."""
+    def cut_the_log(self) -> bool:
+        """Empty a write-ahead log that grew, if nobody reads it just now. Whether it had grown."""
         log_file = parts(self._path)[1]
         if not log_file.exists() or log_file.stat().st_size < _LOG_WORTH_CUTTING_BYTES:
-            return
+            return False
         connection = self.connection()
         connection.set_busy_timeout(0)
         try:
@@ -116,6 +116,7 @@ class KeptFile:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         finally:
             connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
+        return True
 
     def close(self) -> None:
         """Let go of the file. Its log stays (see `connect`), empty."""

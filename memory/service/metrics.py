@@ -101,6 +101,8 @@ def _fleet(numbers: FleetNumbers) -> Iterator[Metric]:
         metrics.DOCUMENTS,
         metrics.COMMITS,
         metrics.VECTORS,
+        metrics.MAINTENANCE,
+        metrics.MAINTENANCE_SECONDS,
         metrics.EMBEDDING_CACHE,
     ):
         counts = {count.labels: count.number for count in numbers.counts if count.metric == metric.name}

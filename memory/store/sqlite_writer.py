@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -128,6 +129,7 @@ class SqliteStore(SqliteReader, Store):
 
     def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:
         vectors = keywords = 0
+        begun = time.monotonic()
         with self._idle_step() as connection:
             compact = self.keeps_vectors and sqlite_maintenance.is_worth_compacting(connection)
             merge = self.text_reason is None and sqlite_maintenance.is_worth_merging(connection)
@@ -135,11 +137,16 @@ class SqliteStore(SqliteReader, Store):
             with self._idle_step() as connection:
                 compact = sqlite_maintenance.compact_vectors(connection)
             vectors += compact
+        compacted = time.monotonic()
         while merge and go_on():
             with self._idle_step() as connection:
                 merge = sqlite_maintenance.merge_keywords(connection)
             keywords += merge
-        return Maintained(vectors, keywords, self._cut_the_log() if go_on() else 0)
+        merged = time.monotonic()
+        cut = self._cut_the_log() if go_on() else 0
+        took = {"vectors": compacted - begun, "keywords": merged - compacted, "log": time.monotonic() - merged}
+        did = {"vectors": vectors, "keywords": keywords, "log": cut}
+        return Maintained(vectors, keywords, cut, seconds={of: took[of] for of in took if did[of]})
 
     def close(self) -> None:
         """Copy the write-ahead log back as far as nobody reads from it, and let go."""

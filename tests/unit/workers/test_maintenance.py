@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 from memory.store.errors import StoreFull
 from memory.store.writer import Maintained
+from schemas.metrics import Metric
 from workers.maintenance import AGENT_SECONDS, NEGLECTED_SECONDS, ROUND_SECONDS, Maintenance
 from workers.marks import Waiting
 from workers.names import MAINTENANCE
@@ -32,6 +34,10 @@ class World:
         self.settings = SimpleNamespace(agents=[SimpleNamespace(id=name) for name in ("a", "b", "c")])
         self.queue = SimpleNamespace(marks=SimpleNamespace(waiting=lambda agent: self.waiting.get(agent, QUIET)))
         self.board = self
+        self.counters = self
+        self.counted: Counter[str] = Counter()
+        self.done = Maintained()
+        self.cache_had_to = False
         runtime: Any = self
         self.maintenance = Maintenance(runtime, stopping=lambda: self.stopping, clock=lambda: self.now)
 
@@ -46,12 +52,16 @@ class World:
         def maintain(*, go_on: Callable[[], bool]) -> Maintained:
             self.maintained.append(agent)
             self.act(agent, go_on)
-            return Maintained()
+            return self.done
 
         yield SimpleNamespace(generations=SimpleNamespace(open_existing=lambda: [SimpleNamespace(maintain=maintain)]))
 
-    def maintain_cache(self) -> None:
+    def maintain_cache(self) -> bool:
         self.cache_rounds += 1
+        return self.cache_had_to
+
+    def add(self, metric: Metric, number: int, of: str) -> None:
+        self.counted[f"{metric.name} {of}"] += number
 
 
 @pytest.fixture
@@ -63,6 +73,19 @@ def test_every_agent_and_the_cache_are_looked_after(world: World) -> None:
     world.maintenance.round()
     assert world.maintained == ["a", "b", "c"]
     assert world.cache_rounds == 1
+
+
+def test_rounds_that_found_something_to_do_are_counted_and_their_seconds_add_up(world: World) -> None:
+    world.maintenance.round()
+    assert not world.counted, "nothing was to do"
+    world.done = Maintained(vector_steps=3, log_bytes=10, seconds={"vectors": 0.75, "log": 2.0})
+    world.cache_had_to = True
+    world.maintenance.round()
+    assert world.counted["recalld_maintenance vectors"] == world.counted["recalld_maintenance log"] == 3
+    assert world.counted["recalld_maintenance_seconds vectors"] == 2, "of 2.25"
+    assert world.counted["recalld_maintenance_seconds log"] == 6
+    assert world.counted["recalld_maintenance cache"] == 1
+    assert "recalld_maintenance keywords" not in world.counted
 
 
 @pytest.mark.parametrize("waiting", [Waiting(1, 0, 0), Waiting(0, 1, 0), Waiting(0, 0, 1)])
