@@ -13,6 +13,7 @@ from memory.indexing import Indexer
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
 from memory.redaction import redactor_for
 from memory.session_roots import SESSIONS_SOURCE
+from memory.store.errors import OtherVersion
 from memory.store.letters import FORGOTTEN
 from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
 from memory.store.writer import NewChunk, Store, TranscriptWrite
@@ -26,7 +27,7 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
     """Transcripts that the answering generation holds and the one that is written does not, or not whole."""
     if indexer.generations.next() is None:
         return []
-    reader = indexer.generations.open_reader()
+    reader = _answering(indexer)
     if reader is None:
         return []
     target = indexer.target()
@@ -39,7 +40,7 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
 
 def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
     """Copy what the answering generation holds of these transcripts; vectors come along where they may."""
-    reader = indexer.generations.open_reader()
+    reader = _answering(indexer)
     if reader is None:
         return
     target = indexer.target()
@@ -50,6 +51,14 @@ def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
                 _copy(indexer, reader, target, known)
     finally:
         reader.close()
+
+
+def _answering(indexer: Indexer) -> StoreReader | None:
+    """None also when only another version of recalld can read it."""
+    try:
+        return indexer.generations.open_reader()
+    except OtherVersion:
+        return None
 
 
 def _copy(indexer: Indexer, reader: StoreReader, target: Store, known: IndexedFile) -> None:

@@ -8,6 +8,7 @@ from memory.carrying_over import carry_over, missing_transcripts
 from memory.fingerprint import NO_VECTORS, embedding_of, redaction_of
 from memory.indexing import Indexer
 from memory.session_roots import SESSIONS_SOURCE
+from memory.store.errors import OtherVersion
 from memory.store.letters import EMBEDDING_REFUSED
 from schemas.documents import DocumentKey
 
@@ -56,7 +57,10 @@ def complete_generation(indexer: Indexer) -> bool:
 
 
 def _identity_of_current(indexer: Indexer) -> str | None:
-    reader = indexer.generations.open_reader()
+    try:
+        reader = indexer.generations.open_reader()
+    except OtherVersion:
+        return None
     if reader is None:
         return None
     try:

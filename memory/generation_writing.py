@@ -9,13 +9,13 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from memory.disk_space import free_bytes, require_room
 from memory.generations import CORRUPT, CURRENT, NEXT, Generations
-from memory.store.errors import NoRoom, StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.errors import NoRoom, OtherVersion, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_writer import SqliteStore, create_generation
@@ -70,7 +70,7 @@ class GenerationWriter(Generations):
                 return list(self._last[1])
             with self._locked():
                 names = self._choose(fingerprint, description)
-            stores = [self._store(name) for name in names]
+            stores = [self._store(names[0]), *self._readable(names[1:])]
             self._retire(keep=names)
             self._last = (fingerprint, self._writer_token()), stores
             return list(stores)
@@ -81,14 +81,15 @@ class GenerationWriter(Generations):
             return list(self._open_stores.values())
 
     def open_existing(self) -> list[Store]:
-        """The generations that there are, the one under construction first; none is made. Not to be closed.
+        """The generations that there are, the one under construction first; none is made. Not to be closed. Without one
+        that only another version can read.
 
         Raises:
             StoreCorrupt: like `open_writer`.
         """
         with self._lock:
             names = dict.fromkeys((self._existing(NEXT), self._existing(CURRENT)))
-            return [self._store(name) for name in names if name is not None]
+            return list(self._readable([name for name in names if name is not None]))
 
     def close(self) -> None:
         """Close all stores. Another call opens them again."""
@@ -105,6 +106,9 @@ class GenerationWriter(Generations):
         if target is not None and target == current:
             self._unpoint(NEXT)  # a crash right after a flip
             target = None
+        if current is None and (found := self._left_behind(fingerprint, but=target)) is not None:
+            self._point(CURRENT, found)
+            current = found
         if current is None and target is not None and self._has(target, fingerprint):
             self._point(CURRENT, target)  # better half an index than none
             self._unpoint(NEXT)
@@ -124,6 +128,29 @@ class GenerationWriter(Generations):
         target = self._create(fingerprint, description)
         self._point(NEXT, target)
         return [target, current]
+
+    def _left_behind(self, fingerprint: str, *, but: str | None) -> str | None:
+        """The generation that the lost pointer must have named: of those that no pointer names the one that holds most,
+        one with this fingerprint first; None when there is none. It may hold what is not on the disk any more.
+        """
+        best: tuple[tuple[bool, int, str], str] | None = None
+        for path in self.leftovers()[0]:
+            if path.name == but:
+                continue
+            try:
+                reader = SqliteReader(path, self._options)
+            except (StoreCorrupt, StoreUnreadable):
+                continue
+            try:
+                files, same = reader.counts().files, reader.meta("fingerprint") == fingerprint
+            except (StoreCorrupt, StoreUnreadable):
+                continue
+            finally:
+                reader.close()
+            rank = (same, files, path.name)
+            if files and (best is None or rank > best[0]):
+                best = rank, path.name
+        return best[1] if best is not None else None
 
     def start_rebuild(self, fingerprint: str, description: str) -> None:
         """Begin a fresh NEXT, whatever there is already, and however little space. What was being built is left to
@@ -210,12 +237,14 @@ class GenerationWriter(Generations):
 
     def _sweep(self, *, older_than_seconds: float, kept_corrupt: int) -> None:
         named = {self._pointer(CURRENT), self._pointer(NEXT)}
+        # One of those that nobody names answered until somebody, or the disk, lost the pointer to it.
+        lost = self._existing(CURRENT) is None
         corrupt: list[tuple[int, Path]] = []
         now = time.time()
         for path in self._folder.iterdir():
             if CORRUPT.match(path.name):
                 corrupt.append((int(path.name.rpartition("-")[2]), path))
-            elif not path.name.endswith(_SUFFIX) or path.name in named:
+            elif not path.name.endswith(_SUFFIX) or path.name in named or lost:
                 continue
             elif now - path.stat().st_mtime >= older_than_seconds:
                 _delete(path)
@@ -225,7 +254,7 @@ class GenerationWriter(Generations):
     def sweep_unused(self, *, older_than_seconds: float) -> None:
         """Delete generations that no pointer names since that many seconds; damaged ones stay."""
         with self._locked():
-            for path in self.leftovers()[0]:
+            for path in self.leftovers()[0] if self._existing(CURRENT) is not None else ():
                 if time.time() - path.stat().st_mtime >= older_than_seconds:
                     _delete(path)
 
@@ -239,6 +268,12 @@ class GenerationWriter(Generations):
         if name not in self._open_stores:
             self._open_stores[name] = SqliteStore(self._folder / name, self._options)
         return self._open_stores[name]
+
+    def _readable(self, names: Sequence[str]) -> Iterator[Store]:
+        """Open generations, without one that only another version can read."""
+        for name in names:
+            with suppress(OtherVersion):
+                yield self._store(name)
 
     def _retire(self, *, keep: Collection[str]) -> None:
         """Put away the stores that are not to be kept, and close those that were put away long ago."""

@@ -32,6 +32,10 @@ NEXT = "NEXT"
 #: The name of a damaged generation that was set aside.
 CORRUPT = re.compile(r".+\.sqlite\.corrupt-\d+\Z")
 
+# What a pointer may say.
+_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]*\.sqlite")
+_LONGEST_NAME = 256
+
 #: How often a generation is looked up anew when it went away between reading the pointer and opening the file.
 _ATTEMPTS = 5
 
@@ -165,13 +169,14 @@ class Generations:
 
     def _pointer(self, pointer: str) -> str | None:
         try:
-            name = (self._folder / pointer).read_text(encoding="utf-8").strip()
+            with (self._folder / pointer).open("rb") as file:
+                name = file.read(_LONGEST_NAME).decode("ascii", "replace").strip()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise StoreUnreadable(f"{self._folder / pointer} cannot be read ({error.strerror})") from error
-        # A name, never a path: a pointer must not lead out of its folder.
-        return name if name and "/" not in name and not name.startswith(".") else None
+        # A name, never a path: a pointer must not lead out of its folder. One that a disk spoilt names nothing.
+        return name if _NAME.fullmatch(name) else None
 
     def _token(self, pointer: str) -> object:
         stat = _stat(self._folder / pointer)

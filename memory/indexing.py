@@ -99,7 +99,8 @@ class Indexer:
             target, *others = self.generations.open_writer(identity.digest, identity.description)
         except NoRoom:
             # What changes reaches the generation that answers all the same.
-            self._mirror(self.generations.open_existing()[-1], keys)
+            for answering in self.generations.open_existing()[-1:]:
+                self._mirror(answering, keys)
             raise
         if target.text_reason is not None:
             # Before anything is read and embedded that could not be written.

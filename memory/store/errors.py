@@ -32,6 +32,10 @@ class StoreUnreadable(RecalldError):
     """The index file cannot be opened; the message says why and what to do."""
 
 
+class OtherVersion(StoreUnreadable):
+    """Another version of recalld wrote the index. It is left alone; `recalld rebuild` makes one that replaces it."""
+
+
 class KeywordsUnavailable(Transient):
     """This process's SQLite has no FTS5: keywords can be neither searched nor written, vectors can be searched."""
 

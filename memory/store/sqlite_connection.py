@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from memory.store.errors import KeywordsUnavailable, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.errors import KeywordsUnavailable, OtherVersion, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.sqlite_schema import (
     APPLICATION_ID,
@@ -108,15 +108,15 @@ def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
 
     Raises:
         StoreCorrupt: the file is not an index.
-        StoreUnreadable: it is one of another version of recalld.
+        OtherVersion: it is one of another version of recalld.
     """
     number = int(connection.pragma("user_version"))
     if int(connection.pragma("application_id")) != APPLICATION_ID or number < 1:
         raise StoreCorrupt(f"{path} holds no index", generation=path.name)
     if number > SCHEMA_NUMBER:
-        raise StoreUnreadable(f"{path} was written by a newer recalld; update this one, or run `recalld rebuild`")
+        raise OtherVersion(f"{path} was written by a newer recalld; update this one, or run `recalld rebuild`")
     if number < OLDEST_READABLE_SCHEMA_NUMBER:
-        raise StoreUnreadable(f"{path} was written by an older recalld; run `recalld rebuild`")
+        raise OtherVersion(f"{path} was written by an older recalld; run `recalld rebuild`")
 
 
 def load_vectors(connection: apsw.Connection, options: StoreOptions) -> str | None:
@@ -166,6 +166,9 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
             return StoreFull(f"no space left for {path}; free some and indexing goes on")
         case apsw.IOError() if extended in _WRITE_FAILURES:
             return StoreFull(f"{path} cannot be written ({error}); free space or check the disk and indexing goes on")
+        case apsw.ConstraintError() if "chunks.id" in str(error):
+            # The number after the last one that was ever given is taken: the table that counts them is damaged.
+            return StoreCorrupt(f"{path} contradicts itself ({error})", generation=path.name)
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreCorrupt(f"{path} is damaged ({error})", generation=path.name)
         case apsw.IOError():

@@ -56,6 +56,9 @@ class SqliteStore(SqliteReader, Store):
             super().__init__(path, options)
             if self.vector_backend is VectorBackend.SQLITE_VEC:
                 load_vectors(self._writer, options)
+            if self.text_reason is None:
+                with translated(path), suppress(apsw.BusyError):  # the next one does it
+                    sqlite_maintenance.leave_deletions(self._writer)
         except BaseException:
             self._writer.close()
             raise

@@ -155,6 +155,31 @@ def test_keywords_are_merged_when_many_chunks_came_and_not_again_before_many_mor
     assert sqlite_store.maintain(go_on=always).keyword_steps == 0
 
 
+def test_keywords_of_chunks_that_went_are_merged_by_maintenance_and_not_while_they_are_deleted(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_maintenance, "WORTH_MERGING_CHUNKS", 100)
+    for number in range(20):
+        note(sqlite_store, number, count=10, seed=number)
+    sqlite_store.maintain(go_on=always)
+    assert sqlite_store.maintain(go_on=always).keyword_steps == 0
+
+    segments = _segments(sqlite_store)
+    for number in range(19):
+        note(sqlite_store, number, count=1, seed=number, keep=1)
+    assert _segments(sqlite_store) == segments, "deleting merged nothing"
+    assert sqlite_store.maintain(go_on=always).keyword_steps > 0
+    assert _segments(sqlite_store) != segments
+    assert len(sqlite_store.search_text("heron", 100)) == 19 + 10
+    assert sqlite_store.check() == []
+
+
+def _segments(store: SqliteStore) -> set[int]:
+    """The segments of the keyword index, by their ids."""
+    rows = store._writer.execute("SELECT DISTINCT segid FROM chunks_fts_idx").fetchall()
+    return {int(row[0]) for row in rows}
+
+
 def test_a_log_that_grew_is_cut_once_nobody_reads(
     holey: SqliteStore, index_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,227 @@
+"""Files of an index that a disk, a person or another version spoilt: each is mended or left alone, and said."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from memory.generation_writing import GenerationWriter
+from memory.search_manager import get_search_manager
+from memory.store.options import StoreOptions
+from memory.store.sqlite_schema import PAGE_SIZE, SCHEMA_NUMBER
+from recalld.wiring import generations_of
+from schemas.documents import DocumentKey, Lane
+from schemas.search import SearchRequest
+from schemas.settings import Settings
+from tests.daemon import recalld
+from tests.embedding_server import EmbeddingServer
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers.broker_server import BrokerServer
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    with EmbeddingServer() as running:
+        yield running
+
+
+@pytest.fixture
+def paying(settings: Settings, server: EmbeddingServer) -> Settings:
+    """One agent whose vectors are paid for, with transcripts."""
+    asked = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-key"}}
+    sessions = settings.home.parent / "sessions"
+    sessions.mkdir()
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, "sessions": [str(sessions)], **asked}
+    return Settings.model_validate({"home": settings.home, "agents": [agent], **asked})
+
+
+def fill(workers: Workers, settings: Settings) -> None:
+    """Two notes, and a transcript that vanishes once it was read: only the index knows it then."""
+    talk = settings.home.parent / "sessions" / "gone.jsonl"
+    said = {"role": "user", "content": "The password was whispered to the walrus."}
+    talk.write_text(f"{json.dumps(said)}\n", "utf-8")
+    for number, bird in enumerate(["heron", "otter"]):
+        workers.write(f"memory/{number}.md", f"The {bird} stands in the reeds.\n")
+        workers.mark(f"memory/{number}.md")
+    workers.queue.mark_changed("main", [DocumentKey("sessions", "sessions/gone.jsonl")], lane=Lane.LIVE)
+    wait_until(lambda: workers.complete() and workers.counts().files == 3)
+    talk.unlink()
+
+
+def folder_of(settings: Settings) -> Path:
+    return settings.indexes_path / "main"
+
+
+def index_file(settings: Settings) -> Path:
+    name = generations_of(settings, settings.agents[0]).current()
+    assert name is not None
+    return folder_of(settings) / name
+
+
+def found(settings: Settings, words: str) -> tuple[list[str], str]:
+    """The paths that a search finds, and what it says is wrong."""
+    # By keywords: what is asked for is not paid.
+    agent = settings.agents[0].model_copy(update={"provider": "none"})
+    manager, reason = get_search_manager(settings.model_copy(update={"agents": (agent,)}), "main")
+    assert manager is not None, reason
+    try:
+        answer = manager.search(SearchRequest(query=words, min_score=0.0))
+    finally:
+        manager.close()
+    return [result.path for result in answer.results], answer.error or "; ".join(answer.degraded)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        b"",
+        b"\n\n",
+        b"\0" * 4096,
+        bytes(range(128, 256)),
+        b"20200101T000000-0-0000.sqlite\n",
+        b"../../etc/passwd\n",
+        None,
+    ],
+    ids=["empty", "blank", "zeros", "garbage", "nothing of that name", "path", "gone"],
+)
+def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost(
+    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoilt: bytes | None
+) -> None:
+    with Workers(paying) as workers:
+        fill(workers, paying)
+    file = index_file(paying)
+    pointer = folder_of(paying) / "CURRENT"
+    if spoilt is None:
+        pointer.unlink()
+    else:
+        pointer.write_bytes(spoilt)
+    paths, said = found(paying, "walrus")
+    assert not paths
+    assert said, "it does not look like a memory that never knew"
+    writer = GenerationWriter(folder_of(paying), StoreOptions())
+    writer.sweep(older_than_seconds=0.0, kept_corrupt=0)
+    writer.sweep_unused(older_than_seconds=0.0)
+    assert file.exists(), "it is not swept for want of a pointer"
+    with Workers(paying) as workers:
+        workers.write("memory/2.md", "A stork came.\n")
+        workers.mark("memory/2.md")
+        wait_until(lambda: workers.complete() and workers.finds("stork"))
+        assert workers.counts().files == 4
+    assert index_file(paying) == file
+    assert found(paying, "walrus")[0] == ["sessions/gone.jsonl"]
+    assert server.inputs == server.distinct == 4
+
+
+def over_its_pages(file: Path) -> None:
+    chance = random.Random(4)
+    content = bytearray(file.read_bytes())
+    for start in range(PAGE_SIZE, len(content), PAGE_SIZE):
+        content[start : start + 64] = chance.randbytes(64)
+    file.write_bytes(content)
+
+
+def ids_forgotten(file: Path) -> None:
+    _execute(file, "DELETE FROM sqlite_sequence")
+
+
+def header_gone(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.write(b"\0" * 100)
+
+
+def cut_short(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(file.stat().st_size // 2)
+
+
+def without_meta(file: Path) -> None:
+    _execute(file, "DROP TABLE meta")
+
+
+def without_facts(file: Path) -> None:
+    _execute(file, "DELETE FROM meta")
+
+
+def without_rows(file: Path) -> None:
+    _execute(file, "DELETE FROM meta WHERE name IN ('fingerprint', 'identity')")
+
+
+def _execute(file: Path, statement: str) -> None:
+    connection = apsw.Connection(str(file))
+    connection.execute(statement)
+    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "spoil", [over_its_pages, ids_forgotten, header_gone, cut_short, without_meta, without_facts, without_rows]
+)
+def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
+    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoil: Callable[[Path], None]
+) -> None:
+    with Workers(paying) as workers:
+        fill(workers, paying)
+    file = index_file(paying)
+    spoil(file)
+    found(paying, "heron")  # an answer, whatever it says
+    with Workers(paying) as workers:
+        workers.write("memory/2.md", "A stork came.\n")
+        workers.mark("memory/2.md", "memory/0.md", "memory/1.md")
+        wait_until(
+            lambda: workers.complete() and all(workers.finds(bird) for bird in ("stork", "heron", "otter")), timeout=60
+        )
+        wait_until(lambda: generations_of(paying, paying.agents[0]).next() is None, timeout=60)
+        wait_until(lambda: not workers.troubles(), timeout=60, what="nothing is said to be wrong any more")
+        with workers.reading("main") as reader:
+            assert reader is not None
+            assert reader.check() == []
+    assert index_file(paying) != file
+    assert server.inputs == server.distinct == 4
+
+
+def test_an_index_of_a_newer_version_is_left_alone_until_a_person_has_it_made_anew(
+    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer
+) -> None:
+    with Workers(paying) as workers:
+        fill(workers, paying)
+    file = index_file(paying)
+    _execute(file, f"PRAGMA user_version = {SCHEMA_NUMBER + 1}")
+    content = file.read_bytes()
+    paths, said = found(paying, "heron")
+    assert not paths
+    assert "was written by a newer recalld; update this one, or run `recalld rebuild`" in said
+    with Workers(paying) as workers:
+        workers.write("memory/2.md", "A stork came.\n")
+        workers.mark("memory/2.md")
+        wait_until(lambda: any("newer recalld" in message for message in workers.troubles().values()))
+        assert not workers.settled(), "it waits"
+    assert file.read_bytes() == content
+    sessions = str(paying.home.parent / "sessions")
+    environment = {
+        "RECALLD_PROVIDER": "openai",
+        "RECALLD_REMOTE__BASE_URL": server.url,
+        "RECALLD_REMOTE__API_KEY": "a-key",
+        "RECALLD_AGENTS": json.dumps(
+            [
+                {
+                    "id": "main",
+                    "workspace": str(paying.agents[0].workspace),
+                    "sessions": [sessions],
+                }
+            ]
+        ),
+    }
+    for command in (["index"], ["search", "heron"], ["status"]):
+        ran = recalld(*command, home=paying.home, environment=environment)
+        assert "newer recalld" in ran.stdout + ran.stderr, command
+        assert "Traceback" not in ran.stderr
+    rebuilt = recalld("rebuild", home=paying.home, environment=environment)
+    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
+    assert found(paying, "stork heron")[0] != []
+    assert index_file(paying) != file
