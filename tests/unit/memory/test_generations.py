@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -18,7 +19,7 @@ import pytest
 from memory import generation_writing
 from memory.generation_writing import GenerationWriter
 from memory.generations import Generations
-from memory.store.errors import StoreCorrupt, StoreUnreadable
+from memory.store.errors import StoreCorrupt, StoreFull, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from tests.storing import document, filled, key, vector
@@ -441,3 +442,34 @@ def test_an_index_is_its_owners_alone(tmp_path: Path) -> None:
     writer.open_writer("fingerprint", "{}")
     writer.close()
     assert (tmp_path / "indexes" / "main").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("step", ["begin", "rebuild", "flip"])
+def test_a_pointer_that_finds_no_space_leaves_the_old_one_and_the_next_try_goes_on(
+    writer: GenerationWriter, generations: Generations, step: str
+) -> None:
+    steps = {
+        "begin": lambda: writer.open_writer("f2", "{}"),
+        "rebuild": lambda: writer.start_rebuild("f2", "{}"),
+        "flip": lambda: writer.complete("f2"),
+    }
+    [old] = writer.open_writer("f1", "{}")
+    old.write([document(NOTE, "gateway")])
+    if step == "flip":
+        writer.open_writer("f2", "{}")
+    before = generations.current(), generations.next()
+    with pytest.MonkeyPatch.context() as patched:
+
+        def no_space(_descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patched.setattr("memory.generation_writing.os.fsync", no_space)
+        with pytest.raises(StoreFull, match=r"no space left for .*; free some and indexing goes on"):
+            steps[step]()
+    assert (generations.current(), generations.next()) == before
+    answering = generations.open_reader()
+    assert answering is not None
+    assert answering.search_text("gateway", 5)
+    answering.close()
+    steps[step]()
+    assert (generations.current(), generations.next()) != before

@@ -174,6 +174,22 @@ def test_keywords_of_chunks_that_went_are_merged_by_maintenance_and_not_while_th
     assert sqlite_store.check() == []
 
 
+def test_after_most_of_a_memory_is_gone_as_much_again_fits_into_the_same_file(sqlite_store: SqliteStore) -> None:
+    for number in range(8):
+        note(sqlite_store, number, count=PLACES, seed=number)
+    sqlite_store.maintain(go_on=always)
+    before = sqlite_store.counts().disk_bytes
+    for turn in range(3):
+        for number in range(8):
+            note(sqlite_store, number, count=1, seed=100 * turn + number, keep=1)
+        sqlite_store.maintain(go_on=always)
+        for number in range(8):
+            note(sqlite_store, number, count=PLACES, seed=100 * turn + 10 + number, keep=1)
+        sqlite_store.maintain(go_on=always)
+    assert sqlite_store.counts().disk_bytes < 1.5 * before
+    assert sqlite_store.check() == []
+
+
 def _segments(store: SqliteStore) -> set[int]:
     """The segments of the keyword index, by their ids."""
     rows = store._writer.execute("SELECT DISTINCT segid FROM chunks_fts_idx").fetchall()
