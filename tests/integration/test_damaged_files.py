@@ -80,15 +80,14 @@ def found(settings: Settings, words: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize(
     "spoilt",
     [
-        b"",
-        b"\n\n",
-        b"\0" * 4096,
-        bytes(range(128, 256)),
-        b"20200101T000000-0-0000.sqlite\n",
-        b"../../etc/passwd\n",
-        None,
+        pytest.param(b"", id="empty"),
+        pytest.param(bytes(range(128, 256)), id="garbage"),
+        pytest.param(None, id="gone"),
+        pytest.param(b"\n", id="blank", marks=pytest.mark.long),
+        pytest.param(b"\0" * 4096, id="zeros", marks=pytest.mark.long),
+        pytest.param(b"20200101T000000-0-0000.sqlite\n", id="nothing of that name", marks=pytest.mark.long),
+        pytest.param(b"../../etc/passwd\n", id="path", marks=pytest.mark.long),
     ],
-    ids=["empty", "blank", "zeros", "garbage", "nothing of that name", "path", "gone"],
 )
 def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost(
     paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoilt: bytes | None
@@ -159,9 +158,15 @@ def _execute(file: Path, statement: str) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize(
-    "spoil", [over_its_pages, ids_forgotten, header_gone, cut_short, without_meta, without_facts, without_rows]
-)
+SPOILT = [
+    over_its_pages,
+    without_meta,
+    *(pytest.param(one, marks=pytest.mark.long) for one in (ids_forgotten, header_gone, cut_short)),
+    *(pytest.param(one, marks=pytest.mark.long) for one in (without_facts, without_rows)),
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
 def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
     paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoil: Callable[[Path], None]
 ) -> None:

@@ -105,6 +105,7 @@ def test_workers_with_and_without_the_key_build_one_generation_together(
     assert server.inputs == server.distinct == 12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", ASKED, ids=["auto", "by name"])
 def test_a_first_index_that_was_begun_without_the_key_is_made_with_it_once_somebody_has_it(
     settings: Settings,
