@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 import structlog
 
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
+from memory.agent_status import agent_status
 from memory.embedding.provider import EmbeddingProvider
 from memory.generations import Generations
 from memory.redaction import redactor_for
-from memory.reporting import StatusSources, agent_status
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
 from memory.search.glances import Glances
@@ -25,6 +25,7 @@ from memory.search.search_run import Deadline, SearchRun
 from memory.search.search_steps import Searched, SearchSteps
 from memory.search.transcript_page import remembered_page, transcript_page
 from memory.session_roots import SESSIONS_SOURCE
+from memory.status_sources import StatusSources
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader

@@ -18,6 +18,7 @@ from memory.service.agents import ServedAgents
 from memory.service.timeline import days_of, timeline
 from memory.store.reader import IndexCounts, StoreReader
 from memory.version import recalld_version
+from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state, trouble_state
 from schemas.errors import RecalldError
 from schemas.overview import (
     AgentDeadLetter,
@@ -73,19 +74,7 @@ class Overview:
                     rows = reader.dead_letters() if reader is not None else []
             except RecalldError:
                 continue
-            found += [
-                AgentDeadLetter(
-                    agent=agent,
-                    source=row.key.source,
-                    path=row.key.path,
-                    reason=row.reason,
-                    error_class=row.error_class,
-                    attempts=row.attempts,
-                    first_at=row.first_at,
-                    last_at=row.last_at,
-                )
-                for row in rows
-            ]
+            found += [agent_dead_letter(agent, row) for row in rows]
         found.sort(key=lambda letter: -letter.last_at)
         return DeadLettersAnswer(total=len(found), dead_letters=tuple(found[:MAX_DEAD_LETTERS]))
 
@@ -128,28 +117,16 @@ class Overview:
 
     def _queue(self, agent: str, now: float) -> QueueState:
         pending = self._pending.pending(agent) if self._pending is not None else None
-        if pending is None:
-            return QueueState(reachable=False)
-        oldest = max(0.0, now - pending.oldest_at) if pending.oldest_at is not None else None
-        return QueueState(
-            pending=pending.documents,
-            running=pending.running,
-            oldest_seconds=round(oldest, 3) if oldest is not None else None,
-        )
+        return queue_state(pending, now=now)
 
     def _endpoint(self, account: str, model: str) -> EndpointStatus | None:
         state = self._pending.endpoint(account, model) if self._pending is not None else None
-        if state is None:
-            return None
-        return EndpointStatus(condition=state.condition, until=state.until, reason=state.reason)
+        return endpoint_status(state)
 
     def _troubles(self, agent: str) -> tuple[TroubleState, ...]:
         if self._pending is None:
             return ()
-        return tuple(
-            TroubleState(part=trouble.part, message=trouble.message, since=trouble.since)
-            for trouble in self._pending.troubles(agent)
-        )
+        return tuple(map(trouble_state, self._pending.troubles(agent)))
 
     def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:
         token = reader.change_token()

@@ -172,17 +172,11 @@ def _name(one: Failed) -> dict[str, Any]:
 
 
 def _body(one: Failed) -> dict[str, Any]:
-    letter = one.letter
-    if letter is None:
+    from memory.wire_forms import agent_dead_letter
+
+    if one.letter is None:
         return _name(one)
-    return {
-        **_name(one),
-        "errorClass": letter.error_class,
-        "reason": letter.reason,
-        "attempts": letter.attempts,
-        "firstAt": letter.first_at,
-        "lastAt": letter.last_at,
-    }
+    return agent_dead_letter(one.agent.id, one.letter).model_dump(by_alias=True)
 
 
 def _refused(one: Failed) -> list[dict[str, Any]]:

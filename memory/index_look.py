@@ -1,0 +1,127 @@
+"""What an agent's index says of itself, for status: counts, dead letters, both sides of search, integrity."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from memory.agent_files import Scan
+from memory.build_progress import build_progress
+from memory.fingerprint import NO_VECTORS, fingerprint
+from memory.status_sources import StatusSources
+from memory.store.reader import IndexedFile, StoreReader, VectorBackend
+from memory.wire_forms import dead_letter
+from schemas.documents import DocumentKey
+from schemas.errors import RecalldError
+from schemas.settings import AgentSettings, Settings
+from schemas.status import Availability, DeadLetter, DeepFindings, IndexState
+
+#: How a finding about rows that belong to nothing, or that lack what belongs to them, begins (`StoreReader.check`).
+_ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|marks of|stale chunks of) ")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLook:
+    """What a look showed. `integrity` is None unless it was asked for; `trouble` is why the index cannot be read."""
+
+    state: IndexState
+    files: dict[DocumentKey, IndexedFile]
+    dead_letters: tuple[DeadLetter, ...]
+    vector_search: Availability
+    text_search: Availability
+    integrity: tuple[str, ...] | None
+    trouble: str | None
+
+
+def look_into_index(settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool) -> IndexLook:
+    broken = Availability(available=False, reason="the index cannot be read")
+    try:
+        with sources.lease() as reader:
+            if reader is None:
+                nothing = Availability(available=True)
+                return IndexLook(_no_index(sources), {}, (), nothing, nothing, () if deep else None, None)
+            return _look(settings, agent, sources, reader, deep=deep)
+    except RecalldError as error:
+        return IndexLook(_no_index(sources), {}, (), broken, broken, (str(error),) if deep else None, str(error))
+
+
+def _no_index(sources: StatusSources) -> IndexState:
+    return IndexState(generation=sources.generations.current(), building=sources.generations.next())
+
+
+def with_build(state: IndexState, sources: StatusSources, scan: Scan, *, rate: float) -> IndexState:
+    if state.building is None:
+        return state
+    try:
+        # Imported transcripts are not in the scan, but in the generation that answers.
+        documents = max(len(scan.documents), state.files)
+        return state.model_copy(update={"build": build_progress(sources.generations, documents=documents, rate=rate)})
+    except RecalldError:
+        return state  # a worker sets it aside and begins anew
+
+
+def _look(
+    settings: Settings, agent: AgentSettings, sources: StatusSources, reader: StoreReader, *, deep: bool
+) -> IndexLook:
+    counts = reader.counts()
+    provider = sources.choice.provider
+    wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
+    files = {file.key: file for file in reader.files()}
+    dead_letters = tuple(map(dead_letter, reader.dead_letters()))
+    state = IndexState(
+        files=counts.files,
+        chunks=counts.chunks,
+        vectors_ready=counts.vectors_ready,
+        vectors_pending=counts.vectors_pending,
+        vectors_refused=counts.vectors_refused,
+        generation=sources.generations.current(),
+        building=sources.generations.next(),
+        identity=reader.meta("identity"),
+        # A provider that cannot be had leaves the index as it is: its identity is not known, so it is not wrong.
+        identity_matches=sources.choice.error is not None or reader.meta("fingerprint") == wanted.digest,
+        last_commit_at=counts.last_commit_at,
+        disk_bytes=counts.disk_bytes,
+    )
+    return IndexLook(
+        state=state,
+        files=files,
+        dead_letters=dead_letters,
+        vector_search=_vector_search(settings, sources, reader),
+        text_search=_text_search(reader),
+        integrity=tuple(reader.check()) if deep else None,
+        trouble=None,
+    )
+
+
+def _vector_search(settings: Settings, sources: StatusSources, reader: StoreReader) -> Availability:
+    choice = sources.choice
+    if not settings.store.vector.enabled:
+        return Availability(available=False, reason="store.vector.enabled = false")
+    if choice.provider is None:
+        return Availability(available=False, reason=choice.error or choice.reason or "provider = none: keywords only")
+    if sources.provider_failure is not None:
+        return Availability(available=False, reason=sources.provider_failure)
+    if reader.vector_backend is VectorBackend.OFF:
+        return Availability(available=False, reason=reader.vector_reason)
+    return Availability(available=True, reason=reader.vector_reason)
+
+
+def _text_search(reader: StoreReader) -> Availability:
+    try:
+        reader.search_text("a", 1)
+    except RecalldError as error:
+        return Availability(available=False, reason=str(error))
+    return Availability(available=True)
+
+
+def deep_findings(sources: StatusSources, index: IndexLook) -> DeepFindings | None:
+    """The numbers that the findings of a deep look begin with, and the files that nobody uses."""
+    if index.integrity is None:
+        return None
+    unused, damaged = sources.generations.leftovers()
+    counts = (_ORPHANS.match(finding) for finding in index.integrity)
+    return DeepFindings(
+        orphan_rows=sum(int(count.group(1)) for count in counts if count is not None),
+        unused_files=len(unused),
+        damaged_files=len(damaged),
+    )

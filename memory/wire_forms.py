@@ -1,0 +1,50 @@
+"""What stores and queue say, in the form in which status and the owner's views tell it. One place for every door."""
+
+from __future__ import annotations
+
+from memory.store.reader import DeadLetterRow
+from schemas.overview import AgentDeadLetter
+from schemas.ports import EndpointState, Pending, Trouble
+from schemas.status import DeadLetter, EndpointStatus, QueueState, TroubleState
+
+
+def dead_letter(row: DeadLetterRow) -> DeadLetter:
+    """A document that could not be indexed."""
+    return DeadLetter(
+        source=row.key.source,
+        path=row.key.path,
+        reason=row.reason,
+        error_class=row.error_class,
+        attempts=row.attempts,
+        first_at=row.first_at,
+        last_at=row.last_at,
+    )
+
+
+def agent_dead_letter(agent: str, row: DeadLetterRow) -> AgentDeadLetter:
+    """A document that could not be indexed, and whose it is."""
+    return AgentDeadLetter(agent=agent, **dead_letter(row).model_dump())
+
+
+def queue_state(pending: Pending | None, *, now: float) -> QueueState:
+    """What waits at Unix time `now`; None is a broker that does not answer."""
+    if pending is None:
+        return QueueState(reachable=False)
+    oldest = max(0.0, now - pending.oldest_at) if pending.oldest_at is not None else None
+    return QueueState(
+        pending=pending.documents,
+        running=pending.running,
+        oldest_seconds=round(oldest, 3) if oldest is not None else None,
+    )
+
+
+def endpoint_status(state: EndpointState | None) -> EndpointStatus | None:
+    """Whether requests to the provider may leave."""
+    if state is None:
+        return None
+    return EndpointStatus(condition=state.condition, until=state.until, reason=state.reason)
+
+
+def trouble_state(trouble: Trouble) -> TroubleState:
+    """A problem that is not over."""
+    return TroubleState(part=trouble.part, message=trouble.message, since=trouble.since)
