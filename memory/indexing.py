@@ -109,6 +109,16 @@ class Indexer:
         self._run(run, keys, attempt=0)
         return run.report
 
+    def give_up(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int) -> None:
+        """Say in every generation that is written that a document could not be indexed, without looking at it."""
+        identity = self.fingerprint()
+        for store in self.generations.open_writer(identity.digest, identity.description):
+            store.add_dead_letter(key, reason=reason, error_class=error_class, attempts=attempts)
+
+    def has_letter(self, key: DocumentKey, *, error_class: str) -> bool:
+        """Whether the index that is brought up to date says so of a document."""
+        return any(letter.key == key and letter.error_class == error_class for letter in self.target().dead_letters())
+
     def target(self) -> Store:
         """The generation that this indexer brings up to date."""
         identity = self.fingerprint()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from memory.embedding.supply import EmbeddingSupply
 from memory.indexing import dimensions_of
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
-from memory.store.reader import Vector
+from memory.store.reader import PendingChunk, Vector
 from memory.store.writer import Refusal, Store
 from schemas.documents import Lane
 from schemas.errors import Terminal, Transient
@@ -37,6 +37,16 @@ class FillReport:
     error: Transient | Terminal | None = None
 
 
+class Rounds:
+    """Who is told of rounds of embedding. This one bounds nothing and tells nobody."""
+
+    #: Chunks of a round at most.
+    most = MOST
+
+    def begins(self, chunks: Sequence[PendingChunk]) -> None:
+        """These chunks are asked for now; the round before is over."""
+
+
 def fill_vectors(
     store: Store,
     supply: EmbeddingSupply,
@@ -47,6 +57,7 @@ def fill_vectors(
     held: Callable[[Sequence[str]], Mapping[str, Vector]] = lambda _hashes: {},
     only: Collection[str] | None = None,
     stopping: Callable[[], bool] = lambda: False,
+    rounds: Rounds | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> FillReport:
     """Fill in vectors for about `seconds`, the oldest chunks first, on an agent's account.
@@ -54,18 +65,19 @@ def fill_vectors(
     `held` gives the vectors that the agent's indexes hold for text hashes: what the cache forgot is not paid again.
     `on_ready` is told of each round: how many vectors were committed, and how many seconds they took. With `only`,
     chunks of other texts (by hash) are somebody else's; they do not count as left. Once `stopping`, no answer is waited
-    for any longer.
+    for any longer. `rounds` are told of each round and may make it smaller.
     Without a provider, or where no vectors can be written, nothing happens, and nothing counts as left.
 
     Raises what `memory.store.errors` names when the store cannot be written; earlier rounds stay.
     """
     report = FillReport()
+    rounds = rounds or Rounds()
     if not supply.available or not store.keeps_vectors:
         return report  # nothing is left that anybody could do
     deadline = clock() + seconds
     while report.error is None and clock() < deadline and not stopping():
         begun = clock()
-        committed = _one_round(store, supply, agent, held, only, report, stopping)
+        committed = _one_round(store, supply, agent, held, only, report, stopping, rounds)
         if committed == 0:
             break
         on_ready(committed, clock() - begun)
@@ -81,10 +93,13 @@ def _one_round(
     only: Collection[str] | None,
     report: FillReport,
     stopping: Callable[[], bool],
+    rounds: Rounds,
 ) -> int:
     """Embed the next chunks and commit what came back; how many that were."""
-    most = max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second)))
+    most = min(rounds.most, max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second))))
     chunks = store.pending_chunks(most, among=only)
+    if chunks:
+        rounds.begins(chunks)
     texts = {chunk.text_hash: chunk.text for chunk in chunks}
     found: dict[str, Vector | Refusal] = dict(supply.lookup(list(texts)))
     found |= held([text_hash for text_hash in texts if text_hash not in found])

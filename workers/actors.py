@@ -7,7 +7,7 @@ A message only says that an agent has work; the marks and the index say which. N
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import dramatiq
@@ -16,17 +16,17 @@ import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
 from memory import completing, tracing
-from memory.planned_groups import IndexReport
 from memory.store.errors import KeywordsUnavailable, NoRoom, StoreCorrupt, StoreFull
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
-from schemas.documents import DocumentKey, Lane
+from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
-from schemas.metrics import COMMITS, DOCUMENTS, JOBS, VECTORS
+from schemas.metrics import COMMITS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
 from workers.broker import TRACEPARENT
-from workers.counters import FleetCounters
-from workers.healing import DAMAGED_INDEX, PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
+from workers.embedding_rounds import ToldRounds
+from workers.healing import PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
+from workers.indexing_job import TURN_SECONDS, index_turn
 from workers.job_pulses import got_on
 from workers.names import (
     COMPLETE_GENERATION,
@@ -40,12 +40,6 @@ from workers.names import (
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-#: Seconds after which a job hands the rest to the end of the queue, so that agents take turns.
-TURN_SECONDS = 10.0
-
-#: Documents that a job takes at a time; what it did not get to waits again when it dies.
-CLAIM = 64
 
 #: A job that is still running after this time is broken; its documents wait again.
 TIME_LIMIT_MS = 600_000
@@ -72,95 +66,18 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     # Both lanes share one actor: the message names the queue.
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
     def index_pending(agent: str, lane: str) -> None:
-        _guarded(runtime, INDEX_PENDING, agent, lane, lambda job: _index(runtime, agent, Lane(lane), job))
+        _guarded(runtime, INDEX_PENDING, agent, lane, lambda job: index_turn(runtime, agent, Lane(lane), job))
 
     @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS)
     def embed_pending(agent: str) -> None:
-        _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda _job: _embed(runtime, batches, agent))
+        _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda job: _embed(runtime, batches, agent, job))
 
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
     def complete_generation(agent: str) -> None:
         _guarded(runtime, COMPLETE_GENERATION, agent, Lane.BACKFILL.value, lambda _job: _complete(runtime, agent))
 
 
-def _index(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
-    """Index the documents of one agent that wait in one lane, for one turn."""
-    queue, marks = runtime.queue, runtime.queue.marks
-    taken: dict[DocumentKey, None] = {}
-    begun = time.monotonic()
-
-    def over() -> bool:
-        return runtime.stopping.is_set() or time.monotonic() - begun >= TURN_SECONDS
-
-    def claims() -> Iterator[DocumentKey]:
-        while not over():
-            claimed = marks.claim(agent, lane=lane, job=job, limit=CLAIM)
-            if not claimed:
-                return
-            taken.update(dict.fromkeys(claimed))
-            for key in claimed:
-                if runtime.stopping.is_set():
-                    return  # what is left waits again
-                yield key
-
-    def done(keys: Sequence[DocumentKey]) -> None:
-        got_on()
-        now = time.time()
-        tracing.link(marks.take_traces(agent, keys))
-        over = marks.finish(agent, keys, job=job, now=now)
-        for key in keys:
-            taken.pop(key, None)
-        runtime.board.moved()
-        runtime.board.record_freshness([now - since for since in over])
-
-    try:
-        with runtime.indexer(agent) as indexer:
-            first = indexer.generations.current() is None
-            report = indexer.index(claims(), lane=lane, on_done=done, out_of_time=over)
-            building = indexer.generations.next() is not None
-            # Also those of a job that died between its commit and its request.
-            unfilled = indexer.supply.available and bool(indexer.target().pending_chunks(1))
-            # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
-            lacking = completing.differences(indexer) if first and not marks.waiting(agent).backfill else []
-    finally:
-        if taken:
-            marks.give_back(agent, list(taken), job=job, now=time.time())
-    log.info(
-        "documents_indexed",
-        agent=agent,
-        lane=lane.value,
-        documents=report.documents,
-        unchanged=report.unchanged,
-        deleted=report.deleted,
-        failed=report.failed,
-        left=report.left,
-        chunks_added=report.added,
-        chunks_removed=report.removed,
-        vectors_missing=report.vectors_missing,
-        seconds=round(time.monotonic() - begun, 3),
-    )
-    _count(runtime.board.counters, report)
-    queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
-    if unfilled:
-        queue.request_vectors(agent)
-    elif building:
-        queue.request_completion(agent)
-    if report.again is not None:
-        raise report.again
-    queue.continue_indexing(agent)
-    waiting = marks.waiting(agent)
-    if not waiting.live and not waiting.backfill:
-        runtime.board.resolve(DAMAGED_INDEX, agent=agent)
-
-
-def _count(counters: FleetCounters, report: IndexReport) -> None:
-    for outcome in ("indexed", "unchanged", "deleted", "failed"):
-        number = report.documents if outcome == "indexed" else getattr(report, outcome)
-        counters.add(DOCUMENTS, number, outcome)
-    counters.add(COMMITS, report.commits, "documents")
-
-
-def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
+def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
     """Give an agent's chunks the vectors they lack, for one turn."""
     with runtime.indexer(agent) as indexer:
         target = indexer.target()
@@ -188,16 +105,19 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
         if turn.idle:
             raise _look_again(runtime, agent, turn)
         got_on()
-        report = fill_vectors(
-            target,
-            indexer.supply,
-            agent=agent,
-            seconds=TURN_SECONDS,
-            held=indexer.held_vectors,
-            only=turn.inline,
-            stopping=runtime.stopping.is_set,
-            on_ready=joined,
-        )
+        with ToldRounds(runtime.queue.deaths, agent, job) as rounds:
+            rounds.give_up(target)
+            report = fill_vectors(
+                target,
+                indexer.supply,
+                agent=agent,
+                seconds=TURN_SECONDS,
+                held=indexer.held_vectors,
+                only=turn.inline,
+                stopping=runtime.stopping.is_set,
+                rounds=rounds,
+                on_ready=joined,
+            )
         building = indexer.generations.next() is not None
     if report.error is not None:
         raise report.error
@@ -283,8 +203,8 @@ def _attempt(
             return
         runtime.queue.started(actor, agent, lane, job=job)
         if actor == INDEX_PENDING:
-            # A redelivered message finds what its first delivery held.
-            runtime.queue.marks.release(agent, job=job, now=time.time())
+            # A redelivered message finds what its first delivery held when its process died.
+            runtime.queue.deaths.record(agent, runtime.queue.marks.release(agent, job=job))
         work(job)
         runtime.board.resolve(part, agent=agent)
         if actor == INDEX_PENDING:

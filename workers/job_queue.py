@@ -18,6 +18,7 @@ from schemas.metrics import CHANGES
 from workers.broker import make_broker, message
 from workers.clock_mending import is_to_come, mend_signs_of_life, waits_by_another_clock
 from workers.counters import FleetCounters
+from workers.deaths import Deaths
 from workers.marks import PendingMarks
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
 
@@ -37,6 +38,7 @@ class BrokerJobQueue:
         self._client: Any = client
         self._keys = keys
         self.marks = PendingMarks(client, keys)
+        self.deaths = Deaths(client, keys)
         self._counters = FleetCounters(client, keys)
         self._broker = broker or make_broker(client, keys)
 

@@ -22,6 +22,9 @@ from workers.names import Keys
 #: Documents handed to one script call; bounds the time the server is busy with it.
 _SLICE = 500
 
+#: Instead of a time: documents given back then are taken before all others.
+FIRST_IN_LINE = 0.0
+
 #: Seconds for which the trace of a mark is remembered after the last one.
 _TRACES_KEPT_SECONDS = 86_400
 
@@ -166,15 +169,15 @@ class PendingMarks:
         """Say that a job did not get to these documents; they wait again."""
         self._end(agent, documents, job=job, now=now, back=1)
 
-    def release(self, agent: str, *, job: str, now: float) -> int:
-        """Give back all that one job holds, for its second delivery; returns how many documents."""
+    def release(self, agent: str, *, job: str) -> list[DocumentKey]:
+        """Give back all that one job holds, for its second delivery: first in line, for they waited longest."""
         held = [
             DocumentKey.decode(_text(document))
             for document, claim in self._client.hgetall(self._keys.running(agent)).items()
             if _text(claim).rpartition("|")[0] == job
         ]
-        self.give_back(agent, held, job=job, now=now)
-        return len(held)
+        self.give_back(agent, held, job=job, now=FIRST_IN_LINE)
+        return held
 
     def keep_trace(self, agent: str, documents: Sequence[DocumentKey], trace: str) -> None:
         """Remember the trace in which documents were marked, for the job that commits them."""

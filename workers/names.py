@@ -41,6 +41,8 @@ class Keys:
         self.inbox = f"{self.prefix}:inbox"
         self.epoch = f"{self.prefix}:epoch"
         self.sweeper = f"{self.prefix}:sweeper"
+        #: String: the job that tries a document that was there when a worker died.
+        self.suspects = f"{self.prefix}:suspects"
         #: String: id of the home whose workers take from the queues.
         self.home = f"{self.prefix}:home"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
@@ -74,6 +76,18 @@ class Keys:
     def traces(self, agent: str) -> str:
         """Hash: document -> trace of its latest event, where processes trace."""
         return f"{self.prefix}:traces:{agent}"
+
+    def deaths(self, agent: str) -> str:
+        """Hash: document -> at how many deaths of a worker it was there."""
+        return f"{self.prefix}:deaths:{agent}"
+
+    def given_up(self, agent: str) -> str:
+        """Hash: document that killed workers -> what it looked like when it was given up."""
+        return f"{self.prefix}:given-up:{agent}"
+
+    def embedding(self, agent: str) -> str:
+        """Hash: job -> JSON of the round of embedding that it is at."""
+        return f"{self.prefix}:embedding:{agent}"
 
     def queued(self, actor: str, agent: str, lane: str) -> str:
         """String: set while a message of this actor for this agent waits in a queue."""

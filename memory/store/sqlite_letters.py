@@ -25,13 +25,13 @@ SELECT_DEAD_LETTER = f"SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE sour
 DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ?"
 REPLACE_DEAD_LETTER = f"INSERT OR REPLACE INTO dead_letters ({DEAD_LETTER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - a constant
 
-# A second failure counts the attempt.
+# A second failure adds its attempts.
 UPSERT_DEAD_LETTER = """
 INSERT INTO dead_letters (source, path, reason, error_class, attempts, first_at, last_at)
-VALUES (?, ?, ?, ?, 1, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (source, path) DO UPDATE SET
     reason = excluded.reason, error_class = excluded.error_class,
-    attempts = attempts + 1, last_at = excluded.last_at
+    attempts = attempts + excluded.attempts, last_at = excluded.last_at
 """
 
 SELECT_DOCUMENTS_OF_CHUNKS = """
@@ -50,11 +50,13 @@ MOVE_DEAD_LETTER = "UPDATE OR REPLACE dead_letters SET source = ?, path = ? WHER
 FORGET_STAT = "UPDATE files SET size = ?, mtime_ns = ?, inode = ? WHERE source = ? AND path = ?"
 
 
-def add(connection: apsw.Connection, key: DocumentKey, *, reason: str, error_class: str, now: float) -> None:
+def add(
+    connection: apsw.Connection, key: DocumentKey, *, reason: str, error_class: str, attempts: int, now: float
+) -> None:
     """Record that a document could not be indexed."""
     # A name that is no UTF-8 can be the very reason; it is shown escaped.
     shown = key.path.encode(errors="backslashreplace").decode()
-    connection.execute(UPSERT_DEAD_LETTER, (key.source, shown, reason, error_class, now, now))
+    connection.execute(UPSERT_DEAD_LETTER, (key.source, shown, reason, error_class, attempts, now, now))
 
 
 def find(connection: apsw.Connection, key: DocumentKey) -> DeadLetterRow | None:

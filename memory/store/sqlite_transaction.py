@@ -200,8 +200,10 @@ class WriteTransaction:
                 self._settled[key] = False
         self.changed = bool(stats)
 
-    def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str) -> None:
-        sqlite_letters.add(self._connection, key, reason=reason, error_class=error_class, now=self._now)
+    def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str, attempts: int) -> None:
+        sqlite_letters.add(
+            self._connection, key, reason=reason, error_class=error_class, attempts=attempts, now=self._now
+        )
         self.changed = True
 
     def retry(self, key: DocumentKey) -> int:

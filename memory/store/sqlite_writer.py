@@ -114,9 +114,9 @@ class SqliteStore(SqliteReader, Store):
             transaction.touch(stats, content_hashes)
             transaction.flush()
 
-    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str) -> None:
+    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
         with self._transaction() as transaction:
-            transaction.add_dead_letter(key, reason, error_class)
+            transaction.add_dead_letter(key, reason, error_class, attempts)
 
     def retry_dead_letter(self, key: DocumentKey) -> int:
         with self._transaction() as transaction:

@@ -94,7 +94,7 @@ class InMemoryStore(InMemoryReader, Store):
                 self._settle(key, fresh=False)
             self._commit()
 
-    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str) -> None:
+    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
         now = time.time()
         with self._lock:
             before = self._dead.get(key)
@@ -102,7 +102,7 @@ class InMemoryStore(InMemoryReader, Store):
                 key=key,
                 reason=reason,
                 error_class=error_class,
-                attempts=before.attempts + 1 if before else 1,
+                attempts=before.attempts + attempts if before else attempts,
                 first_at=before.first_at if before else now,
                 last_at=now,
             )

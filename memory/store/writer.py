@@ -188,8 +188,8 @@ class Store(StoreReader):
         """
 
     @abstractmethod
-    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str) -> None:
-        """Record that a document could not be indexed; a second time counts the attempt."""
+    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
+        """Record that a document could not be indexed, in so many attempts; a second time adds to those."""
 
     @abstractmethod
     def retry_dead_letter(self, key: DocumentKey) -> int:

@@ -17,7 +17,7 @@ from schemas.settings import Settings
 from tests.batch_server import BatchServer, JobScript
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, batch_following, batch_jobs, broker, run
+from workers import actors, batch_following, batch_jobs, broker, indexing_job, run
 from workers.batch_following import JobFollower
 from workers.broker_server import BrokerServer
 
@@ -132,8 +132,8 @@ def test_a_few_notes_are_no_job(make: Make, broker_server: BrokerServer, server:
 def test_a_job_waits_for_the_rest_of_a_backfill(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors, "CLAIM", 20)
-    monkeypatch.setattr(actors, "TURN_SECONDS", 0.001)
+    monkeypatch.setattr(indexing_job, "CLAIM", 20)
+    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 0.001)
     with Workers(make()) as workers:
         texts = _backfill(workers, 100)
         wait_until(workers.complete)
@@ -145,8 +145,8 @@ def test_a_job_waits_for_the_rest_of_a_backfill(
 def test_a_backfill_that_takes_long_is_not_waited_for(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors, "CLAIM", 20)
-    monkeypatch.setattr(actors, "TURN_SECONDS", 0.001)
+    monkeypatch.setattr(indexing_job, "CLAIM", 20)
+    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 0.001)
     monkeypatch.setattr(batch_jobs, "GATHERING_SECONDS", 0.0)
     with Workers(make()) as workers:
         texts = _backfill(workers, 100)

@@ -128,7 +128,7 @@ def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
             got_on()
         stay.wait()
 
-    monkeypatch.setattr("workers.actors._index", index)
+    monkeypatch.setattr("workers.actors.index_turn", index)
     with Workers(settings) as workers:
         workers.mark("memory/a.md")
         heard = wait_until(lambda: next(iter(board.processes()), None)).heard_at

@@ -11,7 +11,7 @@ from schemas.settings import Settings
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors
+from workers import indexing_job
 from workers.broker_server import BrokerServer
 
 MESSAGES = 30_000
@@ -37,7 +37,7 @@ def two_agents(settings: Settings, tmp_path: Path) -> Settings:
 def test_other_agents_take_their_turn_while_a_long_transcript_is_read(
     two_agents: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 0.2)
     with Workers(two_agents) as workers:
         workers.write("memory/short.md", "The okapi is short.\n", agent="second")
         workers.queue.mark_changed("main", [KEY], lane=Lane.BACKFILL)
@@ -48,7 +48,7 @@ def test_other_agents_take_their_turn_while_a_long_transcript_is_read(
         wait_until(lambda: workers.settled("main"), timeout=120)
         wait_until(lambda: workers.settled("second"))
         in_turns = content(workers, "main")
-        monkeypatch.setattr(actors, "TURN_SECONDS", 600.0)
+        monkeypatch.setattr(indexing_job, "TURN_SECONDS", 600.0)
         workers.queue.mark_changed("second", [KEY], lane=Lane.BACKFILL)
         wait_until(lambda: workers.settled("second"), timeout=120)
         assert in_turns == content(workers, "second")

@@ -11,7 +11,7 @@ from schemas.documents import DocumentKey, Lane
 from workers.marks import PendingMarks
 from workers.names import Keys
 
-A, B, C = (DocumentKey("memory", f"memory/{name}.md") for name in "abc")
+A, B, C, D = (DocumentKey("memory", f"memory/{name}.md") for name in "abcd")
 
 
 @pytest.fixture
@@ -75,8 +75,10 @@ def test_what_a_dead_job_held_waits_again_and_keeps_its_age(marks: PendingMarks)
 def test_a_redelivered_job_finds_what_its_first_delivery_held(marks: PendingMarks) -> None:
     marks.mark("main", [A, B, C], lane=Lane.BACKFILL, now=time.time())
     marks.claim("main", lane=Lane.BACKFILL, job="same", limit=2)
-    assert marks.release("main", job="same", now=time.time()) == 2
-    assert sorted(marks.claim("main", lane=Lane.BACKFILL, job="same", limit=10)) == [A, B, C]
+    assert sorted(marks.release("main", job="same")) == [A, B]
+    marks.mark("main", [D], lane=Lane.BACKFILL, now=1.0)
+    claimed = marks.claim("main", lane=Lane.BACKFILL, job="same", limit=10)
+    assert (sorted(claimed[:2]), sorted(claimed[2:])) == ([A, B], [C, D]), "they are first in line"
 
 
 def test_a_job_cannot_finish_what_another_one_holds(marks: PendingMarks) -> None:

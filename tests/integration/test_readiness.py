@@ -100,13 +100,13 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
     from workers import actors
 
     go_on = threading.Event()
-    index = actors._index
+    index = actors.index_turn
 
     def hanging(*arguments: object) -> None:
         go_on.wait()
         index(*arguments)
 
-    monkeypatch.setattr(actors, "_index", hanging)
+    monkeypatch.setattr(actors, "index_turn", hanging)
     with Workers(settings.model_copy(update={"workers": workers_settings})) as workers:
         assert ask(port) == (200, {"status": "ready"})
         workers.write("memory/a.md", "a note\n")

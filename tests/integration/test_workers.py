@@ -25,7 +25,7 @@ from tests.daemon import REPOSITORY, clean_environment
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors
+from workers import indexing_job
 from workers.broker import DoorbellBroker
 from workers.broker_server import BrokerServer
 from workers.marks import PendingMarks, Waiting
@@ -188,9 +188,9 @@ def test_two_agents_take_turns(
     on_read(lambda files, key: order.append("noisy" if "noisy" in key.path else "quiet"))
     # A clock that ticks at each look makes a turn as long as one claim.
     ticks = iter(range(1_000_000))
-    monkeypatch.setattr(actors, "time", SimpleNamespace(time=time.time, monotonic=lambda: float(next(ticks))))
-    monkeypatch.setattr(actors, "TURN_SECONDS", 1.5)
-    monkeypatch.setattr(actors, "CLAIM", 4)
+    monkeypatch.setattr(indexing_job, "time", SimpleNamespace(time=time.time, monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(indexing_job, "TURN_SECONDS", 1.5)
+    monkeypatch.setattr(indexing_job, "CLAIM", 4)
     workers = Workers(one_thread)
     noisy = [f"memory/noisy-{number}.md" for number in range(20)]
     for path in noisy:
@@ -233,7 +233,7 @@ def test_workers_that_are_stopped_while_busy_finish_what_they_read_and_leave_the
         gate.pass_through()
 
     on_read(look)
-    monkeypatch.setattr(actors, "CLAIM", 8)
+    monkeypatch.setattr(indexing_job, "CLAIM", 8)
     with Workers(settings) as workers:
         paths = [f"memory/{number}.md" for number in range(40)]
         for path in paths:
@@ -241,7 +241,7 @@ def test_workers_that_are_stopped_while_busy_finish_what_they_read_and_leave_the
         workers.mark(*paths)
         assert gate.reached.wait(10)
         with monkeypatch.context() as patch:
-            patch.setattr(actors, "TURN_SECONDS", 0.0)
+            patch.setattr(indexing_job, "TURN_SECONDS", 0.0)
             workers.asked_to_stop.set()
             gate.open.set()
             workers.stop()
