@@ -164,6 +164,19 @@ class AgentFiles:
         located = self._located(key)
         return located is None or os.path.isdir(located[0].folder)  # noqa: PTH112 - Path may raise
 
+    def configured_folders(self) -> list[tuple[str, bool]]:
+        """The folders that notes are looked for in, as they were configured, and whether each is the workspace."""
+        folders = {self._workspace: True}
+        for root in self._roots():
+            if root.names is None and not root.below:
+                folders.setdefault(root.folder, False)
+        return list(folders.items())
+
+    def folder_of(self, key: DocumentKey) -> str | None:
+        """The one of `configured_folders` that a note is looked for in; None for what is no note of them."""
+        located = self._located(key)
+        return located[0].folder if located is not None else None
+
     def forgets(self, key: DocumentKey) -> bool:
         """Whether a document that is absent is to be forgotten.
 

@@ -11,6 +11,7 @@ from memory.agent_files import Scan
 from memory.answering import answering, sides_in_trouble
 from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
+from memory.emptied_folders import with_emptied
 from memory.index_look import IndexLook, deep_findings, look_into_index, with_build
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
@@ -41,7 +42,7 @@ def agent_status(
     # The queue first, the disk last: a document indexed in between then looks up to date, never forgotten.
     pending = sources.pending.pending(agent.id) if sources.pending is not None else None
     index = look_into_index(settings, agent, sources, deep=deep)
-    scan = sources.files.scan()
+    scan = with_emptied(sources.files.scan(), sources.files, index.files)
     watch = read_watch_state(settings.home, agent.id)
     disk = compare(
         scan,

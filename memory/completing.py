@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from memory.carrying_over import carry_over, missing_transcripts
+from memory.emptied_folders import with_emptied
 from memory.fingerprint import NO_VECTORS, embedding_of, redaction_of
 from memory.indexing import Indexer
 from memory.session_roots import SESSIONS_SOURCE
@@ -14,12 +15,15 @@ from schemas.documents import DocumentKey
 
 log = structlog.get_logger(__name__)
 
+#: Entry of `meta`: the account (a digest) that was asked for vectors last.
+_ASKED = "account"
+
 
 def differences(indexer: Indexer) -> list[DocumentKey]:
     """Documents in which disk and the index that is written differ, those that could not be read aside."""
     store, files = indexer.target(), indexer.files
-    scan = files.scan()
     indexed = {file.key: file.stat for file in store.files()}
+    scan = with_emptied(files.scan(), files, indexed)
     changed = [key for key, stat in scan.documents.items() if indexed.get(key) != stat]
     absent = [key for key in indexed if key not in scan.documents]
     if scan.complete:
@@ -37,10 +41,44 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     return [key for key in changed if key not in failed]
 
 
+def release_refused(indexer: Indexer) -> int:
+    """Let texts be asked for again that another account of the same provider refused: how many there are.
+
+    A different key is the same identity, so nothing is built anew for it; but it may be allowed more.
+    """
+    provider = indexer.supply.choice.provider
+    account = provider.account if provider is not None else ""
+    store = indexer.target()
+    if not account or store.meta(_ASKED) == account:
+        return 0
+    refused = [letter.key for letter in store.dead_letters() if letter.error_class == EMBEDDING_REFUSED]
+    released = sum(store.retry_dead_letter(key) for key in refused)
+    store.set_meta({_ASKED: account})
+    return released
+
+
+def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
+    """Notes that the answering generation holds, that the one that is written lacks, and that may be on the disk all
+    the same: where it is not mounted, or cannot be listed. As long as there are any, the old one goes on answering."""
+    reader = indexer.generations.open_reader()
+    if reader is None:
+        return []
+    try:
+        held = [file.key for file in reader.files() if file.key.source != SESSIONS_SOURCE]
+    finally:
+        reader.close()
+    scan = with_emptied(indexer.files.scan(), indexer.files, held)
+    if scan.complete:
+        return []
+    store = indexer.target()
+    lacking = [key for key in held if key not in scan.documents and store.file(key) is None]
+    return [key for key in lacking if scan.hides(indexer.files.path_of(key))]
+
+
 def complete_generation(indexer: Indexer) -> bool:
     """Put the generation under construction in place if nothing is missing from it; True when it was."""
     store = indexer.target()
-    if indexer.generations.next() is None or differences(indexer):
+    if indexer.generations.next() is None or differences(indexer) or hidden_notes(indexer):
         return False
     carry_over(indexer, missing_transcripts(indexer))
     wanted = indexer.fingerprint()

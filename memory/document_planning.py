@@ -10,6 +10,7 @@ from memory.agent_files import AgentFiles, DocumentGone
 from memory.cutting import cut_document
 from memory.diffing import difference
 from memory.embedding.supply import EmbeddingSupply
+from memory.emptied_folders import emptied
 from memory.planned_groups import Group, IndexReport, Plan
 from memory.redaction import redact, redactor_for
 from memory.session_roots import SESSIONS_SOURCE
@@ -37,6 +38,7 @@ class Planner:
         self._files = files
         self._supply = supply
         self._redact = redactor_for(agent, "memory")
+        self._emptied: dict[str, int] | None = None
 
     def plan(self, store: Store, key: DocumentKey, report: IndexReport) -> Generator[None]:
         """Put what is to be done about one document into the group; yields after each part of it.
@@ -69,7 +71,7 @@ class Planner:
         try:
             stat = self._files.stat(key)
             if stat is None:
-                self._forget(key, revision, report)
+                self._forget(store, key, revision, report)
                 return
             if known is not None and known.stat == stat and not is_read_otherwise(key, files=self._files, store=store):
                 self.group.done.append(key)
@@ -82,7 +84,7 @@ class Planner:
             else:
                 self._note(store, key, known, revision, report)
         except DocumentGone:
-            self._forget(key, revision, report)
+            self._forget(store, key, revision, report)
         yield
 
     def _note(
@@ -123,12 +125,23 @@ class Planner:
                 return True
         return False
 
-    def _forget(self, key: DocumentKey, revision: int, report: IndexReport) -> None:
-        if revision > 0 and self._files.forgets(key):
+    def _forget(self, store: Store, key: DocumentKey, revision: int, report: IndexReport) -> None:
+        if revision > 0 and self._files.forgets(key) and not self._is_emptied(store, key):
             self.group.deletes.append(DocumentDelete(key, revision))
             report.deleted += 1
-        else:
-            self.group.done.append(key)
+            return
+        if revision <= 0 and self._files.root_is_there(key) and any(one.key == key for one in store.dead_letters()):
+            store.drop_dead_letter(key)  # it never was in the index, and nobody can mend it any more
+        self.group.done.append(key)
+
+    def _is_emptied(self, store: Store, key: DocumentKey) -> bool:
+        """Whether the folder of an absent note holds nothing at all any more, as when its disk is not mounted."""
+        if key.source == SESSIONS_SOURCE:
+            return False
+        if self._emptied is None:
+            # Once for all documents of a job: it asks for every file of the index.
+            self._emptied = emptied(self._files, (file.key for file in store.files()))
+        return self._files.folder_of(key) in self._emptied
 
 
 def record_failure(store: Store, agent: str, key: DocumentKey, error: Exception) -> None:

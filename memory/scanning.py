@@ -30,6 +30,13 @@ class Scan:
     problems: tuple[str, ...]
     unlisted: tuple[str, ...]
 
+    def hides(self, path: str | os.PathLike[str]) -> bool:
+        """Whether an absolute path lies where the scan could not look, so that its absence means nothing."""
+        if self.complete:
+            return False
+        text = os.fspath(path)
+        return not self.unlisted or any(text.startswith(above.rstrip(os.sep) + os.sep) for above in self.unlisted)
+
 
 @dataclass(slots=True)
 class _Found:

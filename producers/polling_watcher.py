@@ -6,12 +6,10 @@ One thread for all agents. A round looks at each agent's files once; the pause b
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -112,19 +110,11 @@ def differences(before: Mapping[DocumentKey, FileStat], after: Mapping[DocumentK
     return changed
 
 
-def is_unlisted(path: Path, scan: Scan) -> bool:
-    """Whether a path lies where the scan could not look, so that its absence means nothing."""
-    if scan.complete:
-        return False
-    text = str(path)
-    return not scan.unlisted or any(text.startswith(above.rstrip(os.sep) + os.sep) for above in scan.unlisted)
-
-
 def _with_unlisted(scan: Scan, polled: _Polled) -> dict[DocumentKey, FileStat]:
     """What is there, and what was there where the scan could not look."""
     hidden = {
         key: stat
         for key, stat in polled.seen.items()
-        if key not in scan.documents and is_unlisted(polled.files.path_of(key), scan)
+        if key not in scan.documents and scan.hides(polled.files.path_of(key))
     }
     return {**scan.documents, **hidden}

@@ -7,17 +7,17 @@ or inode differ from what the index remembers, and then by a worker, not here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
 from memory.agent_files import AgentFiles, Scan, priority
+from memory.emptied_folders import with_emptied
 from memory.scanning import MEMORY_SOURCE
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.handing_over import mark_in_calls
-from producers.polling_watcher import is_unlisted
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.ports import JobQueue
 from schemas.settings import AgentSettings
@@ -78,17 +78,20 @@ def reconcile(
     began, cpu_began = time.monotonic(), time.thread_time()
     complete = building()
     scan = files.scan()
-    remembered, vectors_pending = _remembered(indexed)
+    remembered, failed, vectors_pending = _remembered(indexed)
     if complete or remembered is None:
         # Imports are not looked at again, unless an index comes into being that does not have them.
         scan = files.scan(imported=True)
     remembered = remembered or {}
+    scan = with_emptied(scan, files, remembered)
     new = [key for key in scan.documents if key not in remembered]
     changed = [key for key, stat in scan.documents.items() if key in remembered and remembered[key] != stat]
     absent = [key for key in remembered if key not in scan.documents]
     vanished = [
         *(key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)),
         *files.forgotten_transcripts((key for key in absent if key.source == SESSIONS_SOURCE), scan),
+        # Their dead letters are all that is left of them.
+        *(key for key in failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))),
     ]
 
     day = today or date.today()  # the day of the notes' names, which are local
@@ -120,21 +123,24 @@ def reconcile(
 
 def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
     """Whether a note may be there all the same, where the scan could not look."""
-    return not scan.complete and is_unlisted(files.path_of(key), scan)
+    return not scan.complete and scan.hides(files.path_of(key))
 
 
-def _remembered(indexed: Callable[[], StoreReader | None]) -> tuple[dict[DocumentKey, FileStat] | None, bool]:
-    """What the index knows of the files, None when there is none, and whether chunks wait for their vectors.
+def _remembered(
+    indexed: Callable[[], StoreReader | None],
+) -> tuple[dict[DocumentKey, FileStat] | None, Sequence[DocumentKey], bool]:
+    """What the index knows of the files, None when there is none; what failed; whether chunks wait for their vectors.
 
     A damaged index knows nothing: the worker that gets the marks sets it aside and builds a new one.
     """
     try:
         reader = indexed()
         if reader is None:
-            return None, False
+            return None, (), False
         try:
-            return {file.key: file.stat for file in reader.files()}, reader.counts().vectors_pending > 0
+            known = {file.key: file.stat for file in reader.files()}
+            return known, [letter.key for letter in reader.dead_letters()], reader.counts().vectors_pending > 0
         finally:
             reader.close()
     except StoreCorrupt:
-        return None, False
+        return None, (), False

@@ -15,7 +15,6 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
 from memory.taking_over import provider_of
-from producers.polling_watcher import is_unlisted
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.status_view import duration
@@ -113,7 +112,7 @@ def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: S
     finally:
         reader.close()
     absent = [key for key in known if key not in scan.documents and files.forgets(key)]
-    return [key for key in absent if not is_unlisted(files.path_of(key), scan)]
+    return [key for key in absent if not scan.hides(files.path_of(key))]
 
 
 @contextmanager

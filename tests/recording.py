@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memory.store.reader import IndexCounts, IndexedFile, StoreReader, TranscriptMark
+from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader, TranscriptMark
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Event
@@ -107,6 +107,7 @@ class RememberedFiles:
     def __init__(self, stats: dict[DocumentKey, FileStat], *, vectors_pending: int = 0) -> None:
         self._files = [IndexedFile(key, stat, "", 1, 0.0) for key, stat in stats.items()]
         self._vectors_pending = vectors_pending
+        self.letters: list[DeadLetterRow] = []
         self.closed = False
 
     def files(self) -> list[IndexedFile]:
@@ -118,6 +119,9 @@ class RememberedFiles:
     def transcript(self, key: DocumentKey) -> TranscriptMark | None:
         """A mark at the last line end is nothing that these tests ask about."""
         return None
+
+    def dead_letters(self) -> list[DeadLetterRow]:
+        return self.letters
 
     def counts(self) -> IndexCounts:
         return IndexCounts(files=len(self._files), vectors_pending=self._vectors_pending)

@@ -145,11 +145,13 @@ def _complete(runtime: Runtime, agent: str) -> None:
         if completing.complete_generation(indexer):
             return
         lacking = completing.differences(indexer)
+        hidden = completing.hidden_notes(indexer)
         pending = runtime.queue.marks.pending(agent)
     if lacking:
         if not pending.documents:
             runtime.queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
-    else:
+    elif not hidden:
+        # With notes that cannot be looked at it waits: keeping house asks again, and status says what is the matter.
         runtime.queue.request_vectors(agent)
 
 

@@ -12,6 +12,7 @@ import dramatiq
 import structlog
 from dramatiq.worker import Worker
 
+from memory import completing
 from memory.pulses import Pulse, Pulses
 from memory.taking_over import takeover_token
 from schemas.documents import Lane
@@ -195,6 +196,8 @@ def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
                 indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
                 if takeover_token(runtime.settings, agent) is not None:
                     indexer.target()  # a fallback that took over needs its own generation
+                if released := completing.release_refused(indexer):
+                    log.info("refused_again_asked", agent=agent.id, chunks=released)
                 if indexer.supply.available and indexer.target().pending_chunks(1):
                     runtime.queue.request_vectors(agent.id)
                 if indexer.generations.next() is not None:

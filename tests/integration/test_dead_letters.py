@@ -109,6 +109,39 @@ def test_a_retry_beside_a_daemon_is_done_at_once(
     assert commands.json("dead", "list") == {"deadLetters": []}
 
 
+def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
+    commands: CommandLine,
+    home: Path,
+    workspace: Path,
+    server: EmbeddingServer,
+    broker_server: object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workers.run.SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr("workers.run.HOUSEKEEPING_SECONDS", 0.2)
+
+    def with_key(key: str) -> Settings:
+        provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": key}}
+        return Settings.model_validate(
+            {"home": home, "agents": [{"id": "main", "workspace": workspace, **provider}], **provider}
+        )
+
+    with Workers(with_key("a-secret-key")) as workers:
+        workers.mark("memory/mixed.md", "memory/good.md")
+        wait_until(lambda: counts(home) == (4, 3, 0, 1))
+        # Whose refusal it is has been noted.
+        wait_until(lambda: meta(home, "account") is not None)
+        asked = server.requests
+        assert len(commands.json("dead", "list")["deadLetters"]) == 1
+        assert server.requests == asked, "the same key is not asked again"
+    server.poison = None
+    paid = server.inputs
+    with Workers(with_key("a-better-key")):
+        wait_until(lambda: counts(home) == (4, 4, 0, 0))
+    assert commands.json("dead", "list") == {"deadLetters": []}
+    assert server.inputs - paid == 1
+
+
 def test_an_edit_that_keeps_the_refused_part_keeps_the_letter_and_one_that_mends_it_ends_it(
     commands: CommandLine, workspace: Path, home: Path
 ) -> None:
@@ -175,6 +208,16 @@ def test_what_to_retry_has_to_be_said(commands: CommandLine) -> None:
     assert code == 2
     assert "PATH..., or --all" in err
     assert "nothing to retry" in commands.say("dead", "retry", "--all")
+
+
+def meta(home: Path, name: str) -> str | None:
+    reader = Generations(home / "indexes" / "main", StoreOptions()).open_reader()
+    if reader is None:
+        return None
+    try:
+        return reader.meta(name)
+    finally:
+        reader.close()
 
 
 def counts(home: Path) -> tuple[int, int, int, int]:

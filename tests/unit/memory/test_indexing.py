@@ -170,6 +170,21 @@ def test_the_same_text_is_paid_for_once_by_all_agents(world: World) -> None:
     assert (report.added, report.vectors_missing, provider.inputs) == (1, 0, 1)
 
 
+def test_the_letter_of_a_document_that_was_never_indexed_goes_with_its_file(world: World) -> None:
+    indexer = world.indexer()
+    good, gone = world.write("memory/good.md", "fine\n"), DocumentKey("memory", "memory/gone.md")
+    index(indexer, good)
+    indexer.target().add_dead_letter(gone, reason="permission denied", error_class="DocumentUnreadable")
+    (world.workspace / "memory").rename(world.workspace.with_name("unmounted"))
+    world.workspace.rmdir()
+    index(indexer, gone)
+    assert len(indexer.target().dead_letters()) == 1, "where nothing can be seen nothing is known to be gone"
+    world.workspace.mkdir()
+    world.workspace.with_name("unmounted").rename(world.workspace / "memory")
+    _, done = index(indexer, gone)
+    assert (indexer.target().dead_letters(), done) == ([], [gone])
+
+
 def test_one_bad_document_is_a_dead_letter_and_the_rest_is_indexed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

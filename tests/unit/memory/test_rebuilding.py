@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from memory.agent_files import AgentFiles
-from memory.completing import complete_generation
+from memory.completing import complete_generation, hidden_notes
 from memory.disk_space import RESERVE_BYTES, require_room
 from memory.embedding.provider import ProviderLimits
 from memory.embedding.selection import ProviderChoice
@@ -305,3 +305,33 @@ def test_processes_with_the_same_settings_agree_on_the_identity(tmp_path: Path) 
 
 def _content(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+
+
+def test_changed_settings_while_the_workspace_is_not_mounted_leave_the_old_index_answering(world: World) -> None:
+    index(world.indexer())
+    disk = world.workspace.rename(world.workspace.with_name("disk"))
+    for mounted in (False, True):  # the folder is gone, and then it is an empty mount point
+        if mounted:
+            world.workspace.mkdir()
+        changed = world.indexer(chunking={"tokens": 200, "overlap": 20})
+        changed.target()
+        assert not complete_generation(changed)
+        assert sorted(key.path for key in hidden_notes(changed)) == sorted(NOTES)
+        assert finds(changed, "Basalt")
+    world.workspace.rmdir()
+    disk.rename(world.workspace)
+    assert hidden_notes(changed) == []
+    index(changed)
+    assert complete_generation(changed)
+    assert finds(changed, "Basalt")
+
+
+def test_deletions_in_a_workspace_that_is_empty_now_are_done_when_anything_lies_in_it_again(world: World) -> None:
+    index(world.indexer())
+    world.workspace.rename(world.workspace.with_name("disk"))
+    world.workspace.mkdir()
+    assert index(world.indexer()).deleted == 0
+    assert finds(world.indexer(), "Basalt")
+    (world.workspace / "anything.txt").touch()
+    assert index(world.indexer()).deleted == len(NOTES)
+    assert not finds(world.indexer(), "Basalt")

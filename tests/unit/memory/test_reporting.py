@@ -159,6 +159,18 @@ def test_a_missing_workspace_is_said(settings: Settings, workspace: Path, look: 
     assert [trouble.part for trouble in status.troubles] == ["files"]
 
 
+def test_an_empty_workspace_whose_notes_are_in_the_index_is_not_ok_and_nothing_has_vanished(
+    settings: Settings, workspace: Path, look: Look, note: Path
+):
+    write_index(settings)
+    note.unlink()
+    note.parent.rmdir()
+    agent = look()
+    assert (agent.ok, agent.disk.vanished) == (False, 0)
+    [trouble] = agent.troubles
+    assert "is empty, while the index holds 1 note of it: mount its disk" in trouble.message
+
+
 def test_notes_of_documents_are_listed(settings: Settings, workspace: Path, look: Look):
     (workspace / "memory" / "odd.md").write_bytes(b"broken \xff byte\n")
     write_index(settings)

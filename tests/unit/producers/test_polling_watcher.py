@@ -8,7 +8,7 @@ import pytest
 
 from memory.agent_files import Scan, WatchRoot
 from producers import polling_watcher
-from producers.polling_watcher import PollingWatcher, differences, is_unlisted
+from producers.polling_watcher import PollingWatcher, differences
 from producers.watching import WatchMode
 from schemas.documents import DocumentKey, FileStat
 from tests.waiting import wait_until
@@ -144,4 +144,4 @@ def test_any_number_of_agents_takes_one_thread(heard: Heard, watcher: PollingWat
     ],
 )
 def test_absence_means_nothing_where_the_disk_could_not_be_listed(path: str, scan: Scan, expected: bool) -> None:
-    assert is_unlisted(Path(path), scan) is expected
+    assert scan.hides(Path(path)) is expected

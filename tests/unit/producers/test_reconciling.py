@@ -10,7 +10,7 @@ import pytest
 from memory.agent_files import AgentFiles
 from memory.imports import ImportedFolder, remember_import
 from memory.store.errors import StoreCorrupt, StoreUnreadable
-from memory.store.reader import StoreReader
+from memory.store.reader import DeadLetterRow, StoreReader
 from producers.reconciling import LIVE_DOCUMENTS, ReconcileReport, reconcile
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
@@ -149,6 +149,55 @@ def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
     assert bench.queue.marked("main") == ["memory/locked-not/gone.md"]
     assert (report.vanished, report.spared) == (1, 2)
     assert report.problems == hidden.problems
+
+
+def test_a_workspace_of_a_thousand_notes_that_is_an_empty_mount_point_now_loses_none_and_that_is_said(
+    bench: Bench,
+) -> None:
+    for number in range(1000):
+        bench.write(f"memory/{number}.md")
+    bench.remember()
+    disk = bench.workspace.rename(bench.workspace.with_name("disk"))
+    bench.workspace.mkdir()
+    (bench.workspace / "lost+found").mkdir()
+    report = bench.reconcile()
+    assert bench.queue.marked("main") == []
+    assert (report.vanished, report.spared) == (0, 1000)
+    [problem] = report.problems
+    assert "is empty, while the index holds 1000 notes of it: mount its disk" in problem
+    # Its owner did delete them.
+    (bench.workspace / ".keep").touch()
+    assert bench.reconcile().vanished == 1000
+    (bench.workspace / ".keep").unlink()
+    (bench.workspace / "lost+found").rmdir()
+    bench.workspace.rmdir()
+    disk.rename(bench.workspace)
+    assert (bench.reconcile().problems, bench.reconcile().marked) == ((), 0)
+
+
+def test_an_extra_folder_that_was_emptied_loses_a_few_notes_and_keeps_many(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "workspace")
+    (tmp_path / "extra").mkdir()
+    bench.agent = AgentSettings(id="main", workspace=bench.workspace, extra_paths=(str(tmp_path / "extra"),))
+    bench.files = AgentFiles(bench.agent)
+    for many in (10, 11):
+        for number in range(many):
+            (tmp_path / "extra" / f"{number}.md").write_text("text")
+        bench.remember()
+        for note in (tmp_path / "extra").iterdir():
+            note.unlink()
+        report = bench.reconcile()
+        assert (report.vanished, report.spared) == ((10, 0) if many == 10 else (0, 11))
+
+
+def test_a_note_that_never_could_be_read_and_is_gone_is_looked_at_once_more_for_its_letter(bench: Bench) -> None:
+    bench.write("memory/kept.md")
+    bench.remember()
+    assert bench.index is not None
+    gone = DocumentKey("memory", "memory/gone.md")
+    bench.index.letters = [DeadLetterRow(gone, "cannot be read", "DocumentUnreadable", 1, 0.0, 0.0)]
+    bench.reconcile()
+    assert bench.queue.marked("main") == ["memory/gone.md"]
 
 
 def test_transcripts_in_the_index_are_not_taken_for_deleted_notes(bench: Bench) -> None:
