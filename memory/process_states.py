@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from memory.local_processes import is_stopped, is_the_same
 from schemas.ports import ProcessSign
-from schemas.status import ProcessState, TroubleState
+from schemas.status import OutdatedState, ProcessState, TroubleState
 
 #: A process not heard of for longer is not well: it says that it lives every three seconds.
 SILENT_SECONDS = 10.0
@@ -66,6 +66,8 @@ def _state(sign: ProcessSign, *, awake: bool) -> ProcessState:
         condition=condition,
         problem=_problem(sign, condition),
         doing=sign.doing if condition in {"well", "stuck"} else (),
+        version=sign.version,
+        outdated=_outdated(sign) if condition != "gone" else None,
     )
 
 
@@ -78,6 +80,18 @@ def _condition(sign: ProcessSign, *, awake: bool) -> str:
     if sign.silent_seconds > SILENT_SECONDS and not awake:
         return "silent"
     return "stuck" if sign.stuck else "well"
+
+
+def _outdated(sign: ProcessSign) -> OutdatedState | None:
+    found = sign.outdated
+    if found is None:
+        return None
+    return OutdatedState(
+        file=found.file if sign.host == socket.gethostname() else f"{found.file} on {sign.host}",
+        changed_at=found.changed_at,
+        read_at=found.read_at,
+        invalid=found.invalid,
+    )
 
 
 def _problem(sign: ProcessSign, condition: str) -> str | None:

@@ -5,6 +5,7 @@ One agent's: `memory.agent_status`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from memory.agent_files import AgentFiles
@@ -15,6 +16,7 @@ from memory.hooks_state import read_hooks_state
 from memory.process_states import process_states, process_troubles
 from memory.search.readers import SharedReader
 from memory.spending import spending
+from memory.start_again import start_again_troubles
 from memory.status_sources import StatusSources
 from memory.store.options import StoreOptions
 from memory.taking_over import provider_of
@@ -37,7 +39,10 @@ def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: P
     """The agents' statuses and what they share: a process that is not well makes none of them ok."""
     everybody = len(agents) == len(settings.agents) > 1
     processes = process_states(pending.processes) if pending is not None else ()
-    unwell = process_troubles(processes)
+    unwell = [
+        *process_troubles(processes),
+        *start_again_troubles(processes, version=recalld_version(), now=time.time()),
+    ]
     if unwell:
         agents = tuple(_with(agent, unwell) for agent in agents)
     broker = broker_state(settings, pending)

@@ -26,6 +26,7 @@ __all__ = [
     "asked_by_systemd",
     "check_workspace",
     "environment_for_child",
+    "files_of_variables",
     "find_config",
     "find_home",
     "load",
@@ -94,6 +95,19 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
                 raise UserError(f"{name}: there is no file {named}", exit_code=2)
             return named
     return next((file for file in (_usual_config(variables), home / "recalld.toml") if file.exists()), None)
+
+
+def files_of_variables(*, environment: Mapping[str, str] | None = None) -> list[Path]:
+    """The files that NAME_FILE variables name: each holds one setting."""
+    from recalld.settings_sources import FOREIGN_VARIABLES
+
+    variables = os.environ if environment is None else environment
+    return [
+        _absolute(file)
+        for name, file in sorted(variables.items())
+        if file and name.endswith("_FILE")
+        if name.startswith("RECALLD_") or name.removesuffix("_FILE") in FOREIGN_VARIABLES
+    ]
 
 
 def place_for_config(config: str | None, *, home: str | None, environment: Mapping[str, str] | None = None) -> Path:

@@ -24,6 +24,7 @@ from recalld.client import Client
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.notifying import watchdog
+from recalld.settings_age import SettingsAge
 from recalld.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.up_lock import only_daemon
 from recalld.up_progress import Progress, say
@@ -59,6 +60,7 @@ _READY_SECONDS = 60.0
 
 def run_daemon(invocation: Invocation) -> int:
     """Run until Ctrl-C; returns the exit code."""
+    age = SettingsAge(invocation)
     settings = invocation.settings
     if not settings.agents:
         raise UserError(
@@ -88,7 +90,7 @@ def _run(invocation: Invocation, broker: BrokerServer, stop: threading.Event) ->
     settings = invocation.settings
     supervisor = Supervisor(_children(invocation), say=say)
     pulses = Pulses()
-    life = LifeSigns(settings, "up", pulses)
+    life = LifeSigns(settings, "up", pulses, outdated=age)
     health = _health(settings, supervisor, pulses)
     with last_act(supervisor.kill), watchdog(_what_hangs(settings, supervisor, pulses)):
         try:

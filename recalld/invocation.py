@@ -40,6 +40,10 @@ class Invocation:
     @cached_property
     def loaded(self) -> configuration.LoadedSettings:
         """The settings with the origin of each. Raises UserError (exit code 2) naming every offending key."""
+        return self.read_again()
+
+    def read_again(self) -> configuration.LoadedSettings:
+        """What `loaded` would be now. Raises like it."""
         return configuration.load(
             config=self.config,
             home=self.home,

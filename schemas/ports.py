@@ -107,6 +107,20 @@ class FleetNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class OutdatedSettings:
+    """A process runs with settings that it would not read any more.
+
+    `file` is the one that was written last, at Unix time `changed_at`; the process read it at `read_at`. `invalid`:
+    what it says now is no valid whole.
+    """
+
+    file: str
+    changed_at: float
+    read_at: float
+    invalid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSign:
     """The last sign of life of a process that should be there: one that ends in order takes its sign back.
 
@@ -114,7 +128,7 @@ class ProcessSign:
     `born` tells it from another process of the same `pid`. `heard_at` is Unix time, `silent_seconds` what has passed
     since; `awoke_seconds`, how long ago the process found that it had stood still (the machine slept), None when it
     did not lately. `stuck` says in words which of its threads do not get on, `doing` what they have been at
-    for some time.
+    for some time. `version` is recalld's; `outdated` tells that its settings were changed since.
     """
 
     role: str
@@ -127,6 +141,8 @@ class ProcessSign:
     awoke_seconds: float | None = None
     stuck: tuple[str, ...] = ()
     doing: tuple[str, ...] = ()
+    version: str | None = None
+    outdated: OutdatedSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,13 +98,26 @@ class WatchingState(_Wire):
     last_compared_at: float | None = None
 
 
+class OutdatedState(_Wire):
+    """A process runs with what it read of `file` at `read_at`, and that was changed at `changed_at` (Unix times).
+
+    `invalid`: what it says now is no valid whole.
+    """
+
+    file: str
+    changed_at: float
+    read_at: float
+    invalid: bool = False
+
+
 class ProcessState(_Wire):
     """A process that should be there.
 
     `role` is the command it runs: up, watch, work or serve, or "index" for workers of a command that ends by itself.
     `condition` is "well", or: "stuck" (a thread does not get on), "stopped" (by a signal), "silent" (nothing was heard
     of it for long), "gone" (it ended without a word). `heard_at` is when it last said that it lives. `doing` says what
-    its threads have been at for ten seconds and more, which need not be a problem.
+    its threads have been at for ten seconds and more, which need not be a problem. `version` is that of the recalld it
+    runs; `outdated` says that it runs with settings that were changed since.
     """
 
     role: str
@@ -115,6 +128,8 @@ class ProcessState(_Wire):
     condition: str
     problem: str | None = None
     doing: tuple[str, ...] = ()
+    version: str | None = None
+    outdated: OutdatedState | None = None
 
 
 class BrokerState(_Wire):

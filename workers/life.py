@@ -11,7 +11,9 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, Final
 
 import redis
@@ -19,7 +21,8 @@ import structlog
 
 from memory.local_processes import born, is_the_same
 from memory.pulses import Pulses
-from schemas.ports import ProcessSign
+from memory.version import recalld_version
+from schemas.ports import OutdatedSettings, ProcessSign
 from schemas.settings import Settings
 from workers.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.names import Keys
@@ -46,7 +49,8 @@ redis.call('ZADD', KEYS[2], string.format('%.3f', time[1] + time[2] / 1000000), 
 class LifeSigns:
     """Says every few seconds that this process lives, from a small thread, between `start` and `stop`.
 
-    The thread tells how the working threads are, so that it does not go on as if nothing were while they are stuck.
+    The thread tells how the working threads are, so that it does not go on as if nothing were while they are stuck,
+    and whether the settings are `outdated`.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class LifeSigns:
         pulses: Pulses,
         *,
         beat_seconds: float = BEAT_SECONDS,
+        outdated: Callable[[], OutdatedSettings | None] = lambda: None,
     ) -> None:
         self._client: Any = connect(settings, answer_seconds=IMPATIENT_SECONDS)
         self._keys = Keys(namespace(settings))
@@ -63,6 +68,7 @@ class LifeSigns:
         self._role = role
         self._pulses = pulses
         self._beat_seconds = beat_seconds
+        self._outdated = outdated
         self._host = socket.gethostname()
         self._started_at = time.time()
         self._id = f"{role}:{self._host}:{os.getpid()}:{int(self._started_at * 1000)}"
@@ -115,6 +121,8 @@ class LifeSigns:
             "awokeSeconds": time.monotonic() - self._awoke if self._awoke is not None else None,
             "stuck": self._pulses.problems(),
             "doing": self._pulses.long_steps(),
+            "version": recalld_version(),
+            "outdated": asdict(outdated) if (outdated := self._outdated()) is not None else None,
         }
         try:
             self._say(keys=[self._keys.processes, self._keys.heard], args=[self._id, json.dumps(sign)])
@@ -174,6 +182,9 @@ def _read(client: redis.Redis, keys: Keys) -> list[tuple[str, ProcessSign]]:
             awoke_seconds=awoke + silent if awoke is not None else None,
             stuck=tuple(body["stuck"]),
             doing=tuple(body.get("doing", ())),  # a process of an earlier version says nothing of it
+            # A process that was started before an upgrade does not tell.
+            version=body.get("version"),
+            outdated=OutdatedSettings(**outdated) if (outdated := body.get("outdated")) else None,
         )
         found.append((name.decode(), sign))
     return sorted(found, key=lambda one: (one[1].role, one[1].host, one[1].started_at))

@@ -17,6 +17,7 @@ from memory.pulses import Pulse, Pulses
 from memory.taking_over import takeover_token
 from schemas.documents import Lane
 from schemas.errors import RecalldError
+from schemas.ports import OutdatedSettings
 from schemas.settings import Settings
 from workers.actors import declare_actors
 from workers.batch_jobs import BatchJobs
@@ -64,11 +65,12 @@ def run_workers(
     routes: Mapping[str, Route] | None = None,
     role: str = "work",
     pulses: Pulses | None = None,
+    outdated: Callable[[], OutdatedSettings | None] = lambda: None,
 ) -> None:
     """Work until `stop` is set, then let running jobs end and close everything.
 
-    `routes` are answered beside `/metrics`, `/healthz` and `/readyz` where `workers.port` is set. `role`: see
-    `ProcessSign`. `pulses` are told whether the threads get on.
+    `routes` are answered beside `/metrics`, `/healthz` and `/readyz` where `workers.port` is set. `role` and
+    `outdated`: see `ProcessSign`. `pulses` are told whether the threads get on.
 
     Raises:
         UserError: that port cannot be had, or workers of another home take from the queue.
@@ -90,7 +92,7 @@ def run_workers(
     )
     with _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}), coordinating(settings) as coordination:
         runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
-        life = LifeSigns(settings, role, pulses)
+        life = LifeSigns(settings, role, pulses, outdated=outdated)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
         # One set of threads a queue, so that a long job of one can never hold up another.

@@ -95,6 +95,15 @@ class WatchingState(WatchingStateAlways, total=False):
     lastComparedAt: float
 
 
+class OutdatedState(TypedDict):
+    """A process runs with what it read of `file` at `readAt`, and that was changed at `changedAt` (Unix times)."""
+
+    file: str
+    changedAt: float
+    readAt: float
+    invalid: bool
+
+
 class ProcessStateAlways(TypedDict):
     role: str
     host: str
@@ -106,9 +115,12 @@ class ProcessStateAlways(TypedDict):
 
 
 class ProcessState(ProcessStateAlways, total=False):
-    """A process that should be there. `problem` is there when it is not well. Times are Unix times."""
+    """A process that should be there. `problem` is there when it is not well, `outdated` when its settings were changed
+    since it read them. Times are Unix times."""
 
     problem: str
+    version: str
+    outdated: OutdatedState
 
 
 class BrokerStateAlways(TypedDict):

@@ -20,12 +20,14 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from memory.service.run import serve
     from recalld.logs import configure_logs
     from recalld.notifying import watchdog
+    from recalld.settings_age import SettingsAge
     from recalld.traces import traced
     from recalld.wiring import open_broker
     from workers.connection import IMPATIENT_SECONDS
     from workers.coordination import coordinating
     from workers.life import LifeSigns
 
+    age = SettingsAge(invocation)
     settings = invocation.settings
     pulses = Pulses()
     stop = stop_event(supervised=supervised)
@@ -38,7 +40,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
         with (
             traced(settings, "serve"),
             coordinating(settings) as coordination,
-            LifeSigns(settings, "serve", pulses),
+            LifeSigns(settings, "serve", pulses, outdated=age),
             watchdog(pulses.problems),
         ):
             serve(

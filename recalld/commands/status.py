@@ -24,6 +24,8 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     Leaves with exit code 4 while anything is missing, stuck or failed.
     """
 
+    from memory.version import recalld_version
+
     def directly() -> dict[str, Any]:
         from recalld import direct
 
@@ -35,6 +37,8 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
         service=lambda client: _status_of(client, invocation, deep=deep),
         otherwise=directly,
     )
+    if answer["version"] != recalld_version():
+        remark(f"the query service that answers runs recalld {answer['version']}: start it again")
     if as_json:
         print_json(answer)
     else:

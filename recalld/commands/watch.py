@@ -20,10 +20,12 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
     from recalld.notifying import watchdog
+    from recalld.settings_age import SettingsAge
     from recalld.traces import traced
     from recalld.wiring import building_in, indexed_by, open_broker
     from workers.life import LifeSigns
 
+    age = SettingsAge(invocation)
     settings = invocation.settings
     for agent in invocation.agents():
         check_workspace(agent)
@@ -33,7 +35,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     with (
         traced(settings, "watch"),
         running_broker(settings, supervised=supervised),
-        LifeSigns(settings, "watch", pulses),
+        LifeSigns(settings, "watch", pulses, outdated=age),
         watchdog(pulses.problems),
     ):
         broker = open_broker(settings)

@@ -20,9 +20,11 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
     from recalld.notifying import watchdog
+    from recalld.settings_age import SettingsAge
     from recalld.traces import traced
     from workers.run import run_workers
 
+    age = SettingsAge(invocation)
     stop = stop_event(supervised=supervised)
     configure_logs(process="work")
     pulses = Pulses()
@@ -31,4 +33,10 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
         running_broker(invocation.settings, supervised=supervised),
         watchdog(pulses.problems),
     ):
-        run_workers(invocation.settings, stop, on_ready=lambda: announce_ready(supervised=supervised), pulses=pulses)
+        run_workers(
+            invocation.settings,
+            stop,
+            on_ready=lambda: announce_ready(supervised=supervised),
+            pulses=pulses,
+            outdated=age,
+        )

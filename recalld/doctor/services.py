@@ -13,7 +13,9 @@ from typing import Any
 import redis
 
 from memory.process_states import process_states
+from memory.start_again import start_again_troubles
 from memory.taking_over import provider_of
+from memory.version import recalld_version
 from recalld.doctor.finding import Finding, Level
 from recalld.hook_installing import is_ours
 from recalld.program_folders import ProgramFolders
@@ -84,6 +86,8 @@ def process_findings(side: BrokerSide) -> Iterator[Finding]:
         yield Finding.fine("processes", f"{', '.join(sorted(well))} {'is' if len(well) == 1 else 'are'} well")
     elif not states:
         yield Finding.fine("processes", f"nothing runs; {_START}")
+    for trouble in start_again_troubles(states, version=recalld_version(), now=time.time()):
+        yield Finding(trouble.part, Level.PROBLEM, trouble.message, "Ctrl-C and the same command again, or its service")
 
 
 def provider_findings(settings: Settings, agent: AgentSettings, side: BrokerSide, *, online: bool) -> Iterator[Finding]:

@@ -1,0 +1,69 @@
+"""Whether the settings that this process runs with are still those that it would read now.
+
+Each process asks itself, for only it knows its flags and its environment. What makes no difference (a comment, a value
+that a flag overrides anyway) is no change.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from recalld import configuration
+from recalld.invocation import Invocation
+from schemas.errors import UserError
+from schemas.ports import OutdatedSettings
+
+
+class SettingsAge:
+    """Made before the settings are asked for; called every few seconds, it costs a few looks at files."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._seen = self._look()
+        self._read_at = time.time()
+        self._settings = invocation.settings
+        self._outdated: OutdatedSettings | None = None
+
+    def __call__(self) -> OutdatedSettings | None:
+        """What was changed since, None while nothing was that matters. Never raises."""
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            self._outdated = self._compare()
+        return self._outdated
+
+    def _compare(self) -> OutdatedSettings | None:
+        file, changed_at = self._newest()
+        try:
+            if self._invocation.read_again().settings == self._settings:
+                return None
+        except UserError:
+            return OutdatedSettings(file, changed_at, self._read_at, invalid=True)
+        return OutdatedSettings(file, changed_at, self._read_at)
+
+    def _look(self) -> object:
+        """Differs when one of the files was written, came or went."""
+        return [(file, _stat(file)) for file in self._files()]
+
+    def _files(self) -> list[Path]:
+        home = self._invocation.home_path
+        try:
+            config = configuration.find_config(self._invocation.config, home=home)
+        except UserError:
+            config = None  # it was named and is gone
+        named = [] if config is None else [config]
+        return [*named, home / "agents.json", *configuration.files_of_variables()]
+
+    def _newest(self) -> tuple[str, float]:
+        written = [(stat[0], str(file)) for file in self._files() if (stat := _stat(file)) is not None]
+        at, file = max(written, default=(time.time(), "a file that is gone"))
+        return file, at
+
+
+def _stat(file: Path) -> tuple[float, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime, found.st_size
