@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 from producers.hook_payloads import OPENCLAW_EVENTS
@@ -22,6 +23,14 @@ def openclaw_hook(command: str) -> dict[str, str]:
         ),
         "handler.ts": _HANDLER.format(program=json.dumps(program), arguments=json.dumps(arguments)),
     }
+
+
+def spawned(handler: str) -> list[str]:
+    """The command that a handler of ours calls. Raises ValueError for what is none of ours."""
+    found = re.search(r'spawn\(("(?:[^"\\]|\\.)*"), (\[.*?\]), ', handler)
+    if found is None:
+        raise ValueError("this handler calls nothing")
+    return [str(json.loads(found[1])), *map(str, json.loads(found[2]))]
 
 
 _HANDLER = """\

@@ -54,6 +54,13 @@ def read_configuration(state: Path, moved: Path | None, problems: list[str]) -> 
     )
 
 
+def is_hook_enabled(state: Path, moved: Path | None, name: str) -> bool:
+    """Whether OpenClaw's settings let a hook of that name run; False where they cannot be read."""
+    file = moved or next((state / known for known in CONFIG_NAMES if (state / known).is_file()), None)
+    internal = table(table(_read(file, []) if file is not None else {}, "hooks"), "internal")
+    return internal.get("enabled") is True and table(table(internal, "entries"), name).get("enabled") is True
+
+
 def _remarks(tree: Mapping[str, Any], file: Path) -> list[str]:
     remarks = []
     if _includes(tree):

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from recalld.configuration import program_folders
-from recalld.doctor import indexes, leftovers, machine, services
+from recalld.doctor import hooks, indexes, leftovers, machine, services
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
 from recalld.terminal_text import printable_name
@@ -59,7 +59,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     yield from machine.sqlite_parts(settings)
     yield machine.disk(settings)
     yield from leftovers.leftovers(settings)
-    yield from services.hook_findings(program_folders())
+    yield from hooks.hook_findings(program_folders())
     try:
         side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
     except UserError as error:

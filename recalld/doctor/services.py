@@ -1,13 +1,9 @@
-"""Who recalld depends on: the broker, the processes, the embedding provider, the programs that send hooks."""
+"""Who recalld depends on: the broker, the processes, the embedding provider."""
 
 from __future__ import annotations
 
-import json
-import shlex
-import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -17,8 +13,6 @@ from memory.start_again import start_again_troubles
 from memory.taking_over import provider_of
 from memory.version import recalld_version
 from recalld.doctor.finding import Finding, Level
-from recalld.hook_installing import is_ours
-from recalld.program_folders import ProgramFolders
 from recalld.up_lock import daemon_pid
 from recalld.wiring import BrokerSide
 from schemas.errors import RecalldError, UserError
@@ -123,43 +117,6 @@ def provider_findings(settings: Settings, agent: AgentSettings, side: BrokerSide
     finally:
         if choice.provider is not None:
             choice.provider.close()
-
-
-def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
-    """Whether the hooks that programs hold call a recalld that is there."""
-    for program, file in (
-        ("claude-code", folders.claude_code / "settings.json"),
-        ("codex", folders.codex / "hooks.json"),
-    ):
-        try:
-            hooks = json.loads(file.read_text("utf-8-sig")).get("hooks", {})
-            handlers = [handler for groups in hooks.values() for group in groups for handler in group.get("hooks", [])]
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
-            yield Finding("hooks", Level.WARNING, f"{file} cannot be read as settings of {program}", "mend it")
-            continue
-        commands = [handler["command"] for handler in handlers if is_ours(handler, program)]
-        if not commands:
-            continue
-        broken = [command for command in commands if not _runs(command)]
-        if broken:
-            yield Finding(
-                "hooks",
-                Level.PROBLEM,
-                f"{file} calls a recalld that is not there any more: {broken[0]}",
-                f"`recalld hook install {program}` corrects it",
-            )
-        else:
-            yield Finding.fine("hooks", f"{program} calls recalld at {len(commands)} events")
-
-
-def _runs(command: str) -> bool:
-    try:
-        first = shlex.split(command)[0]
-    except (ValueError, IndexError):
-        return False
-    return shutil.which(Path(first).expanduser()) is not None
 
 
 def _forgetting(side: BrokerSide, state: ProcessState) -> Any:

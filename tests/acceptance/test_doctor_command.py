@@ -31,7 +31,11 @@ def indexed(home: Path, workspace: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def doctor(home: Path, tmp_path: Path) -> Doctor:
     def doctor(*arguments: str, code: int = 0) -> dict[str, Any]:
-        nowhere = {"CLAUDE_CONFIG_DIR": str(tmp_path / "claude"), "CODEX_HOME": str(tmp_path / "codex")}
+        nowhere = {
+            "CLAUDE_CONFIG_DIR": str(tmp_path / "claude"),
+            "CODEX_HOME": str(tmp_path / "codex"),
+            "OPENCLAW_STATE_DIR": str(tmp_path / "openclaw"),
+        }
         options = ("--config", str(tmp_path / "recalld.toml"), "--json")
         done = recalld("doctor", *options, *arguments, home=home, environment=nowhere)
         assert done.returncode == code, done.stdout + done.stderr

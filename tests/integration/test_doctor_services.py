@@ -1,0 +1,153 @@
+"""What the doctor says of broker, processes and providers, and that it says it no more when it is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from memory.pulses import Pulses
+from recalld.doctor import services
+from recalld.doctor.finding import Finding, Level
+from recalld.up_lock import only_daemon
+from recalld.wiring import BrokerSide, open_broker
+from schemas.ports import EndpointCondition, EndpointState, OutdatedSettings
+from schemas.settings import Settings
+from tests.embedding_server import EmbeddingServer, Failure
+from workers import board as board_module
+from workers.broker_server import BrokerServer
+from workers.life import LifeSigns
+
+
+@pytest.fixture
+def side(settings: Settings) -> Iterator[BrokerSide]:
+    opened = open_broker(settings, answer_seconds=1.0)
+    yield opened
+    opened.client.close()
+
+
+def worst(findings: Iterator[Finding]) -> Finding:
+    """The finding that matters most; each that is not fine says what to do."""
+    found = list(findings)
+    assert all(one.action for one in found if one.level is not Level.OK)
+    return max(found, key=lambda one: list(Level).index(one.level))
+
+
+def test_a_private_broker_that_is_not_needed_is_fine_and_one_that_up_misses_is_not(
+    settings: Settings, side: BrokerSide
+) -> None:
+    assert worst(services.broker_findings(settings, side)).level is Level.OK
+    with only_daemon(settings.home):
+        found = worst(services.broker_findings(settings, side))
+    assert found.level is Level.PROBLEM
+    assert "valkey.log" in str(found.action)
+
+
+def test_a_broker_of_ones_own_that_does_not_answer_is_a_problem(settings: Settings) -> None:
+    elsewhere = Settings.model_validate({"home": settings.home, "broker": {"url": "redis://127.0.0.1:1/0"}})
+    side = open_broker(elsewhere, answer_seconds=1.0)
+    found = worst(services.broker_findings(elsewhere, side))
+    side.client.close()
+    assert (found.level, "REDIS_URL" in found.message) == (Level.PROBLEM, True)
+
+
+@pytest.mark.parametrize(
+    ("set_so", "back", "said"),
+    [
+        ({"maxmemory": "500mb", "maxmemory-policy": "allkeys-lru"}, {"maxmemory": "0"}, "noeviction"),
+        ({"appendonly": "no", "save": ""}, {"appendonly": "yes"}, "appendonly yes"),
+    ],
+)
+def test_a_broker_that_may_throw_keys_away_or_keeps_nothing_is_a_warning_until_it_is_set_right(
+    settings: Settings,
+    broker_server: BrokerServer,
+    side: BrokerSide,
+    client: redis.Redis,
+    set_so: dict[str, str],
+    back: dict[str, str],
+    said: str,
+) -> None:
+    asked: Any = client
+    assert worst(services.broker_findings(settings, side)).level is Level.OK
+    for name, value in set_so.items():
+        asked.config_set(name, value)
+    found = worst(services.broker_findings(settings, side))
+    assert (found.level, said in found.message) == (Level.WARNING, True)
+    for name, value in back.items():
+        asked.config_set(name, value)
+    assert worst(services.broker_findings(settings, side)).level is Level.OK
+
+
+def test_clocks_that_differ_are_measured(settings: Settings, broker_server: BrokerServer, side: BrokerSide) -> None:
+    ahead = services.seconds_ahead(side)
+    assert ahead is not None
+    assert abs(ahead) < 5.0
+
+
+def test_a_process_that_ended_without_a_word_is_a_problem_until_it_is_forgotten(
+    settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worst(services.process_findings(side)).message == "nothing runs; `recalld up` starts everything"
+    with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0):
+        assert worst(services.process_findings(side)).level is Level.OK
+        # So much later, in a machine that was started again.
+        signs = side.board.processes()
+        late = [replace(sign, silent_seconds=60.0, born="another") for sign in signs]
+        monkeypatch.setattr(board_module.Board, "processes", lambda _: late)
+        found = worst(services.process_findings(side))
+        assert (found.level, found.heal is not None) == (Level.PROBLEM, True)
+
+
+def test_settings_that_were_changed_since_are_a_problem_with_what_to_do(
+    settings: Settings, broker_server: BrokerServer, side: BrokerSide
+) -> None:
+    told: list[OutdatedSettings | None] = [OutdatedSettings("/etc/recalld.toml", 5000.0, 4000.0)]
+    with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
+        found = worst(services.process_findings(side))
+    assert (found.check, found.level) == ("settings", Level.PROBLEM)
+    assert "/etc/recalld.toml was changed at" in found.message
+    told[0] = None
+    with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
+        assert worst(services.process_findings(side)).level is Level.OK
+
+
+def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_serves_again(
+    settings: Settings, broker_server: BrokerServer, side: BrokerSide
+) -> None:
+    with EmbeddingServer() as server:
+        provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
+        agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
+        remote = Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
+
+        def found(*, online: bool = False) -> Finding:
+            return worst(services.provider_findings(remote, remote.agents[0], side, online=online))
+
+        assert (found().level, "was not asked" in found().message) == (Level.OK, True)
+        assert "answered in" in found(online=True).message
+        server.fail_next(Failure(status=401, message="Incorrect API key provided"))
+        assert found(online=True).level is Level.PROBLEM
+        assert found(online=True).level is Level.OK
+        for condition, level in (
+            (EndpointCondition.STOPPED, Level.PROBLEM),
+            (EndpointCondition.COOLING_DOWN, Level.WARNING),
+            (EndpointCondition.NOT_ANSWERING, Level.WARNING),
+            (EndpointCondition.OK, Level.OK),
+        ):
+            state = EndpointState(condition, None, "out of quota")
+            with pytest.MonkeyPatch.context() as said:
+                said.setattr(board_module.Board, "endpoint", lambda *_, state=state: state)
+                assert found().level is level, condition
+
+
+def test_a_provider_that_cannot_be_had_is_a_problem_and_none_on_purpose_is_fine(
+    settings: Settings, side: BrokerSide
+) -> None:
+    def found(provider: str) -> Finding:
+        agent = settings.agents[0].model_copy(update={"provider": provider})
+        return worst(services.provider_findings(settings, agent, side, online=False))
+
+    assert found("openai").level is Level.PROBLEM
+    assert found("none").level is Level.OK
