@@ -15,6 +15,7 @@ from memory.emptied_folders import with_emptied
 from memory.index_look import IndexLook, deep_findings, look_into_index, with_build
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
+from memory.standing_still import build_troubles, clock_troubles
 from memory.status_sources import StatusSources
 from memory.watch_state import WatchState, read_watch_state
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
@@ -67,6 +68,8 @@ def agent_status(
         held_back=pending is None or (endpoint is not None and endpoint.condition is not EndpointCondition.OK),
     )
     queue = queue_state(pending, now=now)
+    state = with_build(index.state, sources, scan, rate=progress.rate if progress is not None else 0.0)
+    troubles += [*clock_troubles(pending, now=now), *build_troubles(state, queue, in_batch_jobs=in_jobs, now=now)]
     mode, degraded = answering(
         index.state,
         sources.choice,
@@ -98,7 +101,7 @@ def agent_status(
         endpoint=endpoint_status(endpoint),
         usage=spending(sources.pending, agent.id, agent) if sources.pending is not None else (),
         disk=disk,
-        index=with_build(index.state, sources, scan, rate=progress.rate if progress is not None else 0.0),
+        index=state,
         queue=queue,
         vectors=vectors,
         vector_search=index.vector_search,

@@ -36,6 +36,7 @@ def build_progress(generations: Generations, *, documents: int, rate: float) -> 
         vectors_ready=counts.vectors_ready,
         vectors_pending=counts.vectors_pending,
         begun_at=began,
+        last_change_at=counts.last_commit_at or began,
         eta_seconds=seconds_left(counts, began=began, documents=documents, rate=rate),
     )
 

@@ -49,6 +49,7 @@ def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerSta
         server=facts.server if facts is not None else None,
         persistence=facts.persistence if facts is not None else None,
         warning=facts.warning if facts is not None else None,
+        writable=facts is None or facts.writable,
     )
 
 

@@ -43,9 +43,11 @@ def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: P
         *process_troubles(processes),
         *start_again_troubles(processes, version=recalld_version(), now=time.time()),
     ]
+    broker = broker_state(settings, pending)
+    if not broker.writable:
+        unwell.append(TroubleState(part="broker", message=broker.warning or "it takes nothing new", since=time.time()))
     if unwell:
         agents = tuple(_with(agent, unwell) for agent in agents)
-    broker = broker_state(settings, pending)
     return Status(
         ok=all(agent.ok for agent in agents),
         version=recalld_version(),

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from producers.blind_folders import blind_folder
 from producers.polling_watcher import PollingWatcher
 from producers.watching import (
     NativeListener,
@@ -54,6 +55,8 @@ class FallingBackWatcher(Watcher):
         self._polling = PollingWatcher(listener, interval_seconds=poll_interval_seconds)
         self._files: dict[str, WatchedFiles] = {}
         self._reasons: dict[str, str] = {}
+        # Those of them that are polled because nothing else would do.
+        self._blind: set[str] = set()
 
     def add_root(self, agent: str, files: WatchedFiles) -> None:
         with self._lock:
@@ -99,9 +102,11 @@ class FallingBackWatcher(Watcher):
     def state(self, agent: str) -> WatchState:
         with self._lock:
             reason = self._reasons.get(agent)
+            blind = agent in self._blind
             native = self._native
         if reason is not None:
-            return WatchState(WatchMode.POLLING, f"{reason}. Files are looked at every few seconds instead")
+            said = f"{reason}. Files are looked at every few seconds instead"
+            return WatchState(WatchMode.POLLING, said, wanted=blind)
         return native.state(agent) if native is not None else WatchState(WatchMode.OFF)
 
     def close(self) -> None:
@@ -138,6 +143,15 @@ class FallingBackWatcher(Watcher):
             self._try_native(agent)
 
     def _try_native(self, agent: str) -> None:
+        blind = blind_folder([root.path for root in self._files[agent].watch_roots()])
+        if blind is not None:
+            folder, kind = blind
+            if self._native is not None:
+                self._native.remove_root(agent)
+            self._blind.add(agent)
+            self._poll(agent, f"{folder} lies on {kind}, where the system does not tell what other machines change")
+            return
+        self._blind.discard(agent)
         try:
             if self._native is None:
                 self._native = self._make_native(self)

@@ -138,7 +138,7 @@ def _news(entry: _Entry) -> str | None:
     message = ""
     if entry.overflow_open:
         message = "the system's queue of file events overflowed; all files are being compared with the index"
-    elif entry.state.mode is not WatchMode.OFF and entry.state.reason is not None:
+    elif entry.state.mode is not WatchMode.OFF and entry.state.reason is not None and not entry.state.wanted:
         message = entry.state.reason
         if entry.state.mode is WatchMode.POLLING:
             message = f"file changes are noticed by polling: {message}"

@@ -34,10 +34,11 @@ class WatchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """The mode and, when it is not the best one or not complete, why."""
+    """The mode and, when it is not the best one or not complete, why. `wanted`: no other way would do."""
 
     mode: WatchMode
     reason: str | None = None
+    wanted: bool = False
 
 
 class WatchLimitReached(Transient):

@@ -152,6 +152,7 @@ class BrokerFacts:
     server: str
     persistence: str
     warning: str | None = None
+    writable: bool = True
 
 
 class UsageRecorder(Protocol):

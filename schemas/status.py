@@ -33,7 +33,7 @@ class DiskState(_Wire):
 class BuildState(_Wire):
     """The generation under construction: what it holds, of how many documents, and how long it will take.
 
-    `begun_at` is Unix time; `eta_seconds` is None when nobody can say.
+    `begun_at` and `last_change_at` are Unix times; `eta_seconds` is None when nobody can say.
     """
 
     generation: str
@@ -43,6 +43,7 @@ class BuildState(_Wire):
     vectors_ready: int
     vectors_pending: int
     begun_at: float | None = None
+    last_change_at: float | None = None
     eta_seconds: float | None = None
 
 
@@ -133,13 +134,17 @@ class ProcessState(_Wire):
 
 
 class BrokerState(_Wire):
-    """The server of the queue. `persistence` says what of it would survive a crash; `private`: it is recalld's own."""
+    """The server of the queue. `persistence` says what of it would survive a crash; `private`: it is recalld's own.
+
+    `writable` is False when it takes nothing new: what changes is not queued then.
+    """
 
     reachable: bool
     private: bool
     server: str | None = None
     persistence: str | None = None
     warning: str | None = None
+    writable: bool = True
 
 
 class DiskUse(_Wire):

@@ -21,7 +21,7 @@ _EVICTS = "the broker may throw keys away when its memory is full; set maxmemory
 def broker_facts(client: redis.Redis) -> BrokerFacts:
     """Ask the server. Raises `redis.RedisError` when it does not answer."""
     asked: Any = client
-    info = {**asked.info("server"), **asked.info("persistence"), **asked.info("memory")}
+    info = {**asked.info("server"), **asked.info("persistence"), **asked.info("memory"), **asked.info("replication")}
     name, version = (
         (info.get("server_name", "valkey"), info["valkey_version"])
         if "valkey_version" in info
@@ -36,9 +36,23 @@ def broker_facts(client: redis.Redis) -> BrokerFacts:
         kept = "snapshots; what came since the last one is lost in a crash"
     else:
         kept, warning = "none", _NOTHING_KEPT
+    refuses = _cannot_write(info)
+    warning = refuses or warning
     if warning is None and info.get("maxmemory") and info.get("maxmemory_policy", "noeviction") != "noeviction":
         warning = _EVICTS
-    return BrokerFacts(server=f"{name} {version}", persistence=kept, warning=warning)
+    return BrokerFacts(server=f"{name} {version}", persistence=kept, warning=warning, writable=refuses is None)
+
+
+def _cannot_write(info: dict[str, Any]) -> str | None:
+    """Why the server takes nothing new: it answers, so that nobody would notice."""
+    if info.get("role") == "slave":
+        return "the broker is a read-only replica: name the primary in broker.url (or REDIS_URL)"
+    limit, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
+    if limit and used >= limit and info.get("maxmemory_policy") == "noeviction":
+        return "the broker's memory is full, so that it takes nothing new: raise maxmemory there"
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        return "the broker cannot write its snapshot, and may take nothing new: free space on its disk"
+    return None
 
 
 def _fsync(client: Any) -> str:

@@ -35,6 +35,7 @@ class BuildState(BuildStateAlways, total=False):
     """The index under construction, of how many documents, and when it will be done. `begunAt` is a Unix time."""
 
     begunAt: float
+    lastChangeAt: float
     etaSeconds: float
 
 
@@ -126,6 +127,7 @@ class ProcessState(ProcessStateAlways, total=False):
 class BrokerStateAlways(TypedDict):
     reachable: bool
     private: bool
+    writable: bool
 
 
 class BrokerState(BrokerStateAlways, total=False):

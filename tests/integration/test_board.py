@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from datetime import date
+from typing import Any
 
 import pytest
 import redis
 from redis.connection import AbstractConnection as Connection
 
+from memory.reporting import build_status
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
@@ -207,3 +209,31 @@ def test_an_absent_broker_is_an_answer_and_never_an_error(settings: Settings, ke
         assert list(board.troubles("main")) == []
         board.record_usage(spent(), agents={"main": spent()})
         assert list(board.usage("main")) == []
+
+
+@pytest.mark.parametrize(
+    ("set_so", "said"),
+    [
+        ({"maxmemory": "1mb", "maxmemory-policy": "noeviction"}, "memory is full"),
+        ({"replicaof": "127.0.0.1 1"}, "read-only replica"),
+    ],
+)
+def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
+    board: Board, settings: Settings, client: redis.Redis, set_so: dict[str, str], said: str
+) -> None:
+    asked: Any = client
+    assert build_status(settings, board).broker.writable
+    # What the server holds by itself is more than 1 MB, or close to it.
+    asked.set("ballast", "x" * 1_000_000)
+    for name, value in set_so.items():
+        if name == "replicaof":
+            asked.replicaof(*value.split())
+        else:
+            asked.config_set(name, value)
+    status = build_status(settings, board)
+    assert (status.ok, status.broker.writable) == (False, False)
+    [trouble] = [one for one in status.agents[0].troubles if one.part == "broker"]
+    assert said in trouble.message
+    asked.config_set("maxmemory", "0")
+    asked.replicaof("NO", "ONE")
+    assert build_status(settings, board).ok

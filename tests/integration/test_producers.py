@@ -327,6 +327,7 @@ def test_a_second_look_follows_a_move(house: House, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(producing, "SECOND_LOOK_SECONDS", 0.2)
     house.agent(interval_minutes=0)
     house.write("main/memory/a.md")
+    house.write("main/AGENTS.txt")  # an empty workspace may be a disk that is not mounted
     house.remember()
     house.start()
     known = house.index["main"]

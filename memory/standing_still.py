@@ -1,0 +1,46 @@
+"""Work that gets no further though nothing is reported: what only a look at the times shows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schemas.ports import Pending
+from schemas.status import IndexState, QueueState, TroubleState
+
+#: A mark may be made by another machine, whose clock differs by less than this.
+_CLOCK_SECONDS = 5.0
+
+#: A build with nothing left in the queue is looked at by the workers every five minutes.
+BUILD_SECONDS = 900.0
+
+
+def clock_troubles(pending: Pending | None, *, now: float) -> Iterator[TroubleState]:
+    """Documents that wait since a time that is still to come: how long they wait nobody can say."""
+    if pending is not None and pending.oldest_at is not None and pending.oldest_at - now > _CLOCK_SECONDS:
+        ahead = pending.oldest_at - now
+        message = (
+            f"a document waits since a time that is {ahead:.0f} s in the future: a clock went back, or those of two "
+            "machines differ; set them (`timedatectl set-ntp true`)"
+        )
+        yield TroubleState(part="clock", message=message, since=now)
+
+
+def build_troubles(index: IndexState, queue: QueueState, *, in_batch_jobs: int, now: float) -> Iterator[TroubleState]:
+    """A new generation that nobody builds any more: for as long as it is not whole, the old one answers."""
+    build = index.build
+    if index.building is None:
+        return
+    if not queue.reachable:
+        message = (
+            "a new index is half built, and nothing runs that goes on with it: `recalld up` or `recalld index` does"
+        )
+        yield TroubleState(part="build", message=message, since=build.last_change_at or now if build else now)
+    elif build is not None and build.last_change_at is not None and not queue.pending and not in_batch_jobs:
+        still = now - build.last_change_at
+        if still > BUILD_SECONDS:
+            message = (
+                f"the new index has got no further for {still / 60:.0f} min, with {build.files} of {build.of_files} "
+                f"documents and {build.vectors_pending} vectors to come; `recalld index` goes on with it, "
+                "`recalld rebuild --force` begins anew"
+            )
+            yield TroubleState(part="build", message=message, since=build.last_change_at)

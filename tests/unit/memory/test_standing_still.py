@@ -1,0 +1,57 @@
+"""Times show what nobody reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from memory.standing_still import BUILD_SECONDS, build_troubles, clock_troubles
+from schemas.ports import Pending
+from schemas.status import BuildState, IndexState, QueueState
+
+NOW = 1_000_000.0
+BUILD = BuildState(
+    generation="next",
+    files=3,
+    of_files=10,
+    chunks=3,
+    vectors_ready=3,
+    vectors_pending=0,
+    begun_at=NOW - 5000,
+    last_change_at=NOW - BUILD_SECONDS - 1,
+)
+
+
+def troubles(queue: QueueState, *, index: IndexState | None = None, in_batch_jobs: int = 0) -> list[str]:
+    index = index or IndexState(generation="current", building="next", build=BUILD)
+    return [one.message for one in build_troubles(index, queue, in_batch_jobs=in_batch_jobs, now=NOW)]
+
+
+def test_a_document_that_waits_since_tomorrow_is_a_trouble_of_the_clock():
+    [trouble] = clock_troubles(Pending(documents=1, oldest_at=NOW + 3600), now=NOW)
+    assert (trouble.part, "3600 s in the future" in trouble.message) == ("clock", True)
+    assert list(clock_troubles(Pending(documents=1, oldest_at=NOW + 1), now=NOW)) == []
+    assert list(clock_troubles(Pending(documents=1, oldest_at=NOW - 3600), now=NOW)) == []
+
+
+def test_a_build_that_nobody_goes_on_with_is_a_trouble():
+    assert "nothing runs" in troubles(QueueState(reachable=False))[0]
+    assert "no further for 15 min, with 3 of 10 documents" in troubles(QueueState())[0]
+
+
+@pytest.mark.parametrize(
+    ("queue", "index", "in_batch_jobs"),
+    [
+        (QueueState(), IndexState(generation="current"), 0),
+        (QueueState(pending=3), None, 0),
+        (QueueState(), None, 5),
+        (
+            QueueState(),
+            IndexState(building="next", build=BUILD.model_copy(update={"last_change_at": NOW - BUILD_SECONDS + 1})),
+            0,
+        ),
+    ],
+)
+def test_a_build_that_gets_on_or_has_a_reason_to_wait_is_none(
+    queue: QueueState, index: IndexState | None, in_batch_jobs: int
+):
+    assert troubles(queue, index=index, in_batch_jobs=in_batch_jobs) == []
