@@ -174,6 +174,8 @@ def _notes(index: IndexLook) -> tuple[str, ...]:
     notes = [f"{key.path}: {note}" for key, file in sorted(index.files.items()) for note in file.notes]
     if len(notes) > _MAX_NOTES:
         notes = [*notes[:_MAX_NOTES], f"... and {len(notes) - _MAX_NOTES} more"]
+    if index.unfinished is not None:
+        notes.append(index.unfinished)
     state = index.state
     if state.vectors_refused:
         notes.append(f"{state.vectors_refused} chunks were refused by the provider: found by keywords only")

@@ -9,6 +9,7 @@ from memory.agent_files import Scan
 from memory.build_progress import build_progress
 from memory.fingerprint import NO_VECTORS, fingerprint
 from memory.status_sources import StatusSources
+from memory.store.errors import CheckUnfinished
 from memory.store.reader import IndexedFile, StoreReader, VectorBackend
 from memory.wire_forms import dead_letter
 from schemas.documents import DocumentKey
@@ -22,7 +23,8 @@ _ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|mar
 
 @dataclass(frozen=True, slots=True)
 class IndexLook:
-    """What a look showed. `integrity` is None unless it was asked for; `trouble` is why the index cannot be read."""
+    """What a look showed. `integrity` is None unless it was asked for; `trouble` is why the index cannot be read,
+    `unfinished` why it is not known whether it holds together."""
 
     state: IndexState
     files: dict[DocumentKey, IndexedFile]
@@ -31,6 +33,7 @@ class IndexLook:
     text_search: Availability
     integrity: tuple[str, ...] | None
     trouble: str | None
+    unfinished: str | None = None
 
 
 def look_into_index(settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool) -> IndexLook:
@@ -82,14 +85,21 @@ def _look(
         last_commit_at=counts.last_commit_at,
         disk_bytes=counts.disk_bytes,
     )
+    integrity = unfinished = None
+    if deep:
+        try:
+            integrity = tuple(reader.check())
+        except CheckUnfinished as error:
+            unfinished = str(error)
     return IndexLook(
         state=state,
         files=files,
         dead_letters=dead_letters,
         vector_search=_vector_search(settings, sources, reader),
         text_search=_text_search(reader),
-        integrity=tuple(reader.check()) if deep else None,
+        integrity=integrity,
         trouble=None,
+        unfinished=unfinished,
     )
 
 

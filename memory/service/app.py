@@ -108,6 +108,7 @@ def create_app(
     async def call(agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None) -> dict[str, Any]:
         return await in_thread(lambda: _call_tool(agents, metrics, agent, name, arguments, session_key))
 
+    deep_turn = asyncio.Lock()
     mcp = McpRoutes(allowed=allowed, call=call)
     app.router.routes.extend(mcp.routes)
     app.include_router(tool_routes(allowed=allowed, call=call))
@@ -131,7 +132,11 @@ def create_app(
         authorization: Authorization = None,
     ) -> Response:
         seen = visible(authorization, agent)
-        return _json(await in_thread(lambda: agents.status(seen, deep=deep)))
+        if not deep:
+            return _json(await in_thread(lambda: agents.status(seen, deep=False)))
+        # It reads whole indexes: one at a time, and who waits for it holds no thread that a search could use.
+        async with deep_turn:
+            return _json(await in_thread(lambda: agents.status(seen, deep=True)))
 
     @app.get("/healthz", summary="Is the process alive?")
     async def healthz() -> Response:

@@ -45,3 +45,7 @@ class KeywordsUnavailable(Transient):
 
 class VectorSearchUnavailable(RecalldError):
     """Vectors are stored and cannot be searched in this process."""
+
+
+class CheckUnfinished(RecalldError):
+    """Whether an index holds together could not be found out in the time there was."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import apsw
 
 from memory.store import vec0_tables
+from memory.store.errors import CheckUnfinished
 from memory.store.sqlite_connection import missing_keywords
 from memory.store.sqlite_rows import fetch, fetch_one, meta_value
 from memory.store.sqlite_schema import TRANSCRIPTS_SCHEMA_NUMBER
+
+#: Seconds that a look may take: a million chunks take some ten.
+CHECK_SECONDS = 120.0
+
+#: Steps of SQLite between two looks at the clock.
+_STEPS = 10_000
 
 #: Findings of one kind that are listed with their ids; the rest is a number.
 MAX_LISTED_IDS = 5
@@ -30,8 +38,14 @@ SELECT_STRAY_STALE = "SELECT id FROM chunks WHERE ordinal < 0 AND file_id NOT IN
 SELECT_HAS_VECTORS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec'"
 
 
-def findings(connection: apsw.Connection) -> list[str]:
-    """Look at everything, as of one snapshot; one sentence per finding."""
+def findings(connection: apsw.Connection, *, seconds: float = CHECK_SECONDS) -> list[str]:
+    """Look at everything, as of one snapshot; one sentence per finding.
+
+    Raises:
+        CheckUnfinished: it took longer than that; as long as it looks, the log of what is written meanwhile grows.
+    """
+    deadline = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
     connection.execute("BEGIN")
     try:
         # Keywords first: reading chunks_fts lets FTS5 see what others committed. Its part of the integrity check does
@@ -40,7 +54,10 @@ def findings(connection: apsw.Connection) -> list[str]:
         return [*_integrity(connection), *keywords, *_vectors(connection), *_files(connection)]
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return [f"the database is damaged: {error}"]
+    except apsw.InterruptError:
+        raise CheckUnfinished(f"the index was not looked at whole: that takes longer than {seconds:.0f} s") from None
     finally:
+        connection.set_progress_handler(None)
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 

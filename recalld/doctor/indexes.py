@@ -51,6 +51,14 @@ def _agent(invocation: Invocation, agent: AgentSettings, status: AgentStatus) ->
         )
         return
     sound = True
+    if status.integrity is None:
+        yield Finding(
+            "index",
+            Level.WARNING,
+            f"{agent.id}: whether the index holds together could not be found out in the time there was",
+            "try again when the machine has less to do",
+            agent=agent.id,
+        )
     if _is_damaged(settings, agent):
         sound = False
         yield Finding(

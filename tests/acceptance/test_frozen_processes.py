@@ -135,3 +135,19 @@ def test_a_worker_that_hangs_is_told_by_everybody_within_the_set_time(home: Path
             fcntl.flock(lock, fcntl.LOCK_UN)
             wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"), timeout=60)
             wait_until(lambda: daemon.status()["ok"] and ask(up)[0] == ask(work)[0] == 200, timeout=60)
+
+
+def test_settings_that_were_changed_while_it_runs_are_told_until_they_are_as_before(daemon: Daemon) -> None:
+    before = daemon.config.read_text()
+
+    def outdated() -> list[dict[str, Any]]:
+        return [trouble for trouble in daemon.status()["troubles"] if trouble["part"] == "settings"]
+
+    daemon.config.write_text(before.replace('provider = "stub"', 'provider = "none"'))
+    [trouble] = wait_until(outdated, timeout=60, what="status tells")
+    assert f"{daemon.config} was changed at" in trouble["message"]
+    assert "`recalld up` runs with what was read at" in trouble["message"]
+    told = daemon.run("status")
+    assert (told.returncode, "start it again" in told.stdout) == (4, True)
+    daemon.config.write_text(f"# another comment\n{before}")
+    wait_until(lambda: daemon.status()["ok"], timeout=60, what="a comment is no change")

@@ -16,6 +16,8 @@ import pytest
 from memory.agent_files import AgentFiles
 from memory.embedding.selection import choose_provider
 from memory.service.run import serve
+from memory.store.errors import CheckUnfinished
+from memory.store.sqlite_reader import SqliteReader
 from schemas.errors import Transient, UserError
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
@@ -355,3 +357,41 @@ def test_a_status_that_is_polled_looks_once_a_second(settings: Settings, notes: 
         for _ in range(20):
             client.get("/v1/status")
         assert len(looks) <= 1 + (time.monotonic() - started)
+
+
+def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_go_on(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+):
+    running_now, most, go_on = [0], [0], threading.Event()
+
+    def slow(_reader: SqliteReader) -> list[str]:
+        running_now[0] += 1
+        most[0] = max(most[0], running_now[0])
+        go_on.wait(30)
+        running_now[0] -= 1
+        return []
+
+    monkeypatch.setattr(SqliteReader, "check", slow)
+    with ThreadPoolExecutor(60) as askers:
+        asked = [
+            askers.submit(httpx.get, f"{http.base_url}/v1/status", params={"deep": True}, timeout=60) for _ in range(60)
+        ]
+        wait_until(lambda: running_now[0])
+        for _ in range(5):
+            assert search(http, "dentist appointment")["results"]
+        assert http.get("/v1/status").json()["agents"][0].get("integrity") is None
+        go_on.set()
+        assert all(one.result().json()["agents"][0]["integrity"] == [] for one in asked)
+    assert most == [1]
+
+
+def test_an_index_too_large_to_be_checked_in_time_is_said_and_is_no_damage(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+):
+    def unfinished(_reader: SqliteReader) -> list[str]:
+        raise CheckUnfinished("the index was not looked at whole: that takes longer than 120 s")
+
+    monkeypatch.setattr(SqliteReader, "check", unfinished)
+    status = http.get("/v1/status", params={"deep": True}).json()["agents"][0]
+    assert (status["ok"], status.get("integrity")) == (True, None)
+    assert "the index was not looked at whole" in status["notes"][-1]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import sqlite_vec
 
-from memory.store import sqlite_connection, sqlite_writer
+from memory.store import sqlite_check, sqlite_connection, sqlite_writer
 from memory.store.errors import (
+    CheckUnfinished,
     StoreBusy,
     StoreCorrupt,
     StoreFull,
@@ -350,3 +351,17 @@ def test_the_log_files_of_a_closed_index_stay_for_those_who_could_not_make_them(
 def test_a_generation_is_never_made_over_another_file(index_path: Path) -> None:
     with pytest.raises(FileExistsError):
         create_generation(index_path, StoreOptions(), fingerprint="g", description="")
+
+
+def test_a_check_that_takes_too_long_is_ended_and_leaves_the_connection_as_it_was(
+    sqlite_store: SqliteStore, index_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(sqlite_store)
+    monkeypatch.setattr(sqlite_check, "_STEPS", 10)
+    connection = apsw.Connection(str(index_path), flags=apsw.SQLITE_OPEN_READONLY)
+    with pytest.raises(CheckUnfinished, match="takes longer than 0 s"):
+        sqlite_check.findings(connection, seconds=0.0)
+    assert not connection.in_transaction
+    assert connection.execute("SELECT count(*) FROM chunks").fetchall()[0][0] > 0, "nothing interrupts others"
+    connection.close()
+    assert sqlite_store.check() == []
