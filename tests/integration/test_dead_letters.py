@@ -9,12 +9,15 @@ import pytest
 
 from memory.generations import Generations
 from memory.store.options import StoreOptions
+from recalld.configuration import load
 from recalld.up_lock import only_daemon
+from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
+from tests.written_index import write_index
 
 FINE = "# Fine\n\n" + "harmless words " * 100
 BAD = "# Bad\n\n" + "arsenic words " * 100
@@ -129,11 +132,9 @@ def test_another_key_is_asked_by_itself_and_what_it_accepts_ends_the_letter(
     with Workers(with_key("a-secret-key")) as workers:
         workers.mark("memory/mixed.md", "memory/good.md")
         wait_until(lambda: counts(home) == (4, 3, 0, 1))
-        # Whose refusal it is has been noted.
+        # Whose refusal it is was noted; what was refused before that is asked for once more.
         wait_until(lambda: meta(home, "account") is not None)
-        asked = server.requests
-        assert len(commands.json("dead", "list")["deadLetters"]) == 1
-        assert server.requests == asked, "the same key is not asked again"
+        wait_until(lambda: counts(home) == (4, 3, 0, 1) and len(commands.json("dead", "list")["deadLetters"]) == 1)
     server.poison = None
     paid = server.inputs
     with Workers(with_key("a-better-key")):
@@ -192,6 +193,55 @@ def test_a_file_that_could_not_be_read_is_read_after_a_retry(commands: CommandLi
     assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
     commands.run("index", "--json")
     assert "okapi" in commands.say("search", "okapi")
+
+
+def test_a_dropped_letter_comes_back_when_the_file_changes_and_fails_again(
+    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.agent_files.MAX_DOCUMENT_BYTES", 10)
+    (workspace / "memory" / "mixed.md").unlink()
+    (workspace / "memory" / "good.md").write_text("Large.\n")
+    note = workspace / "memory" / "large.md"
+    note.write_text("The okapi is large.\n")
+    assert indexed(commands) == (1, 1)
+    commands.say("dead", "drop", "memory/large.md")
+    assert commands.json("dead", "list") == {"deadLetters": []}
+    note.write_text("The okapi is very large.\n")
+    assert indexed(commands) == (1, 1)
+    note.unlink()
+    assert indexed(commands) == (0, 0), "what is gone does not fail any more"
+
+
+def test_letters_of_several_agents_are_told_apart(
+    commands: CommandLine, home: Path, workspace: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    (other / "memory").mkdir(parents=True)
+    config = home.parent / "recalld.toml"
+    config.write_text(f'{config.read_text()}[[agents]]\nid = "other"\nworkspace = "{other}"\n')
+    settings = load(config=str(config), home=str(home)).settings
+    for agent in settings.agents:
+        store = write_index(settings, agent.id, vectors=False)
+        for name in ("both", agent.id):
+            key = DocumentKey("memory", f"memory/{name}.md")
+            store.add_dead_letter(key, reason=f"reason of {agent.id}", error_class="DocumentUnreadable")
+        store.close()
+    listed = commands.json("dead", "list")["deadLetters"]
+    assert sorted((letter["agent"], letter["path"]) for letter in listed) == [
+        ("main", "memory/both.md"),
+        ("main", "memory/main.md"),
+        ("other", "memory/both.md"),
+        ("other", "memory/other.md"),
+    ]
+    assert set(listed[0]) == {"agent", "source", "path", "reason", "errorClass", "attempts", "firstAt", "lastAt"}
+    assert len(commands.json("--agent", "other", "dead", "list")["deadLetters"]) == 2
+    code, _, err = commands.run("dead", "drop", "memory/both.md")
+    assert (code, "say which one with --agent" in err) == (2, True)
+    assert commands.json("dead", "show", str(other / "memory" / "both.md"))["agent"] == "other"
+    commands.say("--agent", "other", "dead", "drop", "memory/both.md")
+    assert commands.json("dead", "retry", "memory/other.md")["retried"][0]["agent"] == "other"
+    left = [(letter["agent"], letter["path"]) for letter in commands.json("dead", "list")["deadLetters"]]
+    assert sorted(left) == [("main", "memory/both.md"), ("main", "memory/main.md")]
 
 
 @pytest.mark.parametrize("command", ["show", "retry", "drop"])
