@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from memory.agent_files import AgentFiles
-from memory.scanning import MEMORY_SOURCE, Scan, printable
+from memory.scan_problems import printable
+from memory.scanning import MEMORY_SOURCE, Scan
 from schemas.documents import DocumentKey
 
 #: Notes of an extra folder that are taken for deleted, though nothing else is left in it. A workspace is never empty.

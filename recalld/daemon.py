@@ -79,14 +79,14 @@ def run_daemon(invocation: Invocation) -> int:
         with last_act(broker.stop):
             try:
                 broker.ensure()
-                return 0 if stop.is_set() else _run(invocation, broker, stop)
+                return 0 if stop.is_set() else _run(invocation, broker, age, stop)
             finally:
                 broker.stop()
                 if stop.is_set():
                     say("stopped")
 
 
-def _run(invocation: Invocation, broker: BrokerServer, stop: threading.Event) -> int:
+def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: threading.Event) -> int:
     settings = invocation.settings
     supervisor = Supervisor(_children(invocation), say=say)
     pulses = Pulses()

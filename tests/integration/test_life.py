@@ -147,7 +147,7 @@ def test_a_job_that_goes_on_for_ever_is_ended_by_its_time_limit_and_tried_again(
 ) -> None:
     from workers import actors
 
-    index, attempts = actors._index, list[int]()
+    index, attempts = actors.index_turn, list[int]()
 
     def forever_at_first(*arguments: object) -> None:
         attempts.append(1)
@@ -155,7 +155,7 @@ def test_a_job_that_goes_on_for_ever_is_ended_by_its_time_limit_and_tried_again(
             threading.Event().wait(0.01)
         index(*arguments)
 
-    monkeypatch.setattr(actors, "_index", forever_at_first)
+    monkeypatch.setattr(actors, "index_turn", forever_at_first)
     monkeypatch.setattr(actors, "TIME_LIMIT_MS", 200)
     with Workers(settings) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.\n")
