@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Annotated
 
 import structlog
-import uvicorn
 from fastapi import FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from memory.hooks_state import remove_hooks_state, write_hooks_state
 from memory.service import errors
-from memory.service.listening import QuietServer, check_tokens, listen
+from memory.service.bounds import Bounds
+from memory.service.listening import bounded_server, check_tokens, listen
 from memory.service.security import Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_tokens
 from producers.hook_events import NobodysHook, event_of
@@ -77,7 +77,13 @@ class HookServer:
     """
 
     def __init__(
-        self, settings: Settings, port: int, handle: Callable[[Event], None], troubles: TroubleReporter
+        self,
+        settings: Settings,
+        port: int,
+        handle: Callable[[Event], None],
+        troubles: TroubleReporter,
+        *,
+        bounds: Bounds | None = None,
     ) -> None:
         host = settings.hooks.host
         if needs_tokens(settings, host=host):
@@ -85,17 +91,7 @@ class HookServer:
         self._home = settings.home
         self._troubles = troubles
         self._listener: socket.socket = listen(host, port, key="hooks.host", advice="choose another with hooks.port")
-        self._server = QuietServer(
-            uvicorn.Config(
-                create_hook_app(settings, handle),
-                http="httptools",
-                ws="none",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                timeout_graceful_shutdown=GRACE_SECONDS,
-            )
-        )
+        self._server = bounded_server(create_hook_app(settings, handle), grace_seconds=GRACE_SECONDS, bounds=bounds)
         self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._listener.getsockname()[1]}/v1/hooks/"

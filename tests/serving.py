@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from memory.embedding.coordination import Coordinate, alone
+from memory.service.bounds import Bounds
 from memory.service.run import serve
 from schemas.ports import PendingReader
 from schemas.settings import Settings
@@ -20,7 +21,12 @@ from tests.quiet_board import QuietBoard
 
 @contextmanager
 def running(
-    settings: Settings, board: PendingReader | None = None, *, coordinate: Coordinate = alone, port: int = 0
+    settings: Settings,
+    board: PendingReader | None = None,
+    *,
+    coordinate: Coordinate = alone,
+    port: int = 0,
+    bounds: Bounds | None = None,
 ) -> Iterator[httpx.Client]:
     """The service on a port, by default a free one, and a client of it."""
     settings = settings.model_copy(update={"service": settings.service.model_copy(update={"port": port})})
@@ -29,7 +35,7 @@ def running(
 
     def run() -> None:
         try:
-            serve(settings, board or QuietBoard(), coordinate=coordinate, on_ready=ready.set, stop=stop)
+            serve(settings, board or QuietBoard(), coordinate=coordinate, on_ready=ready.set, stop=stop, bounds=bounds)
         except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
             failures.append(error)
             ready.set()

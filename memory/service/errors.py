@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from memory.service.security import AccessDenied
 
@@ -35,6 +36,10 @@ def install(app: FastAPI, *, models: Mapping[str, type[BaseModel]]) -> None:
         detail = str(error.detail) if isinstance(error, HTTPException) else "failed"
         return JSONResponse({"error": detail}, status_code=status)
 
+    async def left(_: Request, __: Exception) -> JSONResponse:
+        # In the middle of its body, or it was too slow: nobody reads this, and nothing failed here.
+        return JSONResponse({"error": "the request's body did not arrive"}, status_code=400)
+
     async def failed(request: Request, error: Exception) -> JSONResponse:
         _log.error("request_failed", path=request.url.path, exc_info=error)
         return JSONResponse({"error": "the request failed; the service's log says why"}, status_code=500)
@@ -42,6 +47,7 @@ def install(app: FastAPI, *, models: Mapping[str, type[BaseModel]]) -> None:
     app.add_exception_handler(AccessDenied, denied)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(ClientDisconnect, left)
     app.add_exception_handler(Exception, failed)
 
 

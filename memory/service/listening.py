@@ -8,7 +8,10 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from fastapi import FastAPI
 
+from memory.service.bounded_protocol import BoundedProtocol
+from memory.service.bounds import Bounds, bounds_here
 from memory.service.security import is_loopback
 from memory.service.tokens import ensure_metrics_token, ensure_tokens, read_tokens
 from schemas.errors import UserError
@@ -64,6 +67,28 @@ def check_tokens(settings: Settings, *, host: str, key: str) -> None:
         )
 
 
+def bounded_server(app: FastAPI, *, grace_seconds: int, bounds: Bounds | None = None) -> QuietServer:
+    """A server of `app` in which no client can take more than its part.
+
+    Args:
+        app: what answers.
+        grace_seconds: what running requests get to finish after a stop.
+        bounds: of clients; by default those that fit this process.
+    """
+    known = bounds or bounds_here()
+    config = uvicorn.Config(
+        app,
+        http=type("BoundedProtocol", (BoundedProtocol,), {"bounds": known}),
+        ws="none",
+        backlog=known.connections,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=grace_seconds,
+    )
+    return QuietServer(config)
+
+
 class QuietServer(uvicorn.Server):
     """Leaves signals alone: uvicorn would raise them once more at the end, before this process has cleaned up."""
 
@@ -71,3 +96,9 @@ class QuietServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Change nothing."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, with room for a crowd: `backlog` is also how many are accepted before any of them is read."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)

@@ -19,7 +19,8 @@ from fastapi import FastAPI
 from memory.embedding.coordination import Coordinate, alone
 from memory.pulses import Pulse, Pulses
 from memory.service.app import create_app
-from memory.service.listening import QuietServer, check_tokens, listen
+from memory.service.bounds import Bounds
+from memory.service.listening import bounded_server, check_tokens, listen
 from memory.service.security import needs_tokens
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
@@ -51,6 +52,7 @@ def serve(
     on_ready: Callable[[], None] | None = None,
     stop: threading.Event | None = None,
     pulses: Pulses | None = None,
+    bounds: Bounds | None = None,
 ) -> None:
     """Listen and answer until SIGTERM, SIGINT or `stop`; then let running requests finish and return.
 
@@ -62,6 +64,7 @@ def serve(
         on_ready: called once searches are answered; `<home>/run/service.json` says where.
         stop: ends the service when set; signals are then the caller's business.
         pulses: are told whether the service gets on.
+        bounds: of clients; by default those that fit this process.
 
     Raises:
         UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
@@ -74,7 +77,7 @@ def serve(
     try:
         app = create_app(settings, pending, inbox=inbox, coordinate=coordinate)
         with _stopping(stop) as ending:
-            asyncio.run(_run(settings, app, listener, on_ready, ending, pulses or Pulses()))
+            asyncio.run(_run(settings, app, listener, on_ready, ending, pulses or Pulses(), bounds))
     finally:
         listener.close()
 
@@ -101,17 +104,9 @@ async def _run(
     on_ready: Callable[[], None] | None,
     stop: threading.Event,
     pulses: Pulses,
+    bounds: Bounds | None,
 ) -> None:
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        ws="none",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
-    server = QuietServer(config)
+    server = bounded_server(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
     host, port = settings.service.host, listener.getsockname()[1]
     path = settings.home / SERVICE_FILE
     pulse = pulses.of("answering", limit_seconds=ANSWERING_LIMIT_SECONDS)

@@ -169,6 +169,8 @@ class Doorkeeper:
             b"navigate"
         ]:
             return 403, "requests from other sites are refused"
+        if any(coding.strip().lower() != b"identity" for coding in headers.get(b"content-encoding", [])):
+            return 415, "send the request's body as it is, without Content-Encoding"
         length = headers.get(b"content-length", [b"0"])[0]
         if not length.isdigit() or int(length) > MAX_BODY_BYTES:
             return 413, f"the request is larger than {MAX_BODY_BYTES} bytes"

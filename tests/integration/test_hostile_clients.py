@@ -1,0 +1,334 @@
+"""Clients that are slow, silent or boundless, at every door that listens: they are sent away, and others are served.
+
+Whatever one of them does is tried at the query service and at the hooks' server, which share what bounds them, and,
+where it can be done there at all, at the small listener of workers and of `up`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from memory.service.bounds import Bounds, bounds_here
+from producers.hook_server import HookServer
+from schemas.ports import Event
+from schemas.settings import Settings
+from tests.hostile_client import Answer, HostileClient, chunked, crowd, held, request, said
+from tests.recording import RecordingTroubles
+from tests.serving import running
+from tests.waiting import wait_until
+
+BOUNDS = Bounds(connections=40, head_seconds=0.5, body_seconds=0.5, answer_seconds=0.5, leaving_seconds=1.0)
+
+#: Clients that come at once: many times what is held.
+CROWD = 200
+
+HOOK = b'{"hook_event_name": "SessionStart"}'
+
+
+@dataclass(frozen=True)
+class Door:
+    """A server, with a request that it answers with `status`, and one with a body."""
+
+    port: int
+    plain: bytes
+    status: int
+    posted: str
+    body: bytes
+    taken: int
+
+    def serves(self) -> Answer:
+        """Another client's request."""
+        answer = said(self.port, self.plain)
+        assert answer.status == self.status
+        return answer
+
+    def head(self, *headers: str) -> bytes:
+        """The head of a request with a body."""
+        return request("POST", self.posted, b"", "Content-Type: application/json", *headers)
+
+    def post(self, *headers: str, body: bytes | None = None) -> Answer:
+        """A request with a body."""
+        return said(self.port, request("POST", self.posted, self.body if body is None else body, *headers))
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Door]]:
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "workspace" / "memory").mkdir(parents=True)
+    agent = {"id": "main", "workspace": folder / "workspace", "provider": "stub"}
+    settings = Settings.model_validate({"home": folder / "home", "agents": [agent]})
+    with ExitStack() as stack:
+        port = stack.enter_context(running(settings, bounds=BOUNDS)).base_url.port
+        assert port is not None
+        hooks = HookServer(settings, 0, _forget, RecordingTroubles(), bounds=BOUNDS)
+        hooks.start()
+        stack.callback(hooks.stop)
+        yield {
+            "query service": Door(port, request("GET", "/healthz"), 200, "/v1/search", b'{"query": "x"}', 200),
+            "hooks": Door(
+                port_of(hooks),
+                request("GET", "/v1/hooks/codex"),
+                405,
+                "/v1/hooks/codex",
+                HOOK,
+                202,
+            ),
+        }
+
+
+def _forget(_: Event) -> None: ...
+
+
+@pytest.fixture(params=["query service", "hooks"])
+def door(doors: dict[str, Door], request: pytest.FixtureRequest) -> Door:
+    return doors[str(request.param)]
+
+
+def test_hundreds_who_say_nothing_are_sent_away_while_others_are_served(door: Door):
+    with crowd(door.port, CROWD) as clients:
+        door.serves()
+        wait_until(lambda: held(clients) <= BOUNDS.connections)
+        door.serves()
+        wait_until(lambda: held(clients) == 0)
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_hundreds_who_send_a_byte_at_a_time_are_sent_away_while_others_are_served(door: Door, part: str):
+    first = b"POST / HTTP/1.1\r\nHost: localhost\r\nX: " if part == "head" else door.head("Content-Length: 1000")
+    with crowd(door.port, CROWD, first=first) as clients, Dripping(clients):
+        door.serves()
+        wait_until(lambda: held(clients) <= BOUNDS.connections)
+        door.serves()
+        wait_until(lambda: held(clients) == 0)
+    assert door.post().status == door.taken
+
+
+class Dripping:
+    """Clients send a byte each, again and again."""
+
+    def __init__(self, clients: list[HostileClient]) -> None:
+        self._clients = clients
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._drip)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _drip(self) -> None:
+        while not self._stop.wait(0.05):
+            for client in self._clients:
+                client.push(b"x")
+
+
+def test_who_is_late_is_told_so(door: Door):
+    with HostileClient(door.port) as head, HostileClient(door.port) as body, HostileClient(door.port) as silent:
+        head.send(b"GET / HTTP/1.1\r\nHost: local")
+        body.send(door.head("Content-Length: 100") + b'{"query": "')
+        late = head.read()
+        assert (late.status, late.error) == (408, "the request's head did not arrive within 0.5 seconds")
+        late = body.read()
+        assert (late.status, late.error) == (408, "the request's body did not arrive within 0.5 seconds")
+        assert silent.read() == Answer(0, {}, b"")
+
+
+def test_who_leaves_in_the_middle_is_no_event(door: Door, caplog: pytest.LogCaptureFixture):
+    with capture_logs() as logs:
+        for _ in range(5):
+            with HostileClient(door.port) as client:
+                client.send(door.head("Content-Length: 1000", "Expect: 100-continue"))
+                assert client.read().status == 100, "the application waits for the body"
+        assert said(door.port, b"no request\r\n\r\n").status == 400
+        assert said(door.port, request("GET", "/", b"", "Connection: Upgrade", "Upgrade: websocket")).status != 500
+        door.serves()
+    assert (logs, caplog.messages) == ([], [])
+
+
+def test_a_connection_that_is_kept_and_not_used_is_closed(door: Door):
+    with HostileClient(door.port) as client:
+        client.send(door.plain)
+        assert client.read().status == door.status
+        assert client.read() == Answer(0, {}, b"")
+
+
+def test_a_body_that_nobody_reads_has_its_time_too(door: Door):
+    with HostileClient(door.port) as client:
+        client.send(request("GET", "/nothing", b"", "Content-Length: 1000"))
+        assert client.read().status == 404
+        with Dripping([client]):
+            wait_until(client.was_sent_away)
+    door.serves()
+
+
+def test_who_comes_when_all_are_being_answered_is_told_to_come_back(tmp_path: Path):
+    go_on = threading.Event()
+    taken: list[Event] = []
+
+    def handle(event: Event) -> None:
+        taken.append(event)
+        assert go_on.wait(60)
+
+    settings = Settings.model_validate(
+        {"home": tmp_path / "home", "agents": [{"id": "main", "workspace": tmp_path, "provider": "stub"}]}
+    )
+    few = Bounds(connections=3)
+    server = HookServer(settings, 0, handle, RecordingTroubles(), bounds=few)
+    server.start()
+    port = port_of(server)
+    hook = request("POST", "/v1/hooks/codex", HOOK)
+    try:
+        with crowd(port, few.connections, first=hook) as clients:
+            wait_until(lambda: len(taken) == few.connections)
+            for _ in range(5):
+                refused = said(port, hook)
+                assert (refused.status, refused.error) == (
+                    503,
+                    "too many connections are open here; try again in a moment",
+                )
+            assert held(clients) == few.connections
+            go_on.set()
+            assert [client.read().status for client in clients] == [202] * few.connections
+            assert said(port, hook).status == 202
+    finally:
+        go_on.set()
+        server.stop()
+
+
+def port_of(server: HookServer) -> int:
+    return int(server.url.split(":")[2].split("/")[0])
+
+
+def test_a_client_that_never_reads_is_cut_off(doors: dict[str, Door]):
+    door = doors["query service"]
+    page = request("GET", "/openapi.json")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(HostileClient(door.port, receive_bytes=4096)) for _ in range(5)]
+        # One request after the other, until the server's answers fill what the system keeps for this connection.
+        for client in clients:
+            wait_until(lambda client=client: fills(client, page) or client.was_sent_away(), timeout=60)
+        door.serves()
+        wait_until(lambda: held(clients) == 0, timeout=60)
+
+
+def fills(client: HostileClient, page: bytes) -> bool:
+    """Whether the server takes no more requests."""
+    return any(not client.push(page) for _ in range(100))
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", {431}),
+        (b"GET /" + b"a" * 5_000_000, {431}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 5_000_000, {431}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 5_000 + b"\r\n", {431}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 500_000, {431}),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {400}),
+        (b"\0" * 100, {400}),
+        (b"GET\r\n\r\n", {400}),
+        (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", {400}),
+        (b"GET  HTTP/1.1\r\nHost: localhost\r\n\r\n", {400}),
+        (b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
+        (b"GET /%ff%00%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
+        (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, 405}),
+        (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, 405}),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Name: x\r\n\r\n", {400}),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: x\r\n\r\n", {400}),
+        (b"GET / HTTP/1.1\r\nHost: \xff\xff\r\n\r\n", {400, 403}),
+        (b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", {400, 403}),
+        (b"GET / HTTP/1.1\r\n\r\n", {400}),
+    ],
+    ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else "",
+)
+def test_what_is_no_request_or_too_large_for_one_is_refused_in_a_sentence(door: Door, sent: bytes, statuses: set[int]):
+    answer = said(door.port, sent)
+    assert answer.status in statuses, answer
+    assert answer.error
+    door.serves()
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "statuses"),
+    [
+        (["Content-Length: 2000000"], [b""], {413}),
+        (["Content-Length: 2000000"], [b" " * 2_000_000], {413}),
+        (["Content-Length: 99999999999999999999999999"], [b""], {400, 413}),
+        (["Content-Length: " + "9" * 5000], [b""], {400, 413}),
+        (["Content-Length: -1"], [b""], {400}),
+        (["Content-Length: 0x10"], [b"{}"], {400}),
+        (["Content-Length: 2", "Content-Length: 3"], [b"{}"], {400}),
+        (["Content-Length: 2", "Transfer-Encoding: chunked"], [b"0\r\n\r\n"], {400}),
+        (["Transfer-Encoding: chunked"], list(chunked(b" " * 2_000_000, 60_000)), {413}),
+        (["Transfer-Encoding: chunked"], [b"".join(chunked(b" " * 1_100_000, 2))], {413}),
+        (["Transfer-Encoding: chunked"], [b"zz\r\n{}\r\n"], {400}),
+        (["Transfer-Encoding: chunked"], [b"fffffffffffffffffff\r\n{}"], {400}),
+        (["Transfer-Encoding: gzip"], [b"{}"], {400, 408}),
+        (["Content-Encoding: gzip", "Content-Length: 4"], [b"\x1f\x8b\x08\x00"], {415}),
+        (["Content-Length: 1000"], [b"{}"], {408}),
+    ],
+    ids=lambda value: repr(value[0][:40]) if isinstance(value, list) else "",
+)
+def test_a_body_that_is_too_large_or_lies_is_refused_in_a_sentence(
+    door: Door, headers: list[str], body: list[bytes], statuses: set[int]
+):
+    answer = said(door.port, door.head(*headers), *body)
+    assert answer.status in statuses, answer
+    assert answer.error
+    door.serves()
+
+
+@pytest.mark.parametrize(
+    ("headers", "piece"),
+    [
+        (["Content-Length: 10000000000"], b" " * 65536),
+        (["Transfer-Encoding: chunked"], b"10000\r\n" + b" " * 65536 + b"\r\n"),
+        (["Transfer-Encoding: chunked"], b"1;" + b"x" * 65536),
+        (["Transfer-Encoding: chunked"], b"0\r\n" + b"X: y\r\n" * 10_000),
+    ],
+    ids=["with a length", "in chunks", "an extension of a chunk", "trailers"],
+)
+def test_a_body_without_end_is_cut_off(door: Door, headers: list[str], piece: bytes):
+    with HostileClient(door.port) as client:
+        client.send(door.head(*headers))
+        sent = 0
+        while client.send(piece):
+            sent += len(piece)
+            assert sent < 100 * 1024 * 1024
+            if piece.startswith((b"1;", b"0\r\n")):
+                piece = piece[3:]
+    door.serves()
+
+
+def test_thousands_of_requests_at_once_on_one_connection_are_refused(door: Door):
+    with HostileClient(door.port) as client:
+        for _ in range(5):
+            client.send(door.plain * 10_000)
+        wait_until(client.was_sent_away)
+    door.serves()
+
+
+def test_a_few_requests_at_once_are_answered_in_order(door: Door):
+    with HostileClient(door.port) as client:
+        client.send(door.plain * 3 + door.plain.replace(b"1.1", b"1.0"))
+        wait_until(client.was_sent_away)
+        answers = client.read_all()
+    assert answers.count(b"HTTP/1.1 %d " % door.status) == 4
+
+
+def test_a_process_with_few_open_files_holds_few_connections(monkeypatch: pytest.MonkeyPatch):
+    import resource
+
+    for limit, connections in ((256, 64), (1024, 256), (65_536, 512), (resource.RLIM_INFINITY, 512)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert bounds_here().connections == connections
