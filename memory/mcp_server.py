@@ -24,6 +24,7 @@ from mcp_types import (
 
 from memory.tools import TOOLS, ToolArgumentsRefused, ToolDefinition
 from memory.version import recalld_version
+from memory.wording import shown_name
 
 _log = structlog.get_logger(__name__)
 
@@ -65,7 +66,9 @@ def build_server(answer: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Ser
 
     async def call_tool(context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         if params.name not in TOOLS:
-            raise MCPError(INVALID_PARAMS, f"no tool is called {params.name!r}; there are {', '.join(TOOLS)}")
+            raise MCPError(
+                INVALID_PARAMS, f"no tool is called {shown_name(params.name)!r}; there are {', '.join(TOOLS)}"
+            )
         try:
             call = ToolCall(params.name, params.arguments or {}, _session_key(context.meta), context.request)
             found = await answer(call)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from memory.search.injecting import injected
 from memory.search.manager import SearchableMemory
+from memory.wording import problem_words, shown_name, shown_names
 from schemas.errors import UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 
@@ -132,7 +133,7 @@ def call_tool(
     """
     tool = TOOLS.get(name)
     if tool is None:
-        raise ToolArgumentsRefused(f"unknown tool {name}; valid are {', '.join(TOOLS)}")
+        raise ToolArgumentsRefused(f"unknown tool {shown_name(name)}; valid are {', '.join(TOOLS)}")
     call = _prepared(manager, tool, arguments, session_key)
     try:
         return call()
@@ -195,14 +196,13 @@ def _request(
     unknown = [str(name) for name in arguments if name not in tool.arguments]
     if unknown:
         raise ToolArgumentsRefused(
-            f"{tool.name}: unknown argument {', '.join(unknown)}; valid are {', '.join(tool.arguments)}"
+            f"{tool.name}: unknown argument {shown_names(unknown)}; valid are {', '.join(tool.arguments)}"
         )
     try:
         return model.model_validate({**arguments, "sessionKey": session_key})
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        raise ToolArgumentsRefused(f"{tool.name}: {place}: {problem['msg']}") from None
+        problems = [dict(problem) for problem in error.errors(include_url=False, include_input=False)]
+        raise ToolArgumentsRefused(f"{tool.name}: {problem_words(problems)}") from None
 
 
 def _json(answer: SearchAnswer | GetAnswer) -> dict[str, Any]:

@@ -143,11 +143,19 @@ def _paths(*named: object) -> tuple[str, ...]:
     """The absolute ones, each once. What is no path is left out: hooks come with null, and with things to come."""
     found: dict[str, None] = {}
     for path in named:
-        if isinstance(path, str) and 0 < len(path) <= _MAX_PATH_CHARS and "\0" not in path:
+        if isinstance(path, str) and 0 < len(path) <= _MAX_PATH_CHARS and _may_be_a_path(path):
             absolute = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises where this leaves the text alone
             if absolute.startswith("/"):
                 found[absolute] = None
     return tuple(found)
+
+
+def _may_be_a_path(text: str) -> bool:
+    """Whether a file can have this name at all: no NUL, and no half of a surrogate pair."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _session_id(named: Iterable[object]) -> str | None:

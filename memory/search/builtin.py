@@ -40,7 +40,7 @@ from schemas.status import AgentStatus, Availability
 
 _log = structlog.get_logger(__name__)
 
-_REFUSED = "path required: a document of this memory (MEMORY.md, memory/**/*.md or an extra path)"
+_REFUSED = "path must name a document of this memory: MEMORY.md, memory/**/*.md, an extra path, or what a search found"
 
 
 class BuiltinManager(SearchManager):

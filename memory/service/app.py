@@ -17,6 +17,7 @@ from memory.embedding.coordination import Coordinate, alone
 from memory.service import errors
 from memory.service.agents import ServedAgents
 from memory.service.counted_memory import CountedMemory
+from memory.service.json_bodies import JsonRoute
 from memory.service.mcp_routes import McpRoutes
 from memory.service.metrics import ServiceMetrics
 from memory.service.overview import Overview
@@ -85,6 +86,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
+    app.router.route_class = JsonRoute
     app.add_middleware(Doorkeeper, loopback_only=is_loopback(settings.service.host))
     models: dict[str, type[BaseModel]] = {
         "/v1/search": SearchRequest,

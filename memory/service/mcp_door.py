@@ -6,14 +6,16 @@ can answer. Who may ask is decided before the SDK sees a request, by the same ga
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import INVALID_REQUEST
 from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from memory.mcp_server import ToolCall, build_server
 from memory.service.security import MAX_BODY_BYTES, AccessDenied
@@ -70,12 +72,43 @@ class McpDoor:
         headers = Headers(scope=scope)
         agent = self._allowed(headers.get("authorization"), scope["path_params"].get("agent"))
         asker = _Asker(agent, _session_key(headers))
-        await self._sessions.handle_request({**scope, _ASKER: asker}, receive, send)
+        await self._sessions.handle_request({**scope, _ASKER: asker}, receive, _in_a_sentence(send))
 
     async def _answer(self, call: ToolCall) -> dict[str, Any]:
         asker: _Asker = call.request.scope[_ASKER]
         session_key = asker.session_key or call.session_key
         return await self._call(asker.agent, call.name, call.arguments, session_key)
+
+
+def _in_a_sentence(send: Send) -> Send:
+    """Puts a sentence in place of pydantic's report on what is no message: that one lists every kind of message."""
+    held: list[Message] = []
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 400:
+            held.append(message)
+            return
+        if held:
+            start = held.pop()
+            body = _shortened(message.get("body", b""))
+            headers = [entry for entry in start["headers"] if entry[0].lower() != b"content-length"]
+            await send({**start, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+            message = {**message, "body": body}
+        await send(message)
+
+    return sending
+
+
+def _shortened(body: bytes) -> bytes:
+    try:
+        answer = json.loads(body)
+        report = answer["error"]["message"].startswith("Validation error")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return body
+    if not report:
+        return body
+    answer["error"] = {"code": INVALID_REQUEST, "message": "the body is not a JSON-RPC 2.0 message"}
+    return json.dumps(answer).encode()
 
 
 def _session_key(headers: Headers) -> str | None:

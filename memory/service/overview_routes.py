@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel
 
 from memory.search.terms import sought
+from memory.service.json_bodies import JsonRoute
 from memory.service.overview import Overview
 from schemas.overview import DeadLettersAnswer, QueueAnswer, TermsAnswer, TermsRequest, TimelineAnswer
 
@@ -41,7 +42,7 @@ def overview_router(
         visible: which agents a request about all of them may see.
         in_thread: runs what blocks.
     """
-    router = APIRouter()
+    router = APIRouter(route_class=JsonRoute)
 
     @router.get("/v1/queue", response_model=QueueAnswer, summary="What waits and what is there, without the disk")
     async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory.service.tokens import agent_of
+from memory.wording import shown_name
 from schemas.settings import Settings
 
 #: Bytes of a request's body at most.
@@ -74,7 +75,7 @@ class Gatekeeper:
                 return self.agents[0]
             raise AccessDenied(400, f"say which agent: {_known(self.agents)}")
         if asked not in self.agents:
-            raise AccessDenied(404, f"no agent is called {asked!r} (known: {_known(self.agents)})")
+            raise AccessDenied(404, f"no agent is called {shown_name(asked)!r} (known: {_known(self.agents)})")
         return asked
 
     def visible(self, authorization: str | None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
 
+from memory.service.json_bodies import JsonRoute
 from memory.tools import TOOLS, ToolArgumentsRefused
 from schemas.tools import Tool, ToolList, ToolRequest
 
@@ -29,7 +30,7 @@ def tool_routes(
         allowed: (Authorization header, agent asked for) -> whose memory it is; raises AccessDenied.
         call: (agent, tool, arguments, session key) -> the answer as a JSON object; raises ToolArgumentsRefused.
     """
-    routes = APIRouter()
+    routes = APIRouter(route_class=JsonRoute)
     listed = ToolList(
         tools=tuple(
             Tool(name=tool.name, title=tool.title, description=tool.description, input_schema=dict(tool.input_schema))

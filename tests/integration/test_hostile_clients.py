@@ -23,6 +23,8 @@ from tests.hostile_client import Answer, HostileClient, chunked, crowd, held, re
 from tests.recording import RecordingTroubles
 from tests.serving import running
 from tests.waiting import wait_until
+from workers import telemetry_server
+from workers.telemetry_server import Page, TelemetryServer
 
 BOUNDS = Bounds(connections=40, head_seconds=0.5, body_seconds=0.5, answer_seconds=0.5, leaving_seconds=1.0)
 
@@ -332,3 +334,69 @@ def test_a_process_with_few_open_files_holds_few_connections(monkeypatch: pytest
     for limit, connections in ((256, 64), (1024, 256), (65_536, 512), (resource.RLIM_INFINITY, 512)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         assert bounds_here().connections == connections
+
+
+@pytest.fixture
+def telemetry(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of the listener of workers and of `up`."""
+    monkeypatch.setattr(telemetry_server, "_PATIENCE_SECONDS", 0.5)
+    server = TelemetryServer("127.0.0.1", 0, routes={"/readyz": lambda: Page.of({"status": "ready"})})
+    server.start()
+    yield server.port
+    server.stop()
+
+
+READY = request("GET", "/readyz")
+
+
+@pytest.mark.parametrize("first", [b"", b"GET /readyz HTTP/1.1\r\nX: ", READY.removesuffix(b"\r\n")])
+def test_a_probe_is_answered_while_hundreds_are_slow(telemetry: int, first: bytes):
+    with crowd(telemetry, CROWD, first=first) as clients, Dripping(clients):
+        assert said(telemetry, READY).status == 200
+        wait_until(lambda: held(clients) <= telemetry_server._MOST_CLIENTS)
+        assert said(telemetry, READY).status == 200
+        wait_until(lambda: held(clients) == 0)
+
+
+def test_who_asks_a_worker_while_all_are_being_answered_is_told_to_come_back():
+    go_on = threading.Event()
+    asked: list[int] = []
+
+    def slowly() -> Page:
+        asked.append(1)
+        assert go_on.wait(60)
+        return Page.of({"status": "ready"})
+
+    server = TelemetryServer("127.0.0.1", 0, routes={"/readyz": slowly})
+    server.start()
+    try:
+        with crowd(server.port, telemetry_server._MOST_CLIENTS, first=READY) as clients:
+            wait_until(lambda: len(asked) == len(clients))
+            refused = said(server.port, READY)
+            assert (refused.status, refused.error.split(";")[0]) == (503, "too many clients are being answered here")
+            go_on.set()
+            assert {client.read().status for client in clients} == {200}
+    finally:
+        go_on.set()
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (b"GET /" + b"a" * 65_600, {414}),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 65_600, {431}),
+        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 101, {431}),
+        (b"GET /readyz HTTP/9.9\r\n\r\n", {400, 505}),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", {400}),
+        (b"GET /readyz HTTP/1.1\r\nHost: [::1\r\n\r\n", {403}),
+        (b"POST /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n", {501}),
+        (b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
+    ],
+    ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else "",
+)
+def test_a_worker_refuses_what_is_no_request_in_a_sentence(telemetry: int, sent: bytes, statuses: set[int]):
+    answer = said(telemetry, sent)
+    assert answer.status in statuses, answer
+    assert answer.error
+    assert said(telemetry, READY).status == 200

@@ -130,7 +130,7 @@ def test_the_timeline_follows_the_index(settings: Settings, store: Store) -> Non
         again = client.get("/v1/timeline", params={"year": 2024}).json()
         assert [year["year"] for year in again["years"]] == [2024, 2026]
         assert again["days"][0]["chunks"] == 2
-        assert client.get("/v1/timeline", params={"year": 0}).json()["error"].startswith("year: ")
+        assert client.get("/v1/timeline", params={"year": 0}).json()["error"].startswith("year must be")
 
 
 def test_transcripts_are_on_no_timeline(settings: Settings, store: Store) -> None:

@@ -107,7 +107,7 @@ def test_unknown_and_wrong_fields_are_refused_in_one_sentence(http: httpx.Client
     assert get["error"] == "unknown field until; valid are path, from, lines, agent, sessionKey"
     wrong = http.post("/v1/search", json={"query": "x", "maxResults": 0})
     assert wrong.status_code == 422
-    assert wrong.json()["error"].startswith("maxResults: ")
+    assert wrong.json()["error"].startswith("maxResults must be")
     broken = http.post("/v1/search", content=b"{", headers={"content-type": "application/json"})
     assert (broken.status_code, broken.json()) == (422, {"error": "the request's body is not valid JSON"})
     assert http.get("/nothing").json() == {"error": "Not Found"}

@@ -86,7 +86,7 @@ def test_what_a_model_did_wrong_is_an_answer_in_the_words_of_the_other_door(serv
         ("memory_search", "9" * 10_000, "memory_search: the arguments are not valid JSON"),
         ("memory_search", "[]", "memory_search: the arguments must be a JSON object"),
         ("memory_search", "null", "memory_search: the arguments must be a JSON object"),
-        ("memory_search", "", "memory_search: query: Field required"),
+        ("memory_search", "", "memory_search: query is missing"),
         ("memory_write", "{}", "unknown tool memory_write; valid are memory_search, memory_get"),
         ("", "{}", "unknown tool"),
         ("../status", "{}", "unknown tool"),
@@ -111,7 +111,7 @@ def test_no_arguments_break_the_service(service: httpx.Client):
 
 def test_what_the_loop_did_wrong_is_no_answer_for_a_model(service: httpx.Client):
     for body, sentence in (
-        ({"arguments": "{}"}, "name: Field required"),
+        ({"arguments": "{}"}, "name is missing"),
         ({"name": "memory_search", "args": {}}, "unknown field args; valid are name, arguments, agent, sessionKey"),
         ({"name": "memory_search", "sessionKey": " "}, "sessionKey"),
         ({"name": "memory_search", "arguments": 7}, "arguments"),

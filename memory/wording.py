@@ -1,0 +1,77 @@
+"""What is wrong with a request, in words for whoever sent it: pydantic's own name Python's types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+#: Kind of a pydantic problem -> words, with what its `ctx` holds.
+_WORDS: Mapping[str, str] = {
+    "missing": "is missing",
+    "string_type": "must be a text",
+    "string_unicode": "must be a text, and holds half of a character",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must not be empty",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be an object",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "too_long": "must have at most {max_length} entries",
+    "literal_error": "must be {expected}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+}
+
+#: Of a name that somebody made up, and how many of them, an answer repeats so much.
+_SHOWN_CHARACTERS = 60
+_SHOWN_NAMES = 5
+
+
+def problem_words(problems: Sequence[Mapping[str, Any]], *, below: int = 0) -> str:
+    """The first field that is wrong, and how: `maxResults must be at least 1`.
+
+    Args:
+        problems: as of `ValidationError.errors()`, at least one.
+        below: how many parts of each `loc` come before the field.
+    """
+    place = _place(problems[0], below)
+    words = dict.fromkeys(_words(problem) for problem in problems if _place(problem, below) == place)
+    # One for each type that the field may have.
+    alike = [text for text in words if text.startswith("must be ")]
+    first = next(iter(words))
+    said = " or ".join([first, *(text.removeprefix("must be ") for text in alike[1:])]) if first in alike else first
+    return f"{place} {said}" if place else said
+
+
+def shown_names(names: Iterable[str]) -> str:
+    """Names from outside, as far as they need to be seen."""
+    several = list(names)
+    shown = ", ".join(shown_name(name) for name in several[:_SHOWN_NAMES])
+    more = len(several) - _SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def shown_name(name: str) -> str:
+    """A name from outside, cut off where it is longer than names are."""
+    return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."
+
+
+def _place(problem: Mapping[str, Any], below: int) -> str:
+    parts = list(problem.get("loc", ()))[below:]
+    # Below a field only places in a list: pydantic adds the type that it tried.
+    return ".".join(str(part) for number, part in enumerate(parts) if number == 0 or isinstance(part, int))
+
+
+def _words(problem: Mapping[str, Any]) -> str:
+    words = _WORDS.get(str(problem.get("type")))
+    if words is None:
+        return f"is not valid: {problem.get('msg', 'it cannot be read')}"
+    return words.format_map(problem.get("ctx") or {})

@@ -1,0 +1,118 @@
+"""JSON that would cost a careless reader dearly: one sentence and a 4xx at every door, and the door goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from producers.hook_server import HookServer
+from schemas.ports import Event
+from schemas.settings import Settings
+from tests.hostile_client import Answer, request, said
+from tests.json_bombs import BOMBS, MODELS_BOMBS, ODD_HOOKS
+from tests.recording import RecordingTroubles
+from tests.serving import running
+
+QUERIES = ["/v1/search", "/v1/get", "/v1/tools", "/v1/terms", "/mcp"]
+HOOKS = ["/v1/hooks/claude-code", "/v1/hooks/openclaw"]
+ACCEPT = "Accept: application/json, text/event-stream"
+
+#: Characters that a sentence has at most, whatever it is about.
+SENTENCE = 400
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """Of the query service, and of the hooks' server."""
+    folder = tmp_path_factory.mktemp("bombs")
+    (folder / "workspace" / "memory").mkdir(parents=True)
+    agent = {"id": "main", "workspace": folder / "workspace", "provider": "stub"}
+    settings = Settings.model_validate({"home": folder / "home", "agents": [agent]})
+    hooks = HookServer(settings, 0, _forget, RecordingTroubles())
+    hooks.start()
+    try:
+        with running(settings) as client:
+            assert client.base_url.port is not None
+            yield {"service": client.base_url.port, "hooks": int(hooks.url.split(":")[2].split("/")[0])}
+    finally:
+        hooks.stop()
+
+
+def _forget(_: Event) -> None: ...
+
+
+@pytest.mark.parametrize("path", [*QUERIES, *HOOKS])
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_in_a_sentence(ports: dict[str, int], path: str, name: str):
+    with capture_logs() as logs:
+        answer = said(ports["hooks" if path in HOOKS else "service"], request("POST", path, BOMBS[name], ACCEPT))
+    assert 400 <= answer.status < 500, answer
+    sentence = answer.error or answer.json["error"]["message"]
+    assert 0 < len(sentence) < SENTENCE
+    assert "\n" not in sentence
+    assert logs == []
+
+
+@pytest.mark.parametrize("name", MODELS_BOMBS)
+def test_what_a_model_wrote_is_answered_in_a_sentence(ports: dict[str, int], name: str):
+    call = b'{"name":"memory_search","arguments":%s}' % MODELS_BOMBS[name]
+    answer = said(ports["service"], request("POST", "/v1/tools", call))
+    assert answer.status == 200
+    assert 0 < len(answer.error) < SENTENCE
+    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%s}' % call
+    answer = said(ports["service"], request("POST", "/mcp", call, ACCEPT))
+    assert answer.status in {200, 400}
+    assert len(answer.body) < 2 * SENTENCE
+
+
+@pytest.mark.parametrize("name", ODD_HOOKS)
+def test_a_hook_about_what_cannot_be_a_file_is_none_of_anybodys_trouble(ports: dict[str, int], name: str):
+    program, hook = ODD_HOOKS[name]
+    with capture_logs() as logs:
+        answer = said(ports["hooks"], request("POST", f"/v1/hooks/{program}", json.dumps(hook).encode()))
+    assert (answer.status, logs) == (202, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        ("search", {}, "query is missing"),
+        ("search", {"query": 1}, "query must be a text"),
+        ("search", {"query": "x", "sources": "memory"}, "sources must be a list"),
+        ("search", {"query": "x", "sources": ["notes"]}, "sources.0 must be 'memory' or 'sessions'"),
+        ("search", {"query": "x", "maxResults": 0}, "maxResults must be at least 1"),
+        ("search", {"query": "x", "maxResults": 1.5}, "maxResults must be a whole number"),
+        ("search", {"query": "x", "maxResults": "many"}, "maxResults must be a whole number"),
+        ("search", {"query": "x", "minScore": 2}, "minScore must be at most 1"),
+        ("search", {"query": "x", "waitMs": None, "agent": 5}, "agent must be a text"),
+        ("get", {}, "path is missing"),
+        ("get", {"path": ""}, "path must not be empty"),
+        ("get", {"path": "a" * 5000}, "path must have at most 4096 characters"),
+        ("get", {"path": "MEMORY.md", "from": -1}, "from must be at least 1"),
+        ("tools", {"name": "memory_search", "arguments": 5}, "arguments must be a text or an object"),
+        ("tools", {"name": "memory_search", "sessionKey": " "}, "sessionKey must not be empty"),
+        ("terms", {"query": "x" * 20_001}, "query must have at most 20000 characters"),
+        ("search", [], "the body must be a JSON object, sent with Content-Type: application/json"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named_in_plain_words(ports: dict[str, int], path: str, body: object, sentence: str):
+    answer = posted(ports, path, body)
+    assert (answer.status, answer.error) == (422, sentence)
+
+
+def test_a_path_that_is_no_document_is_told_what_one_is(ports: dict[str, int]):
+    answer = posted(ports, "get", {"path": "/etc/passwd"}).json
+    assert answer["text"] == ""
+    assert answer["error"].startswith("path must name a document of this memory: MEMORY.md, ")
+
+
+def test_a_request_without_a_body_or_of_another_kind_is_told_so(ports: dict[str, int]):
+    for sent in (request("POST", "/v1/search"), request("POST", "/v1/search", b'{"query":"x"}', "Content-Type: a/b")):
+        assert said(ports["service"], sent).error.startswith("the body must be a JSON object, ")
+
+
+def posted(ports: dict[str, int], path: str, body: object) -> Answer:
+    return said(ports["service"], request("POST", f"/v1/{path}", json.dumps(body).encode()))
