@@ -15,12 +15,13 @@ from memory.mcp_server import ToolCall, build_server
 from memory.tools import call_tool
 from recalld.home_memory import HomeMemory
 from recalld.invocation import Invocation
+from recalld.last_answers import answered_to_the_end
 from recalld.logs import configure_logs
 from schemas.errors import UserError
 
 
 def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
-    """Answer until standard input ends.
+    """Answer until standard input ends, and what was asked until then.
 
     Settings are read when the first call needs them: a mistake in them is told to the model that asks, instead of
     a program that would not start. `session_key` says which session asks; it comes before what a call says.
@@ -49,7 +50,7 @@ async def _serve(memory: HomeMemory, session_key: str | None) -> None:
         return await asyncio.to_thread(call_tool, memory, call.name, dict(call.arguments), session_key=key)
 
     server = build_server(answer)
-    async with stdio_server() as (incoming, outgoing):
+    async with stdio_server() as streams, answered_to_the_end(*streams) as (incoming, outgoing):
         # What anything prints by mistake would be flushed to where only the protocol may write.
         with contextlib.redirect_stdout(sys.stderr):
             await server.run(incoming, outgoing, server.create_initialization_options())

@@ -23,6 +23,7 @@ from memory.service.metrics import ServiceMetrics
 from memory.service.overview import Overview
 from memory.service.overview_routes import overview_router
 from memory.service.page_routes import page_routes
+from memory.service.refusals import refusals
 from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_metrics_token, read_tokens
 from memory.service.tool_routes import tool_routes
@@ -31,6 +32,7 @@ from memory.version import recalld_version
 from schemas.overview import TermsRequest
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.service import Health, Readiness, Refusal
 from schemas.settings import Settings
 from schemas.status import Status
 from schemas.tools import ToolRequest
@@ -38,6 +40,17 @@ from schemas.tools import ToolRequest
 #: Requests that are worked on at a time; the rest waits its turn. A tool call that waits for a slow embedding endpoint
 #: holds one meanwhile, a search over HTTP does not.
 REQUEST_THREADS = 64
+
+#: What is said of the answers besides their model.
+_ASKED = refusals(agents=True, fields=True)
+_READY: dict[int | str, dict[str, Any]] = {
+    **refusals(),
+    503: {"model": Readiness | Refusal, "description": "Not ready, or too many clients"},
+}
+_NUMBERS: dict[int | str, dict[str, Any]] = {
+    **refusals(agents=True, fields=True),
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+}
 
 Authorization = Annotated[str | None, Header(include_in_schema=False)]
 Traceparent = Annotated[str | None, Header(include_in_schema=False)]
@@ -115,19 +128,19 @@ def create_app(
     app.router.routes.extend(mcp.routes)
     app.include_router(tool_routes(allowed=allowed, call=call))
 
-    @app.post("/v1/search", response_model=SearchAnswer, summary="Search an agent's memory")
+    @app.post("/v1/search", response_model=SearchAnswer, responses=_ASKED, summary="Search an agent's memory")
     async def search(
         request: SearchRequest, authorization: Authorization = None, traceparent: Traceparent = None
     ) -> Response:
         agent = allowed(authorization, request.agent)
         return _json(await _search(agents, metrics, agent, request, traceparent=traceparent))
 
-    @app.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
+    @app.post("/v1/get", response_model=GetAnswer, responses=_ASKED, summary="Read lines of a document")
     async def get(request: GetRequest, authorization: Authorization = None) -> Response:
         agent = allowed(authorization, request.agent)
         return _json(await in_thread(lambda: _get(agents, metrics, agent, request)))
 
-    @app.get("/v1/status", response_model=Status, summary="Compare disk, index and queue")
+    @app.get("/v1/status", response_model=Status, responses=_ASKED, summary="Compare disk, index and queue")
     async def status(
         agent: Annotated[str | None, Query()] = None,
         deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
@@ -140,11 +153,11 @@ def create_app(
         async with deep_turn:
             return _json(await in_thread(lambda: agents.status(seen, deep=True)))
 
-    @app.get("/healthz", summary="Is the process alive?")
+    @app.get("/healthz", response_model=Health, responses=refusals(), summary="Is the process alive?")
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz", summary="Can searches be answered?")
+    @app.get("/readyz", response_model=Readiness, responses=_READY, summary="Can searches be answered?")
     async def readyz() -> Response:
         reason = await in_thread(agents.not_ready)
         if reason is None:
@@ -153,7 +166,7 @@ def create_app(
         shown = reason if tokens is None else "an index cannot be opened; see status"
         return JSONResponse({"status": "not ready", "error": shown}, status_code=503)
 
-    @app.get("/metrics", summary="Numbers in Prometheus text format", response_class=Response)
+    @app.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")
     async def show_metrics(authorization: Authorization = None) -> Response:
         with _counting_denials(metrics):
             seen = gate.measurable(authorization)

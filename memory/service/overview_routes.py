@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from memory.search.terms import sought
 from memory.service.json_bodies import JsonRoute
 from memory.service.overview import Overview
+from memory.service.refusals import refusals
 from schemas.overview import DeadLettersAnswer, QueueAnswer, TermsAnswer, TermsRequest, TimelineAnswer
 
 Authorization = Annotated[str | None, Header(include_in_schema=False)]
@@ -42,7 +43,7 @@ def overview_router(
         visible: which agents a request about all of them may see.
         in_thread: runs what blocks.
     """
-    router = APIRouter(route_class=JsonRoute)
+    router = APIRouter(route_class=JsonRoute, responses=refusals(agents=True, fields=True))
 
     @router.get("/v1/queue", response_model=QueueAnswer, summary="What waits and what is there, without the disk")
     async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:

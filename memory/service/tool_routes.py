@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Response
 
 from memory.service.json_bodies import JsonRoute
+from memory.service.refusals import refusals
 from memory.tools import TOOLS, ToolArgumentsRefused
 from schemas.tools import Tool, ToolList, ToolRequest
 
@@ -38,11 +39,16 @@ def tool_routes(
         )
     )
 
-    @routes.get("/v1/tools", summary="The tools that agents know")
+    @routes.get("/v1/tools", responses=refusals(), summary="The tools that agents know")
     async def list_tools() -> ToolList:
         return listed  # the same for every agent, so nobody is asked for a token
 
-    @routes.post("/v1/tools", summary="Call a tool, as a model asked for it")
+    @routes.post(
+        "/v1/tools",
+        response_model=dict[str, Any],
+        responses=refusals(agents=True, fields=True),
+        summary="Call a tool, as a model asked for it",
+    )
     async def call_tool(request: ToolRequest, authorization: Authorization = None) -> Response:
         agent = allowed(authorization, request.agent)
         try:

@@ -199,6 +199,23 @@ def test_it_ends_when_its_input_ends_and_writes_nothing_but_the_protocol(config:
         assert ('"serverInfo"' in ended.stdout) == ("initialize" in text)
 
 
+def test_what_was_asked_before_the_input_ended_is_answered(settings: Settings, config: Path):
+    write_index(settings)
+    search = {"name": "memory_search", "arguments": {"query": "dentist"}}
+    messages = [
+        _HELLO,
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        *({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": search} for number in range(2, 6)),
+        {"jsonrpc": "2.0", "id": "last", "method": "tools/call", "params": {"name": "memory_get", "arguments": {}}},
+    ]
+    ended = piped(config, settings.home, "".join(json.dumps(message) + "\n" for message in messages))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    answers = {answer["id"]: answer["result"] for answer in map(json.loads, ended.stdout.splitlines())}
+    assert answers.keys() == {1, 2, 3, 4, 5, "last"}
+    assert answers[5]["structuredContent"]["results"][0]["path"] == "memory/friday.md"
+    assert answers["last"]["isError"]
+
+
 def started(config: Path, home: Path, *, program: Sequence[str] = ("-m", "recalld")) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *program, *arguments(config, home)[2:]],
