@@ -22,6 +22,10 @@ from memory.service.bounds import Bounds
 _Phase = Literal["head", "body", "answer", "leaving"]
 
 
+#: Bytes of a body that a connection may hold without being looked at.
+_SMALL_BODY_BYTES = 64 * 1024
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. `bounds` are those of its server."""
 
@@ -80,6 +84,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(*self._large_head())
         elif self._phase == "body" and self._came > self.bounds.body_bytes:
             self.transport.abort()
+        elif self._phase == "body" and self._came > _SMALL_BODY_BYTES:
+            self._bound_bodies()
 
     # -- what the parser finds
 
@@ -207,6 +213,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self.connections.discard(longest)
         longest.transport.abort()
         return True
+
+    def _bound_bodies(self) -> None:
+        """Refuse whoever has been sending a large body for longest, if there is too much of them."""
+        large = [
+            other
+            for other in self.connections
+            if isinstance(other, BoundedProtocol) and other._phase == "body" and other._came > _SMALL_BODY_BYTES
+        ]
+        if sum(other._came for other in large) > self.bounds.bodies_bytes:
+            longest = min(large, key=lambda other: other.waited_since or 0.0)
+            longest._refuse(503, "too much is being sent at once; try again in a moment")
 
     def _count(self, size: int) -> None:
         self._head += size

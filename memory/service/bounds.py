@@ -27,6 +27,8 @@ class Bounds:
         headers: how many.
         body_bytes: of a body as it comes, with what it is wrapped into; after them the connection is cut off. What a
             request may hold is said, in words, by whoever reads it (`security.MAX_BODY_BYTES`).
+        bodies_bytes: of the bodies that are still coming, on all connections together; where there are more, the one
+            that has been waited for longest is refused. Small ones do not count, of which a connection may have one.
         waiting_requests: sent without waiting for the answers to those before.
     """
 
@@ -39,6 +41,7 @@ class Bounds:
     head_bytes: int = 64 * 1024
     headers: int = 100
     body_bytes: int = 16 * 1024 * 1024
+    bodies_bytes: int = 64 * 1024 * 1024
     waiting_requests: int = 16
 
 

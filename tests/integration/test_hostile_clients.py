@@ -312,6 +312,23 @@ def test_a_body_without_end_is_cut_off(door: Door, headers: list[str], piece: by
     door.serves()
 
 
+def test_bodies_that_are_held_together_are_bounded(tmp_path: Path):
+    settings = Settings.model_validate(
+        {"home": tmp_path / "home", "agents": [{"id": "main", "workspace": tmp_path, "provider": "stub"}]}
+    )
+    server = HookServer(settings, 0, _forget, RecordingTroubles(), bounds=Bounds(bodies_bytes=2_000_000))
+    server.start()
+    port = port_of(server)
+    part = request("POST", "/v1/hooks/codex", b"", "Content-Type: application/json", "Content-Length: 1000000")
+    try:
+        with crowd(port, 10, first=part + b" " * 500_000) as clients:
+            wait_until(lambda: held(clients) <= 4)
+            assert clients[0].read().error == "too much is being sent at once; try again in a moment"
+            assert said(port, request("POST", "/v1/hooks/codex", HOOK)).status == 202
+    finally:
+        server.stop()
+
+
 def test_thousands_of_requests_at_once_on_one_connection_are_refused(door: Door):
     with HostileClient(door.port) as client:
         for _ in range(5):
