@@ -72,7 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._phase == "head" and not self._came:
             self._enter("head", self.bounds.head_seconds)
-        self._came += len(data)
+        before = self._phase
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -80,6 +80,9 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(*(self._refusal or (400, "this is not a valid HTTP request")))
             return
+        # What ends a request is not counted for the next one.
+        if self._phase in {before, "body"}:
+            self._came += len(data)
         if self._phase == "head" and self._came > self.bounds.head_bytes:
             self._refuse(*self._large_head())
         elif self._phase == "body" and self._came > self.bounds.body_bytes:

@@ -88,7 +88,8 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Door]]
 def _forget(_: Event) -> None: ...
 
 
-@pytest.fixture(params=["query service", "hooks"])
+# Both are bounded by the same protocol; the hooks meet bombs in test_json_bombs.py, too.
+@pytest.fixture(params=["query service", pytest.param("hooks", marks=pytest.mark.long)])
 def door(doors: dict[str, Door], request: pytest.FixtureRequest) -> Door:
     return doors[str(request.param)]
 
