@@ -60,7 +60,10 @@ def release_refused(indexer: Indexer) -> int:
 def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
     """Notes that the answering generation holds, that the one that is written lacks, and that may be on the disk all
     the same: where it is not mounted, or cannot be listed. As long as there are any, the old one goes on answering."""
-    reader = indexer.generations.open_reader()
+    try:
+        reader = indexer.generations.open_reader()
+    except OtherVersion:
+        return []  # a person has it made anew
     if reader is None:
         return []
     try:
