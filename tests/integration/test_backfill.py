@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from recalld import backfill_feeding
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import JobQueue
-from tests.commanding import CommandLine, command_line
+from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.transcript_files import BEGUN, FORMATS, message_line, transcript
 
@@ -21,23 +21,6 @@ if sys.version_info >= (3, 14):
     from compression.zstd import compress
 else:
     from backports.zstd import compress
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
-
-
-@pytest.fixture
-def commands(
-    home: Path,
-    workspace: Path,
-    server: EmbeddingServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CommandLine]:
-    yield from command_line(home, workspace, server, capsys, monkeypatch)
 
 
 @pytest.fixture

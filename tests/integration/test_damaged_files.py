@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -23,12 +23,6 @@ from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers.broker_server import BrokerServer
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
 
 
 @pytest.fixture

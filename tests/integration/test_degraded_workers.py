@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dramatiq
 import pytest
 
 from memory.generation_writing import GenerationWriter
@@ -19,15 +17,8 @@ from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5
 from tests.working import Workers
-from workers.broker import DoorbellBroker
 from workers.broker_server import BrokerServer
 from workers.names import EMBED_PENDING, HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, NO_VECTORS
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
 
 
 @pytest.fixture
@@ -36,22 +27,6 @@ def remote(settings: Settings, server: EmbeddingServer) -> Settings:
     provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "k"}}
     agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
     return Settings.model_validate({"home": settings.home, "agents": [agent], "cache": {"enabled": False}, **provider})
-
-
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """What messages were to wait before they come back: (actor, seconds). They wait a tenth of a second."""
-    asked: list[tuple[str, float]] = []
-    enqueue = DoorbellBroker.enqueue
-
-    def soon(broker: DoorbellBroker, message: dramatiq.Message[Any], *, delay: int | None = None) -> Any:
-        if delay is not None:
-            asked.append((message.actor_name, delay / 1000))
-            delay = min(delay, 100)
-        return enqueue(broker, message, delay=delay)
-
-    monkeypatch.setattr(DoorbellBroker, "enqueue", soon)
-    return asked
 
 
 def without_sqlite_vec(settings: Settings) -> Settings:

@@ -17,12 +17,6 @@ Damage = Callable[[Path], object]
 
 
 @pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
-
-
-@pytest.fixture
 def commands(
     home: Path,
     workspace: Path,

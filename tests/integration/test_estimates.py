@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from memory.chunking import estimate_tokens
-from tests.commanding import CommandLine, command_line
+from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 
 #: Notes that share paragraphs, so that there are fewer texts than chunks.
 NOTES = 20
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
-
-
-@pytest.fixture
-def commands(
-    home: Path,
-    workspace: Path,
-    server: EmbeddingServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CommandLine]:
-    yield from command_line(home, workspace, server, capsys, monkeypatch)
 
 
 def write_notes(workspace: Path, count: int = NOTES, *, sections: int = 4) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers import actors
 from workers.broker_server import BrokerServer
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
 
 
 def with_fallback(settings: Settings, server: EmbeddingServer, key: str | None = "a-key", **more: Any) -> Settings:

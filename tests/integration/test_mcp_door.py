@@ -31,20 +31,6 @@ def service(settings: Settings, workspace: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture
-def two_agents(settings: Settings, tmp_path: Path) -> Settings:
-    agents = []
-    for name in ("ada", "bob"):
-        folder = tmp_path / name
-        (folder / "memory").mkdir(parents=True)
-        (folder / "memory" / "note.md").write_text(f"The password of {name} is on the blue card.\n", "utf-8")
-        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
-    both = settings.model_copy(update={"agents": tuple(agents)})
-    for agent in both.agents:
-        write_index(both, agent.id)
-    return both
-
-
 def token(settings: Settings, agent: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {(settings.home / 'run' / 'tokens' / agent).read_text().strip()}"}
 

@@ -6,10 +6,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
-import pytest
 import redis
 
 from memory.chunking import text_hash
@@ -47,12 +45,6 @@ def supply_of(
     )
     choice = ProviderChoice(provider, requested="openai", name="openai", reason=None, error=None)
     return EmbeddingSupply(choice, EmbeddingCache(cache), coordinate=coordination), coordination
-
-
-@pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
 
 
 def test_of_two_processes_that_want_the_same_texts_one_pays(

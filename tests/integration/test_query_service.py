@@ -227,20 +227,6 @@ def test_a_provider_that_is_down_leaves_keywords(settings: Settings, notes: Path
         assert answer["results"][0]["path"] == "memory/friday.md"
 
 
-@pytest.fixture
-def two_agents(settings: Settings, tmp_path: Path) -> Settings:
-    agents = []
-    for name in ("ada", "bob"):
-        folder = tmp_path / name
-        (folder / "memory").mkdir(parents=True)
-        (folder / "memory" / "note.md").write_text(f"The password of {name} is on the blue card.\n", "utf-8")
-        agents.append(settings.agents[0].model_copy(update={"id": name, "workspace": folder}))
-    both = settings.model_copy(update={"agents": tuple(agents)})
-    for agent in both.agents:
-        write_index(both, agent.id)
-    return both
-
-
 def test_with_several_agents_every_door_needs_that_agents_token(two_agents: Settings):
     with running(two_agents) as client:
         tokens = {name: (two_agents.home / "run" / "tokens" / name).read_text().strip() for name in ("ada", "bob")}

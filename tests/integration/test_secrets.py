@@ -36,12 +36,6 @@ MASKED = NOTE.replace(TOKEN, "[redacted:github-token]").replace(PASSWORD, "[reda
 
 
 @pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running_server:
-        yield running_server
-
-
-@pytest.fixture
 def commands(
     home: Path,
     workspace: Path,

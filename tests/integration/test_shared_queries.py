@@ -28,12 +28,6 @@ from workers.coordination import BrokerCoordination, coordinating
 
 
 @pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running_server:
-        yield running_server
-
-
-@pytest.fixture
 def remote(settings: Settings, workspace: Path, server: EmbeddingServer) -> Settings:
     """One agent that embeds with an OpenAI-compatible endpoint, and its index."""
     (workspace / "memory" / "friday.md").write_text("The dentist appointment moved to nine.\n", "utf-8")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-import dramatiq
 import pytest
 
 from memory.embedding.batching import EmbeddingBatcher
@@ -19,7 +18,6 @@ from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers.board import Board
-from workers.broker import DoorbellBroker
 from workers.broker_server import BrokerServer
 from workers.job_queue import BrokerJobQueue
 from workers.marks import Waiting
@@ -28,33 +26,11 @@ from workers.shared_gate import BrokerGate
 
 
 @pytest.fixture
-def server() -> Iterator[EmbeddingServer]:
-    with EmbeddingServer() as running:
-        yield running
-
-
-@pytest.fixture
 def remote(settings: Settings, server: EmbeddingServer) -> Settings:
     """One agent whose vectors come from the server."""
     provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
     agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
     return Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
-
-
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """What messages were to wait before they come back: (actor, seconds). They wait a tenth of a second."""
-    asked: list[tuple[str, float]] = []
-    enqueue = DoorbellBroker.enqueue
-
-    def soon(broker: DoorbellBroker, message: dramatiq.Message[Any], *, delay: int | None = None) -> Any:
-        if delay is not None:
-            asked.append((message.actor_name, delay / 1000))
-            delay = min(delay, 100)
-        return enqueue(broker, message, delay=delay)
-
-    monkeypatch.setattr(DoorbellBroker, "enqueue", soon)
-    return asked
 
 
 @pytest.fixture
