@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any
 
 import click
 
-from recalld.client import Client, InvalidSettings, RequestRefused, ServiceUnavailable, agents_with_tokens
+from recalld.client import (
+    Client,
+    InvalidSettings,
+    RequestRefused,
+    ServiceTimedOut,
+    ServiceUnavailable,
+    agents_with_tokens,
+)
 from recalld.invocation import Invocation
 from schemas.errors import UserError
 
@@ -16,23 +24,35 @@ from schemas.errors import UserError
 Answer = Mapping[str, Any]
 
 
-def ask(invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[], Answer]) -> Answer:
+class Absence(StrEnum):
+    """Why this process finds the answer itself."""
+
+    NOT_RUNNING = "no service is running"
+    NO_ANSWER = "the service did not answer in time"
+
+
+def ask(
+    invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[Absence], Answer]
+) -> Answer:
     """The service's answer if one runs for this home folder, else what this process finds itself.
 
     Raises:
         UserError: the service refused, or cannot be asked so; the message is its own.
     """
     client = Client.at_home(invocation.home_path, agent=invocation.agent)
+    absence = Absence.NOT_RUNNING
     if client is not None:
         try:
             return service(client)
+        except ServiceTimedOut:
+            absence = Absence.NO_ANSWER
         except ServiceUnavailable:
             pass  # it is just starting, stopping or gone: the index is there all the same
         except RequestRefused as error:
             raise _said_no(invocation, error) from None
         except InvalidSettings as error:
             raise UserError(str(error), exit_code=2) from None
-    return otherwise()
+    return otherwise(absence)
 
 
 def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from recalld import configuration, keyword_settings
+from recalld.asking import Absence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,10 +18,21 @@ if TYPE_CHECKING:
     from memory.search.manager import SearchableMemory
     from recalld.invocation import Invocation
 
-KEYWORDS_ONLY = "no service is running, so this is keywords only; `recalld up` adds search by meaning"
+#: What search by meaning takes, by why there is none.
+_REMEDIES = {
+    Absence.NOT_RUNNING: "`recalld up` adds search by meaning",
+    Absence.NO_ANSWER: "`recalld doctor` looks for the reason",
+}
 
 
-def search(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
+def keywords_only(absence: Absence) -> str:
+    """What is said beside an answer that this process found."""
+    return f"{absence}, so this is keywords only; {_REMEDIES[absence]}"
+
+
+def search(
+    invocation: Invocation, request: dict[str, Any], *, absence: Absence = Absence.NOT_RUNNING
+) -> dict[str, Any]:
     """Search; the answer as the service would give it, with a word on what is missing.
 
     Raises:
@@ -43,7 +55,7 @@ def search(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
         if key is not None:
             keyword_settings.keep(invocation.settings, key)
     if by_meaning and not answer.get("unavailable") and _may_ask(invocation, request):
-        answer["degraded"] = [KEYWORDS_ONLY, *answer["degraded"]]
+        answer["degraded"] = [keywords_only(absence), *answer["degraded"]]
     return answer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memory.search.manager import SearchableMemory
-from recalld.asking import ask
+from recalld.asking import Absence, ask
 from recalld.invocation import Invocation
 from schemas.errors import RecalldError
 from schemas.memory_sections import Limits
@@ -35,10 +35,10 @@ class HomeMemory(SearchableMemory):
         """What `recalld search --json` prints."""
         asked = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
 
-        def directly() -> dict[str, Any]:
+        def directly(absence: Absence) -> dict[str, Any]:
             from recalld import direct
 
-            return direct.search(self._invocation, {"query": request.query, **asked})
+            return direct.search(self._invocation, {"query": request.query, **asked}, absence=absence)
 
         try:
             answer = ask(
@@ -56,7 +56,7 @@ class HomeMemory(SearchableMemory):
         """What `recalld get --json` prints."""
         asked = request.model_dump(by_alias=False, exclude={"agent"}, exclude_none=True)
 
-        def directly() -> dict[str, Any]:
+        def directly(_: Absence) -> dict[str, Any]:
             from recalld import direct
 
             return direct.get(self._invocation, asked)

@@ -75,7 +75,7 @@ DEGRADATIONS = Metric(
     Kind.COUNTER,
     Told.SERVICE,
     "What did searches have to do without (vectors, keywords, queue, time, index, other)?",
-    ("without",),
+    ("missing",),
 )
 READS = Metric(
     "recalld_reads", Kind.COUNTER, Told.SERVICE, "How many reads ended how (ok, missing, refused)?", ("outcome",)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from recalld.asking import ask, print_json, remark
+from recalld.asking import Absence, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
 from recalld.terminal_text import printable
 
@@ -35,7 +35,7 @@ def command(
     Only documents of the agent's memory are read: MEMORY.md, memory/**/*.md and the extra paths.
     """
 
-    def directly() -> dict[str, Any]:
+    def directly(_: Absence) -> dict[str, Any]:
         from recalld import direct
 
         asked = {"path": path, "from": start_line, "lines": lines, "session_key": session_key}

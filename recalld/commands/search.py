@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from recalld.asking import Answer, ask, print_json, remark
+from recalld.asking import Absence, Answer, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
 from recalld.terminal_text import printable, printable_name
 
@@ -46,10 +46,10 @@ def command(
     }
     query = " ".join(words)
 
-    def directly() -> dict[str, Any]:
+    def directly(absence: Absence) -> dict[str, Any]:
         from recalld import direct
 
-        return direct.search(invocation, {"query": query, **asked})
+        return direct.search(invocation, {"query": query, **asked}, absence=absence)
 
     answer = ask(
         invocation,

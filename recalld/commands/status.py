@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from recalld.asking import Answer, ask, print_json, remark
+from recalld.asking import Absence, Answer, ask, print_json, remark
 from recalld.client import Client, RequestRefused, agents_with_tokens
 from recalld.invocation import Invocation, pass_invocation
 
@@ -26,10 +26,10 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 
     from memory.version import recalld_version
 
-    def directly() -> dict[str, Any]:
+    def directly(absence: Absence) -> dict[str, Any]:
         from recalld import direct
 
-        remark("no service is running")
+        remark(absence)
         return direct.status(invocation, deep=deep)
 
     answer = ask(

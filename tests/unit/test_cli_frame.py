@@ -13,8 +13,9 @@ import click
 import pytest
 
 from recalld import cli
+from recalld.asking import Absence
 from recalld.cli import COMMANDS, EXIT_CODES, run
-from recalld.client import Client, RequestRefused, ServiceUnavailable
+from recalld.client import Client, RequestRefused, ServiceTimedOut, ServiceUnavailable
 from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
 from schemas.errors import BrokerUnavailable, UserError
 
@@ -413,16 +414,20 @@ def test_without_a_service_the_command_answers_itself(
 
     requests: list[dict[str, object]] = []
 
-    def search(_: Invocation, request: dict[str, object]) -> dict[str, object]:
+    def search(_: Invocation, request: dict[str, object], *, absence: Absence) -> dict[str, object]:
         requests.append(request)
-        return {"results": [], "degraded": [direct.KEYWORDS_ONLY]}
+        return {"results": [], "degraded": [direct.keywords_only(absence)]}
 
     monkeypatch.setattr(direct, "search", search)
     service.answer = ServiceUnavailable("nobody")
     assert run(["search", "x", "-n", "2"]) == 3
     assert requests[0]["query"] == "x"
     assert requests[0]["max_results"] == 2
-    assert "keywords only" in capsys.readouterr().err
+    assert "no service is running, so this is keywords only" in capsys.readouterr().err
+
+    service.answer = ServiceTimedOut("too late")
+    assert run(["search", "x"]) == 3
+    assert "the service did not answer in time, so this is keywords only" in capsys.readouterr().err
 
 
 def test_config_show_masks_secrets_and_names_origins(

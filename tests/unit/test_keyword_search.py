@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from recalld import configuration, direct
+from recalld.asking import Absence
 from recalld.invocation import Invocation
 from schemas.errors import UserError
 from tests.written_index import write_index
@@ -70,7 +71,7 @@ def test_the_quick_answer_is_the_managers(indexed: Path, request_: dict[str, Any
     invocation = Invocation(home=str(indexed))
     slow = direct.search_with_manager(invocation, request_)
     quick = direct.search(invocation, request_)
-    assert quick["degraded"] == [direct.KEYWORDS_ONLY, *slow["degraded"]]
+    assert quick["degraded"] == [direct.keywords_only(Absence.NOT_RUNNING), *slow["degraded"]]
     for answer in (slow, quick):
         del answer["tookMs"], answer["degraded"]
     assert quick == slow
@@ -88,7 +89,7 @@ def test_the_quick_answer_ages_and_differs_as_the_managers_does(indexed: Path) -
     slow = direct.search_with_manager(invocation, {"query": "gateway memory restart"})
     quick = direct.search(invocation, {"query": "gateway memory restart"})
 
-    assert quick["degraded"] == [direct.KEYWORDS_ONLY, *slow["degraded"]]
+    assert quick["degraded"] == [direct.keywords_only(Absence.NOT_RUNNING), *slow["degraded"]]
     assert [result["path"] for result in quick["results"]] == [result["path"] for result in slow["results"]]
     for one, other in zip(quick["results"], slow["results"], strict=True):
         assert one["score"] == pytest.approx(other["score"], abs=1e-3)  # a moment passes between both
@@ -107,7 +108,7 @@ def test_the_quick_way_loads_neither_models_nor_numbers_nor_validation(indexed: 
     assert ended.stderr.splitlines()[-1] == "0 []"
     answer = json.loads(ended.stdout)
     assert answer["results"][0]["path"] == "MEMORY.md"
-    assert answer["degraded"] == [direct.KEYWORDS_ONLY]
+    assert answer["degraded"] == [direct.keywords_only(Absence.NOT_RUNNING)]
 
 
 def test_the_first_search_remembers_for_the_second(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,15 @@ def test_every_declared_metric_is_listed_once():
 
 
 def test_no_label_can_hold_what_somebody_wrote():
-    known = {"version", "mode", "outcome", "without", "status", "agent", "provider", "model", "state", "queue"}
+    known = {"version", "mode", "outcome", "missing", "status", "agent", "provider", "model", "state", "queue"}
     assert {label for metric in METRICS for label in metric.labels} == known | {"lane", "actor", "of"}
+
+
+def test_no_label_is_a_word_of_the_query_language():
+    """https://prometheus.io/docs/prometheus/latest/querying/operators/: `by (without)` cannot be parsed."""
+    words = {"and", "atan2", "bool", "by", "group_left", "group_right", "ignoring", "offset"}
+    words |= {"on", "or", "unless", "without"}
+    assert not {label for metric in METRICS for label in metric.labels} & words
 
 
 def test_nothing_is_told_to_prometheus_that_is_not_declared():
