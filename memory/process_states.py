@@ -46,6 +46,24 @@ def process_states(
     return tuple(state for state in states if state.role != _PASSING or state.condition != "gone")
 
 
+def glanced_states(signs: Sequence[ProcessSign]) -> tuple[ProcessState, ...]:
+    """The same of signs that were read just now, for a living process that says signs itself and cannot wait.
+
+    When nobody is heard of, it is not either: the machine slept until now, and nothing is known for a moment.
+    """
+    if all(_condition(sign, awake=False) == "silent" for sign in signs):
+        return ()
+    return process_states(lambda: signs)
+
+
+def not_watched(states: Sequence[ProcessState]) -> str | None:
+    """Why changed files are not noticed, when nobody of those who watch is well; None when that is not so."""
+    watching = [state for state in states if state.role == "watch"]
+    if not watching or any(state.problem is None for state in watching):
+        return None
+    return f"watch: {watching[0].problem}"
+
+
 def process_troubles(states: Sequence[ProcessState]) -> list[TroubleState]:
     """A trouble for each that is not well, since when it is so."""
     return [

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from memory.local_processes import is_stopped
 from recalld.client import (
     Client,
     InvalidSettings,
@@ -17,6 +18,7 @@ from recalld.client import (
     ServiceUnavailable,
     agents_with_tokens,
 )
+from recalld.client.home import running_service
 from recalld.invocation import Invocation
 from schemas.errors import UserError
 
@@ -29,6 +31,7 @@ class Absence(StrEnum):
 
     NOT_RUNNING = "no service is running"
     NO_ANSWER = "the service did not answer in time"
+    STOPPED = "the service's process is stopped"
 
 
 def ask(
@@ -41,7 +44,9 @@ def ask(
     """
     client = Client.at_home(invocation.home_path, agent=invocation.agent)
     absence = Absence.NOT_RUNNING
-    if client is not None:
+    if client is not None and _is_stopped(invocation):
+        absence = Absence.STOPPED
+    elif client is not None:
         try:
             return service(client)
         except ServiceTimedOut:
@@ -53,6 +58,12 @@ def ask(
         except InvalidSettings as error:
             raise UserError(str(error), exit_code=2) from None
     return otherwise(absence)
+
+
+def _is_stopped(invocation: Invocation) -> bool:
+    """Whether the service would not answer before somebody lets its process go on: nobody should wait for that."""
+    running = running_service(invocation.home_path)
+    return running is not None and is_stopped(running.pid)
 
 
 def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _REMEDIES = {
     Absence.NOT_RUNNING: "`recalld up` adds search by meaning",
     Absence.NO_ANSWER: "`recalld doctor` looks for the reason",
+    Absence.STOPPED: "`recalld status` says how it goes on",
 }
 
 

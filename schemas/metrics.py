@@ -74,7 +74,7 @@ DEGRADATIONS = Metric(
     "recalld_degradations",
     Kind.COUNTER,
     Told.SERVICE,
-    "What did searches have to do without (vectors, keywords, queue, time, index, other)?",
+    "What did searches have to do without (vectors, keywords, queue, watch, time, index, other)?",
     ("missing",),
 )
 READS = Metric(

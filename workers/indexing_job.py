@@ -20,7 +20,7 @@ from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from workers.counters import FleetCounters
 from workers.deaths import MOST_DEATHS, WORKER_DIED
-from workers.healing import DAMAGED_INDEX
+from workers.healing import DAMAGED_INDEX, resolve_provider_troubles
 from workers.job_pulses import got_on
 from workers.marks import FIRST_IN_LINE
 from workers.runtime import Runtime
@@ -53,7 +53,8 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             report = indexer.index(turn.claims(indexer), lane=lane, on_done=turn.done, out_of_time=turn.over)
             building = indexer.generations.next() is not None
             # Also those of a job that died between its commit and its request.
-            unfilled = indexer.supply.available and bool(indexer.target().pending_chunks(1))
+            available = indexer.supply.available
+            unfilled = available and bool(indexer.target().pending_chunks(1))
             # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
             lacking = completing.differences(indexer) if first and not marks.waiting(agent).backfill else []
     except TimeLimitExceeded:
@@ -68,6 +69,9 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         queue.request_vectors(agent)
     elif building:
         queue.request_completion(agent)
+    if available and not unfilled:
+        # Nothing waits for it any more: what it could not do for a while was done, by it or by another one.
+        resolve_provider_troubles(runtime, agent)
     if report.again is not None:
         raise report.again
     queue.continue_indexing(agent)

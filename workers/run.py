@@ -24,7 +24,7 @@ from workers.batch_jobs import BatchJobs
 from workers.board import Board
 from workers.broker import make_broker
 from workers.clock_mending import take_turn
-from workers.connection import connect, namespace
+from workers.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.coordination import coordinating
 from workers.draining import DRAIN_SECONDS, drain
 from workers.heap import give_back_large_blocks
@@ -87,9 +87,9 @@ def run_workers(
     pulses = pulses or Pulses()
     broker.pulses = pulses
     broker.add_middleware(JobPulses(pulses, limit_seconds=settings.workers.stalled_after_seconds))
-    ready = readiness(
-        Movement(client, keys), stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems
-    )
+    # Whoever asks for the readiness does not wait for a broker that stands still.
+    looking = Movement(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
+    ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
     with _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}), coordinating(settings) as coordination:
         runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
         life = LifeSigns(settings, role, pulses, outdated=outdated)

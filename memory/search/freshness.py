@@ -6,6 +6,7 @@ import math
 import threading
 import time
 
+from memory.process_states import glanced_states, not_watched
 from memory.watch_state import read_watch_state
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import PendingState
@@ -47,6 +48,10 @@ class Freshness:
             oldest_seconds=round(oldest, 3) if oldest is not None else None,
             vectors=vectors,
         )
+
+    def not_watched(self) -> str | None:
+        """Why nothing is known of files that were changed just now; None when all is well, or nobody knows."""
+        return not_watched(glanced_states(self._pending.processes())) if self._pending is not None else None
 
     def wait(self, wait_ms: int | None, at_most_seconds: float) -> None:
         """Let what was written before this search be queued at once, and wait until it is indexed.

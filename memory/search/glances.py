@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2s
 
 import structlog
 
@@ -58,7 +59,7 @@ class Glances:
             with self._reader.visit() as reader:
                 figures = None
                 if reader is not None:
-                    revision = str(reader.change_token())
+                    revision = _word_for(reader.change_token())
                     figures = Figures(reader.counts(), len(reader.dead_letters()), revision)
         except RecalldError as error:
             # Once: somebody may look every two seconds.
@@ -70,3 +71,8 @@ class Glances:
         glance = Glance(figures=figures)
         self._last = (looks, glance)
         return glance
+
+
+def _word_for(token: object) -> str:
+    """A word that stands for a state of the index and says nothing else."""
+    return blake2s(repr(token).encode(), digest_size=8).hexdigest()

@@ -22,6 +22,9 @@ from schemas.ports import (
 #: Seconds during which a queue that did not answer is taken to be still away.
 REST_SECONDS = 2.0
 
+#: Seconds for which what processes said of themselves is good enough: they say it every three.
+SIGNS_KEPT_SECONDS = 1.0
+
 
 class RestingPendingReader:
     """A `PendingReader` in front of another.
@@ -34,6 +37,7 @@ class RestingPendingReader:
         self._clock = clock
         self._lock = threading.Lock()
         self._away_until = 0.0
+        self._signs: tuple[float, Sequence[ProcessSign]] | None = None
 
     def pending(self, agent: str) -> Pending | None:
         """How far the agent is behind; None when the queue does not answer, or did not a moment ago."""
@@ -54,8 +58,13 @@ class RestingPendingReader:
         return () if self._is_away() else self._reader.troubles(agent)
 
     def processes(self) -> Sequence[ProcessSign]:
-        """Who should be there; nothing is known while the queue is away."""
-        return () if self._is_away() else self._reader.processes()
+        """Who should be there, as of a second ago; nothing is known while the queue is away."""
+        if self._is_away():
+            return ()
+        now, kept = self._clock(), self._signs
+        if kept is None or now - kept[0] >= SIGNS_KEPT_SECONDS:
+            kept = self._signs = now, self._reader.processes()
+        return kept[1]
 
     def broker(self) -> BrokerFacts | None:
         """Which server holds the queue; not known while it is away."""

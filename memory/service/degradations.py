@@ -10,6 +10,7 @@ from schemas.search import SearchAnswer
 _SIGNS = (
     ("did not finish within", "time"),
     ("the queue does not answer", "queue"),
+    ("changed files are not noticed", "watch"),
     ("there is no index yet", "index"),
     ("vectors only", "keywords"),
     ("keywords only", "vectors"),

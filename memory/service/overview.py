@@ -11,11 +11,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
+from memory.process_states import glanced_states, process_troubles
 from memory.search.glances import Glance
 from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager
 from memory.service.agents import ServedAgents
 from memory.service.timeline import days_of, timeline
+from memory.start_again import start_again_troubles
 from memory.store.reader import IndexCounts, StoreReader
 from memory.version import recalld_version
 from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state, trouble_state
@@ -56,10 +58,11 @@ class Overview:
         """What waits and runs for these agents, and what their indexes hold."""
         glances = self._agents.glances(agents)
         now = time.time()
+        shared = self._shared_troubles(now)
         return QueueAnswer(
             at=round(now, 3),
             version=recalld_version(),
-            agents=tuple(self._agent(agent, glances.get(agent), now) for agent in agents),
+            agents=tuple(self._agent(agent, glances.get(agent), shared, now) for agent in agents),
         )
 
     def dead_letters(self, agents: Sequence[str]) -> DeadLettersAnswer:
@@ -90,11 +93,11 @@ class Overview:
             return TimelineAnswer(agent=agent, error=str(unreadable))
         return timeline(agent, days, year=year)
 
-    def _agent(self, agent: str, glance: Glance | None, now: float) -> AgentQueue:
+    def _agent(self, agent: str, glance: Glance | None, shared: tuple[TroubleState, ...], now: float) -> AgentQueue:
         queue = self._queue(agent, now)
         manager, error = self._agents.manager(agent)
         if not isinstance(manager, BuiltinManager):
-            return AgentQueue(agent=agent, queue=queue, error=error)
+            return AgentQueue(agent=agent, queue=queue, troubles=shared, error=error)
         provider = manager.provider
         figures = glance.figures if glance is not None else None
         return AgentQueue(
@@ -107,7 +110,7 @@ class Overview:
             provider=provider.name if provider is not None else None,
             model=provider.model if provider is not None else None,
             endpoint=self._endpoint(provider.account, provider.model) if provider is not None else None,
-            troubles=self._troubles(agent),
+            troubles=(*self._troubles(agent), *shared),
             error=glance.problem if glance is not None else None,
         )
 
@@ -127,6 +130,11 @@ class Overview:
         if self._pending is None:
             return ()
         return tuple(map(trouble_state, self._pending.troubles(agent)))
+
+    def _shared_troubles(self, now: float) -> tuple[TroubleState, ...]:
+        """What is wrong with the processes that work for all agents."""
+        states = glanced_states(self._pending.processes()) if self._pending is not None else ()
+        return (*process_troubles(states), *start_again_troubles(states, version=recalld_version(), now=now))
 
     def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:
         token = reader.change_token()

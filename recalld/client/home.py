@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 
 class RunningService(NamedTuple):
-    """Where a home's service can be called."""
+    """Where a home's service can be called, and its process."""
 
     host: str
     port: int
+    pid: int
 
 
 def running_service(home: Path) -> RunningService | None:
@@ -23,7 +24,7 @@ def running_service(home: Path) -> RunningService | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     # A killed service leaves its file behind, and by now its port may be somebody else's.
-    return RunningService(_reachable(host), port) if _alive(pid) else None
+    return RunningService(_reachable(host), port, pid) if _alive(pid) else None
 
 
 def agents_with_tokens(home: Path) -> list[str]:

@@ -64,6 +64,10 @@ def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemo
         told = daemon.run("status")
         assert told.returncode == 4
         assert "not ok" in told.stdout
+        if name == "watch":
+            found = json.loads(daemon.run("search", "gateway", "--json").stdout)
+            assert any(f"process {pid} is stopped" in reason for reason in found["degraded"])
+            assert found["mode"] == "hybrid"
     wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
     daemon.write("memory/after.md", "After the thaw the ibex was found.\n")
     wait_until(lambda: daemon.found("ibex", "memory/after.md"), timeout=60)
@@ -92,6 +96,12 @@ def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: D
         )
         assert told.returncode == 4
         assert f"process {pid} is stopped, and searches are not answered" in told.stdout
+        assert "the service's process is stopped" in told.stderr
+        found = daemon.run("search", "gateway")
+        assert (found.returncode, "the service's process is stopped, so this is keywords only" in found.stderr) == (
+            0,
+            True,
+        )
     wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
 
 

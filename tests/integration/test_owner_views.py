@@ -12,7 +12,7 @@ from memory.service.overview import MAX_DEAD_LETTERS
 from memory.store.writer import Store
 from schemas.documents import DocumentKey
 from schemas.memory_sections import Scope
-from schemas.ports import EndpointCondition, EndpointState, Pending, Trouble
+from schemas.ports import EndpointCondition, EndpointState, Pending, ProcessSign, Trouble
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
 from tests.serving import running
@@ -29,6 +29,22 @@ def store(settings: Settings, workspace: Path) -> Iterator[Store]:
     written = write_index(settings)
     yield written
     written.close()
+
+
+def sign(role: str, *, silent_seconds: float) -> ProcessSign:
+    """A process of another machine."""
+    now = time.time()
+    return ProcessSign(
+        role=role,
+        host="elsewhere",
+        pid=7,
+        born=None,
+        started_at=now - 600,
+        heard_at=now - silent_seconds,
+        silent_seconds=silent_seconds,
+        awoke_seconds=None,
+        stuck=(),
+    )
 
 
 def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: Store) -> None:
@@ -56,6 +72,37 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
     assert agent["troubles"] == [{"part": "files", "message": "cannot be read", "since": 5.0}]
 
 
+def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, store: Store) -> None:
+    class Board(QuietBoard):
+        def processes(self) -> tuple[ProcessSign, ...]:
+            return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))
+
+    with running(settings, Board()) as client:
+        [agent] = client.get("/v1/queue").json()["agents"]
+        answer = client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()
+    [trouble] = agent["troubles"]
+    assert trouble["part"] == "watch"
+    assert "gives no sign of life, and changed files are not noticed" in trouble["message"]
+    assert answer["degraded"] == [f"watch: {trouble['message']}"]
+    assert answer["fallback"] is False
+
+
+def test_while_one_watcher_is_well_or_nobody_is_heard_of_answers_say_nothing(settings: Settings, store: Store) -> None:
+    class Board(QuietBoard):
+        others: tuple[ProcessSign, ...] = ()
+
+        def processes(self) -> tuple[ProcessSign, ...]:
+            return (sign("watch", silent_seconds=60.0), *self.others)
+
+    board = Board()
+    with running(settings, board) as client:
+        assert client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()["degraded"] == []
+        assert client.get("/v1/queue").json()["agents"][0]["troubles"] == []
+    board.others = (sign("watch", silent_seconds=0.0),)
+    with running(settings, board) as client:
+        assert client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()["degraded"] == []
+
+
 def test_a_commit_changes_the_revision_and_the_counts_and_nothing_else_does(settings: Settings, store: Store) -> None:
     with running(settings) as client:
 
@@ -65,6 +112,7 @@ def test_a_commit_changes_the_revision_and_the_counts_and_nothing_else_does(sett
 
         before = seen()
         assert seen() == before
+        assert before[0].isalnum()
         store.write([document(key("memory/new.md"), "new")])
         after = seen()
         assert (after[1:], after[0] != before[0]) == ((3, 0), True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
 import urllib.error
@@ -19,6 +21,7 @@ from tests.waiting import wait_until
 from tests.working import Workers, key
 from workers import movement as module
 from workers.broker import make_broker, message
+from workers.broker_server import BrokerServer
 from workers.job_queue import BrokerJobQueue
 from workers.movement import Movement
 from workers.names import EMBED_PENDING, VECTORS_QUEUE, Keys
@@ -130,6 +133,22 @@ def test_without_a_broker_nobody_is_ready(settings: Settings) -> None:
     with connect(settings, answer_seconds=1.0) as client:
         page = readiness(Movement(client, Keys(namespace(settings))), stalled_after_seconds=60)()
     assert page.status == 503
+
+
+def test_a_worker_whose_broker_stands_still_says_so_soon(settings: Settings, broker_server: BrokerServer) -> None:
+    port = free_port()
+    workers_settings = settings.workers.model_copy(update={"port": port})
+    assert broker_server._process is not None
+    pid = broker_server._process.pid
+    with Workers(settings.model_copy(update={"workers": workers_settings})):
+        assert ask(port)[0] == 200
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            # `ask` waits for thirty seconds; the worker itself waits for its broker that long, and again.
+            assert ask(port) == (503, {"status": "not ready", "error": "the broker does not answer"})
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: ask(port)[0] == 200)
 
 
 @pytest.mark.long
