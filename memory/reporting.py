@@ -38,12 +38,12 @@ def build_status(settings: Settings, pending: PendingReader | None, *, deep: boo
 def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: PendingReader | None) -> Status:
     """The agents' statuses and what they share: a process that is not well makes none of them ok."""
     everybody = len(agents) == len(settings.agents) > 1
+    broker = broker_state(settings, pending)
     processes = process_states(pending.processes) if pending is not None else ()
     unwell = [
         *process_troubles(processes),
         *start_again_troubles(processes, version=recalld_version(), now=time.time()),
     ]
-    broker = broker_state(settings, pending)
     if not broker.writable:
         unwell.append(TroubleState(part="broker", message=broker.warning or "it takes nothing new", since=time.time()))
     if unwell:

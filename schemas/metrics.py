@@ -128,7 +128,9 @@ ENDPOINT = Metric(
     "In which state is the provider's endpoint (1) and in which is it not (0)?",
     ("agent", "provider", "model", "state"),
 )
-BROKER_UP = Metric("recalld_broker_up", Kind.GAUGE, Told.STATE, "Does the queue's server answer (1) or not (0)?")
+BROKER_UP = Metric(
+    "recalld_broker_up", Kind.GAUGE, Told.STATE, "Does the queue's server answer and take what is new (1) or not (0)?"
+)
 QUEUE_MESSAGES = Metric(
     "recalld_queue_messages",
     Kind.GAUGE,

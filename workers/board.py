@@ -28,7 +28,7 @@ from schemas.ports import (
 from workers.account_state import endpoint_state
 from workers.broker_facts import broker_facts
 from workers.counters import FRESHNESS_BUCKETS, FleetCounters
-from workers.life import read_signs
+from workers.life import BEAT_SECONDS, read_signs
 from workers.marks import PendingMarks
 from workers.movement import Movement
 from workers.names import QUEUES, Keys
@@ -170,11 +170,15 @@ class Board:
         return sorted(known, key=lambda usage: (-usage.requests, usage.provider, usage.model))
 
     def processes(self) -> Sequence[ProcessSign]:
-        """Who should be there, and when they were last heard of; nobody without the broker."""
+        """Who should be there, and when they were last heard of; nobody without a broker that takes what they say."""
         try:
-            return read_signs(self._client, self._keys)
+            signs = read_signs(self._client, self._keys)
+            silent = any(sign.silent_seconds > 2 * BEAT_SECONDS for sign in signs)
+            if silent and not broker_facts(self._client).writable:
+                return ()
         except redis.RedisError:
             return ()
+        return signs
 
     def broker(self) -> BrokerFacts | None:
         """Which server holds the queue; None when it does not answer."""

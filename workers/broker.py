@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import dramatiq
@@ -63,6 +64,22 @@ class DoorbellConsumer(_RedisConsumer):
             except redis.ConnectionError as error:
                 raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
         return message
+
+    def ack(self, message: dramatiq.MessageProxy) -> None:
+        """Say that a message is done; tried again for as long as the broker does not take it."""
+        self._say(super().ack, message)
+
+    def nack(self, message: dramatiq.MessageProxy) -> None:
+        """Say that a message is given up; tried again like `ack`."""
+        self._say(super().nack, message)
+
+    def _say(self, how: Callable[[dramatiq.MessageProxy], None], message: dramatiq.MessageProxy) -> None:
+        try:
+            how(message)
+        except redis.ResponseError as error:
+            # A server whose disk is full takes nothing. The library tries again after this error only; after any other
+            # the message would seem to be worked on for as long as this process lives.
+            raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
 
     def _give_back_what_is_cached(self) -> None:
         """Messages that were fetched and handed to nobody: at its end, the library would forget them."""

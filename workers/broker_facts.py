@@ -18,6 +18,10 @@ _NOTHING_KEPT = (
 _EVICTS = "the broker may throw keys away when its memory is full; set maxmemory-policy noeviction there"
 
 
+#: How far beyond its limit a server's memory may be for a moment, while it throws keys away.
+_OVERDRAWN = 1.05
+
+
 def broker_facts(client: redis.Redis) -> BrokerFacts:
     """Ask the server. Raises `redis.RedisError` when it does not answer."""
     asked: Any = client
@@ -29,9 +33,7 @@ def broker_facts(client: redis.Redis) -> BrokerFacts:
     )
     warning = None
     if info.get("aof_enabled"):
-        healthy = info.get("aof_last_write_status", "ok") == "ok"
         kept = f"append-only file, synced {_fsync(asked)}"
-        warning = None if healthy else "the broker cannot write its append-only file; free space on its disk"
     elif _saves(asked):
         kept = "snapshots; what came since the last one is lost in a crash"
     else:
@@ -47,8 +49,12 @@ def _cannot_write(info: dict[str, Any]) -> str | None:
     """Why the server takes nothing new: it answers, so that nobody would notice."""
     if info.get("role") == "slave":
         return "the broker is a read-only replica: name the primary in broker.url (or REDIS_URL)"
+    if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
+        return "the broker cannot write its append-only file, so that it takes nothing new: free space on its disk"
     limit, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
-    if limit and used >= limit and info.get("maxmemory_policy") == "noeviction":
+    # Of one that throws keys away, when that is not enough.
+    allowed = limit if info.get("maxmemory_policy") == "noeviction" else limit * _OVERDRAWN
+    if limit and used >= allowed:
         return "the broker's memory is full, so that it takes nothing new: raise maxmemory there"
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         return "the broker cannot write its snapshot, and may take nothing new: free space on its disk"

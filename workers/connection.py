@@ -37,7 +37,6 @@ def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> r
             url,
             socket_connect_timeout=min(2.0, answer_seconds),
             socket_timeout=answer_seconds if patient else answer_seconds / 2,
-            health_check_interval=30,
             retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2 if patient else 1),
         )
     except ValueError as error:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import redis
 
+from workers.broker_facts import broker_facts
 from workers.marks import PendingMarks
 from workers.names import QUEUES, Keys
 
@@ -39,6 +40,11 @@ class Movement:
                 return
             self._noted_at = now
         self._note(keys=[self._keys.moved])
+
+    def refusal(self) -> str | None:
+        """Why the broker takes nothing new, so that nothing could be seen to wait. Raises `redis.RedisError`."""
+        facts = broker_facts(self._client)
+        return None if facts.writable else facts.warning
 
     def stalled_seconds(self) -> float:
         """For how long work has been waiting without anything being finished; 0 when nothing waits.

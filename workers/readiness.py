@@ -32,9 +32,12 @@ def readiness(
 def _why_not(movement: Movement, limit: float, problems: Callable[[], Sequence[str]]) -> str | None:
     found = [*problems()]
     try:
+        refusal = movement.refusal()
         stalled = movement.stalled_seconds()
     except redis.RedisError:
         return "; ".join([*found, "the broker does not answer"])
+    if refusal is not None:
+        found.append(refusal)
     if stalled > limit:
         found.append(f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why")
     return "; ".join(found) or None

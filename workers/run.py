@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import dramatiq
+import redis
 import structlog
 from dramatiq.worker import Worker
 
@@ -163,31 +164,37 @@ def _sweep(
     pulse.belongs_to(threading.current_thread())
     maintenance = Maintenance(runtime, stopping=stop.is_set)
     while not stop.wait(SWEEP_SECONDS):
-        with pulse.at("puts right what died half-way"):
+        with _surviving(), pulse.at("puts right what died half-way"):
             _sweep_once(client, keys, queue, runtime, claim)
         elapsed += SWEEP_SECONDS
         if elapsed >= HOUSEKEEPING_SECONDS:
             elapsed = 0.0
-            with pulse.at("keeps house"):
+            with _surviving(), pulse.at("keeps house"):
                 _keep_house(runtime, pulse)
-            with pulse.at("maintains indexes"):
+            with _surviving(), pulse.at("maintains indexes"):
                 maintenance.round()
 
 
-def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeClaim) -> None:
+@contextmanager
+def _surviving() -> Iterator[None]:
+    """Whatever goes wrong is logged, and tried again at the next round: nobody else would do it."""
     try:
-        if claim.renew():
-            runtime.board.resolve(_HOME)
-        else:
-            runtime.board.report(_HOME, "workers of another home take from this queue: give each home its own")
-        if take_turn(client, keys.sweeper, seconds=SWEEP_SECONDS * 0.9):
-            found = queue.sweep()
-            if found:
-                log.info("swept", put_right=found)
-    except (RecalldError, OSError) as error:
+        yield
+    except (RecalldError, OSError, redis.RedisError) as error:
         log.warning("sweep_failed", error=str(error))
     except Exception:
         log.exception("sweep_failed")
+
+
+def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeClaim) -> None:
+    if claim.renew():
+        runtime.board.resolve(_HOME)
+    else:
+        runtime.board.report(_HOME, "workers of another home take from this queue: give each home its own")
+    if take_turn(client, keys.sweeper, seconds=SWEEP_SECONDS * 0.9):
+        found = queue.sweep()
+        if found:
+            log.info("swept", put_right=found)
 
 
 def _keep_house(runtime: Runtime, pulse: Pulse) -> None:

@@ -49,9 +49,14 @@ class Freshness:
             vectors=vectors,
         )
 
-    def not_watched(self) -> str | None:
+    def blind(self) -> str | None:
         """Why nothing is known of files that were changed just now; None when all is well, or nobody knows."""
-        return not_watched(glanced_states(self._pending.processes())) if self._pending is not None else None
+        if self._pending is None:
+            return None
+        facts = self._pending.broker()
+        if facts is not None and not facts.writable:
+            return f"{facts.warning}; until then changed files are not noticed"
+        return not_watched(glanced_states(self._pending.processes()))
 
     def wait(self, wait_ms: int | None, at_most_seconds: float) -> None:
         """Let what was written before this search be queued at once, and wait until it is indexed.

@@ -22,6 +22,9 @@ from schemas.ports import (
 #: Seconds during which a queue that did not answer is taken to be still away.
 REST_SECONDS = 2.0
 
+#: Seconds for which what the server said of itself is good enough.
+FACTS_KEPT_SECONDS = 5.0
+
 #: Seconds for which what processes said of themselves is good enough: they say it every three.
 SIGNS_KEPT_SECONDS = 1.0
 
@@ -38,6 +41,7 @@ class RestingPendingReader:
         self._lock = threading.Lock()
         self._away_until = 0.0
         self._signs: tuple[float, Sequence[ProcessSign]] | None = None
+        self._facts: tuple[float, BrokerFacts | None] | None = None
 
     def pending(self, agent: str) -> Pending | None:
         """How far the agent is behind; None when the queue does not answer, or did not a moment ago."""
@@ -67,8 +71,18 @@ class RestingPendingReader:
         return kept[1]
 
     def broker(self) -> BrokerFacts | None:
-        """Which server holds the queue; not known while it is away."""
-        return None if self._is_away() else self._reader.broker()
+        """Which server holds the queue, as of some seconds ago; not known while it is away."""
+        if self._is_away():
+            return None
+        now, kept = self._clock(), self._facts
+        if kept is None or now - kept[0] >= FACTS_KEPT_SECONDS:
+            kept = self._facts = now, self._reader.broker()
+        return kept[1]
+
+    def refusal(self) -> str | None:
+        """Why the queue takes nothing new, though it answers; None when it does, or is away."""
+        facts = self.broker()
+        return facts.warning if facts is not None and not facts.writable else None
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """What embedding cost; nothing is known while the queue is away."""

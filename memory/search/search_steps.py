@@ -202,7 +202,7 @@ class SearchSteps:
         pending = self._on.freshness.state(vectors=vectors_pending)
         if pending is None:
             reasons.append("the queue does not answer: how far the index is behind is not known")
-        elif (blind := self._on.freshness.not_watched()) is not None:
+        elif (blind := self._on.freshness.blind()) is not None:
             reasons.append(blind)
         if self._asked.remark is not None:
             reasons.append(self._asked.remark)

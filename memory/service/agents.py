@@ -113,6 +113,7 @@ class ServedAgents:
             answers_bytes=answers.kept_bytes,
             open_indexes=len(self._resources.open_readers),
             fleet=self._pending.fleet() if self._pending is not None else None,
+            queue_takes=self._pending is None or self._pending.refusal() is None,
         )
 
     def close(self) -> None:

@@ -41,7 +41,8 @@ class ProcessNumbers:
     """What all agents of a process share, at the time of a scrape.
 
     `answers_kept` searches were answered from the cache of answers, `answers_searched` looked there in vain.
-    `fleet` is what all processes counted together, None when the broker does not answer.
+    `fleet` is what all processes counted together, None when the broker does not answer; `queue_takes` is False when
+    it answers and takes nothing new.
     """
 
     answers_kept: int
@@ -49,6 +50,7 @@ class ProcessNumbers:
     answers_bytes: int
     open_indexes: int
     fleet: FleetNumbers | None = None
+    queue_takes: bool = True
 
 
 class ServiceMetrics:
@@ -85,7 +87,7 @@ class _Process(Collector):
         yield prometheus.family(metrics.CACHED_ANSWERS, answers)
         yield prometheus.family(metrics.CACHED_ANSWERS_BYTES, {(): numbers.answers_bytes})
         yield prometheus.family(metrics.OPEN_INDEXES, {(): numbers.open_indexes})
-        yield prometheus.family(metrics.BROKER_UP, {(): float(numbers.fleet is not None)})
+        yield prometheus.family(metrics.BROKER_UP, {(): float(numbers.fleet is not None and numbers.queue_takes)})
         if numbers.fleet is not None:
             yield from _fleet(numbers.fleet)
 

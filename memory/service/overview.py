@@ -133,7 +133,12 @@ class Overview:
 
     def _shared_troubles(self, now: float) -> tuple[TroubleState, ...]:
         """What is wrong with the processes that work for all agents."""
-        states = glanced_states(self._pending.processes()) if self._pending is not None else ()
+        if self._pending is None:
+            return ()
+        facts = self._pending.broker()
+        if facts is not None and not facts.writable:
+            return (TroubleState(part="broker", message=facts.warning or "it takes nothing new", since=now),)
+        states = glanced_states(self._pending.processes())
         return (*process_troubles(states), *start_again_troubles(states, version=recalld_version(), now=now))
 
     def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:

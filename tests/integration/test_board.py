@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import date
 from typing import Any
@@ -10,15 +11,19 @@ import pytest
 import redis
 from redis.connection import AbstractConnection as Connection
 
+from memory.pulses import Pulses
 from memory.reporting import build_status
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
 from workers import board as board_module
 from workers.board import Board
-from workers.connection import connect
+from workers.connection import connect, namespace
+from workers.life import LifeSigns
 from workers.marks import PendingMarks
+from workers.movement import Movement
 from workers.names import Keys
+from workers.readiness import readiness
 
 
 @pytest.fixture
@@ -232,8 +237,25 @@ def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
             asked.config_set(name, value)
     status = build_status(settings, board)
     assert (status.ok, status.broker.writable) == (False, False)
+    keys = Keys(namespace(settings))
+    page = readiness(Movement(asked, keys), stalled_after_seconds=60)()
+    assert page.status == 503
+    assert said in json.loads(page.body)["error"]
     [trouble] = [one for one in status.agents[0].troubles if one.part == "broker"]
     assert said in trouble.message
     asked.config_set("maxmemory", "0")
     asked.replicaof("NO", "ONE")
     assert build_status(settings, board).ok
+    assert readiness(Movement(asked, keys), stalled_after_seconds=60)().status == 200
+
+
+def test_nobody_is_called_silent_who_cannot_be_heard(board: Board, settings: Settings, client: redis.Redis) -> None:
+    asked: Any = client
+    keys = Keys(namespace(settings))
+    with LifeSigns(settings, "watch", Pulses(), beat_seconds=600):
+        asked.zadd(keys.heard, dict.fromkeys(asked.hkeys(keys.processes), time.time() - 60))
+        assert [sign.role for sign in board.processes()] == ["watch"]
+        asked.set("ballast", "x" * 1_000_000)
+        asked.config_set("maxmemory", "1mb")
+        assert list(board.processes()) == []
+        asked.config_set("maxmemory", "0")

@@ -12,7 +12,7 @@ from memory.service.overview import MAX_DEAD_LETTERS
 from memory.store.writer import Store
 from schemas.documents import DocumentKey
 from schemas.memory_sections import Scope
-from schemas.ports import EndpointCondition, EndpointState, Pending, ProcessSign, Trouble
+from schemas.ports import BrokerFacts, EndpointCondition, EndpointState, Pending, ProcessSign, Trouble
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
 from tests.serving import running
@@ -85,6 +85,24 @@ def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, 
     assert "gives no sign of life, and changed files are not noticed" in trouble["message"]
     assert answer["degraded"] == [f"watch: {trouble['message']}"]
     assert answer["fallback"] is False
+
+
+def test_a_queue_that_takes_nothing_new_is_said_and_nobody_is_called_silent(settings: Settings, store: Store) -> None:
+    class Board(QuietBoard):
+        def processes(self) -> tuple[ProcessSign, ...]:
+            return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))
+
+        def broker(self) -> BrokerFacts:
+            return BrokerFacts(server="valkey 9", persistence="none", warning="its memory is full", writable=False)
+
+    with running(settings, Board()) as client:
+        [agent] = client.get("/v1/queue").json()["agents"]
+        answer = client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()
+        page = client.get("/metrics").text
+    [trouble] = agent["troubles"]
+    assert (trouble["part"], trouble["message"]) == ("broker", "its memory is full")
+    assert answer["degraded"] == ["its memory is full; until then changed files are not noticed"]
+    assert "recalld_broker_up 0.0" in page
 
 
 def test_while_one_watcher_is_well_or_nobody_is_heard_of_answers_say_nothing(settings: Settings, store: Store) -> None:

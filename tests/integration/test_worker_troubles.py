@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import redis
 
 from memory.embedding.batching import EmbeddingBatcher
 from memory.indexing import Indexer
@@ -17,11 +18,13 @@ from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
+from workers import run
 from workers.board import Board
 from workers.broker_server import BrokerServer
 from workers.job_queue import BrokerJobQueue
 from workers.marks import Waiting
 from workers.names import EMBED_PENDING, INDEX_PENDING
+from workers.runtime import Runtime
 from workers.shared_gate import BrokerGate
 
 
@@ -224,6 +227,45 @@ def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provide
     [message] = {message for part, message in said if part == "index file"}
     assert aside.name in message
     assert "is being rebuilt" in message
+
+
+def test_what_puts_things_right_outlives_whatever_goes_wrong(
+    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[str] = []
+
+    def refused(*_: object) -> None:
+        rounds.append("kept house")
+        raise redis.ResponseError("MISCONF Errors writing to the AOF file")
+
+    monkeypatch.setattr(run, "_keep_house", refused)
+    monkeypatch.setattr(run, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(run, "HOUSEKEEPING_SECONDS", 0.05)
+    with Workers(settings):
+        wait_until(lambda: len(rounds) >= 3)
+
+
+def test_a_message_that_was_done_while_the_broker_took_nothing_is_over_when_it_does_again(
+    settings: Settings, broker_server: BrokerServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Any = client
+    publish = Runtime.publish_counts
+
+    def full(runtime: Runtime) -> None:
+        publish(runtime)
+        asked.replicaof("127.0.0.1", "1")  # every write is refused from now on
+
+    monkeypatch.setattr("dramatiq.worker.POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.1)
+    with Workers(settings) as workers:
+        monkeypatch.setattr(Runtime, "publish_counts", full)
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(lambda: asked.info("replication")["role"] == "slave")
+        assert asked.hlen(workers.keys.messages("live")) == 1
+        monkeypatch.setattr(Runtime, "publish_counts", publish)
+        asked.replicaof("NO", "ONE")
+        wait_until(lambda: asked.hlen(workers.keys.messages("live")) == 0)
+        assert workers.finds("heron")
 
 
 def test_vectors_that_a_dead_job_did_not_ask_for_are_asked_for_by_the_next_one(

@@ -211,8 +211,8 @@ def test_processes_are_stopped_one_after_the_other_in_their_order(child_of: Make
     children = Supervisor(
         [
             child_of(
-                f"trap 'echo {name} asked >> {happened}; kill $!; wait; echo {name} over >> {happened}; exit 0' TERM\n"
-                "exec 3<&0; cat <&3 >/dev/null &\necho ready; wait",
+                f"trap 'echo {name} asked >> {happened}; sleep 0.1; echo {name} over >> {happened}; exit 0' TERM\n"
+                "echo ready; while :; do sleep 0.02; done",
                 name=name,
             )
             for name in ("watch", "work-1", "serve")
