@@ -11,8 +11,9 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -29,6 +30,7 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
 
     `process` is in every line as that, with its id: logs of several processes end up in one place.
     """
+    log = cast(TextIO, _Unfailing(sys.stderr))
     terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(ensure_ascii=False)
@@ -52,15 +54,31 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(log),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(log)
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s") if terminal else JsonFormatter(who))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # Connection errors while the broker restarts are told once by us; the library would tell them per thread.
     logging.getLogger("dramatiq").setLevel(logging.ERROR)
     logging.getLogger("dramatiq.worker").setLevel(logging.CRITICAL + 1)
+
+
+class _Unfailing:
+    """A stream whose failures stop nobody: a log on a full disk would end whatever thread had something to say."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):  # ValueError: it was closed
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 def redact_fields(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -99,6 +100,21 @@ def test_what_libraries_log_is_a_line_like_ours(configured: Any) -> None:
     assert line["process"] == "work"
     assert "ValueError" in line["exception"]
     assert WORD not in json.dumps(line)
+
+
+def test_a_log_on_a_full_disk_stops_nobody_and_goes_on_when_there_is_room(
+    configured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    logs = configured()
+    with monkeypatch.context() as patched:
+        patched.setattr(logs.stream, "write", full)
+        logs.log.warning("sweep_failed")
+        logging.getLogger("httpx").warning("slow")
+    logs.log.info("documents_indexed")
+    assert [line["event"] for line in logs.lines()] == ["documents_indexed"]
 
 
 def test_a_terminal_gets_no_json(configured: Any) -> None:
