@@ -72,7 +72,7 @@ def agent_status(
     troubles += [*clock_troubles(pending, now=now), *build_troubles(state, queue, in_batch_jobs=in_jobs, now=now)]
     mode, degraded = answering(
         index.state,
-        sources.choice,
+        sources.queries or sources.choice,
         vectors=index.vector_search,
         text=index.text_search,
         by_text=agent.query.hybrid.enabled,

@@ -33,6 +33,15 @@ def providers_in_use(folder: Path, options: StoreOptions, *, under_construction:
     return tuple(_names(generations, folder, options, [NEXT, CURRENT] if under_construction else [CURRENT]))
 
 
+def embedding_in_use(folder: Path, options: StoreOptions) -> str | None:
+    """The embedding identity of the generation that answers; None where there is none, or it cannot be read."""
+    try:
+        name = Generations(folder, options).current()
+        return _embedding_of(folder / name, options) if name is not None else None
+    except RecalldError:
+        return None
+
+
 def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use: Iterable[str]) -> ProviderChoice:
     """The choice, unless `auto` took less than what the index was made with: then none, with an `error`."""
     if choice.requested != "auto" or choice.error is not None or choice.name not in ORDER:
@@ -57,19 +66,19 @@ def _names(generations: Generations, folder: Path, options: StoreOptions, pointe
         try:
             name = generations.next() if pointer == NEXT else generations.current()
             if name is not None:
-                yield _provider_of(folder / name, options)
+                yield name_in(_embedding_of(folder / name, options))
         except RecalldError:
             continue
 
 
 @lru_cache(maxsize=1024)
-def _provider_of(path: Path, options: StoreOptions) -> str:
-    """The provider of one generation; "none" without one. A generation never changes it, nor gets another's name."""
+def _embedding_of(path: Path, options: StoreOptions) -> str:
+    """The embedding identity of one generation. A generation never changes it, nor gets another's name."""
     reader = Generations(path.parent, options).open_named(path.name)
     if reader is None:
         raise _Gone(f"{path} is gone")
     try:
-        return name_in(embedding_of(reader.meta("identity")))
+        return embedding_of(reader.meta("identity"))
     finally:
         reader.close()
 

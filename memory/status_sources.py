@@ -21,7 +21,8 @@ class StatusSources:
 
     `lease` opens the answering generation. `pending` is None when this process has no way to ask the
     queue; `queue_expected` makes a queue that does not answer a trouble (it is none when nothing is supposed to
-    run); `provider_failure` is why the provider is not asked at the moment.
+    run); `choice` is what the settings ask for, `queries` what embeds queries now, the same where None;
+    `provider_failure` is why that one is not asked at the moment.
     """
 
     files: AgentFiles
@@ -30,4 +31,5 @@ class StatusSources:
     pending: PendingReader | None
     queue_expected: bool
     choice: ProviderChoice
+    queries: ProviderChoice | None = None
     provider_failure: str | None = None

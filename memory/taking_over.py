@@ -18,9 +18,10 @@ from pathlib import Path
 
 import structlog
 
-from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice
+from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
+from memory.fingerprint import NO_VECTORS
 from memory.generations import CURRENT, NEXT
-from memory.made_with import providers_in_use, without_stepping_down
+from memory.made_with import embedding_in_use, providers_in_use, without_stepping_down
 from memory.store.options import StoreOptions
 from schemas.settings import AgentSettings, MemorySettings, Settings
 
@@ -64,6 +65,20 @@ def provider_of(settings: Settings, agent: AgentSettings, *, for_queries: bool =
         error=None if fallback.error is None else f"{why}; and {fallback.error}",
         taken_over=why,
     )
+
+
+def provider_for_queries(settings: Settings, agent: AgentSettings, chosen: ProviderChoice) -> ProviderChoice:
+    """The provider whose vectors the answering index holds, while one for `chosen` is under construction.
+
+    `chosen` itself where the index is its own, where keywords were chosen, and where what the index was made with
+    cannot be had any more.
+    """
+    if chosen.provider is None:
+        return chosen
+    identity = embedding_in_use(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    if identity in {None, NO_VECTORS, chosen.provider.identity}:
+        return chosen
+    return made_like(str(identity), agent, settings.credentials) or chosen
 
 
 def take_over(settings: Settings, agent: AgentSettings, *, reason: str) -> bool:
@@ -110,7 +125,7 @@ def takeover_token(settings: Settings, agent: AgentSettings) -> object:
     """Differs when what `provider_of` says may differ: a takeover began or ended, or, where the index has a say in it,
     another generation answers or is under construction. A few `stat`s.
     """
-    names = (_FILE, CURRENT, NEXT) if agent.provider == "auto" else (_FILE,)
+    names = (_FILE, CURRENT, NEXT) if agent.provider == "auto" else (_FILE, CURRENT)
     tokens = [_token(settings.indexes_path / agent.id / name) for name in names]
     return tokens if any(tokens) else None
 

@@ -60,15 +60,18 @@ def find_home(home: str | None = None, *, environment: Mapping[str, str] | None 
     return _absolute(variables.get("XDG_DATA_HOME") or "~/.local/share") / "recalld"
 
 
+#: The variables of sd_notify(3).
+_SYSTEMD = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
 def environment_for_child(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with some variables set, for a process that it starts."""
-    return {**os.environ, **extra}
+    """This process's environment with some variables set, for a process that it starts: systemd asks this one only."""
+    return {**{name: value for name, value in os.environ.items() if name not in _SYSTEMD}, **extra}
 
 
 def asked_by_systemd() -> dict[str, str]:
     """What systemd wants to know of this process and where: the variables of sd_notify(3) that are set."""
-    names = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return {name: os.environ[name] for name in _SYSTEMD if name in os.environ}
 
 
 def program_folders(*, environment: Mapping[str, str] | None = None) -> ProgramFolders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +85,37 @@ def fallback_choice(memory: MemorySettings, credentials: Credentials) -> Provide
     if first is not None and fallback.provider is not None and first.identity == fallback.provider.identity:
         return None
     return fallback
+
+
+def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
+    """The provider whose vectors have this identity, as far as these settings and keys can have it; None otherwise.
+
+    A key is never sent to another address than it was set for.
+    """
+    try:
+        facts = json.loads(identity)
+    except ValueError:
+        return None
+    if not isinstance(facts, dict) or facts.get("provider") not in (*PRESETS, "local", "stub"):
+        return None
+    name = str(facts["provider"])
+    own = memory.model_copy(
+        update={
+            "provider": name,
+            "model": facts.get("model"),
+            "output_dimensionality": facts.get("dimensions"),
+            "query_input_type": facts.get("query_input_type"),
+            "document_input_type": facts.get("document_input_type"),
+        }
+    )
+    if name == "local":
+        own = own.model_copy(update={"local": memory.local.model_copy(update={"model_path": facts.get("model")})})
+    elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
+        remote = memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}})
+        own = own.model_copy(update={"remote": remote})
+    choice = _made(own, credentials, name, "the index that answers was made with it")
+    # Anything that was understood otherwise shows here.
+    return choice if choice.provider is not None and choice.provider.identity == identity else None
 
 
 def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> ProviderChoice:

@@ -152,7 +152,8 @@ class BuiltinManager(SearchManager):
                 lease=self._reader.visit,
                 pending=self._pending,
                 queue_expected=self._pending is not None,
-                choice=embedder.choice,
+                choice=embedder.chosen,
+                queries=embedder.choice,
                 provider_failure=embedder.vectors.failure() if embedder.vectors is not None else None,
             ),
             deep=deep,
@@ -182,8 +183,8 @@ class BuiltinManager(SearchManager):
 
     @property
     def provider(self) -> EmbeddingProvider | None:
-        """The embedding provider in use, None with keywords only."""
-        return self._embedder.choice.provider
+        """The embedding provider that the settings ask for, None with keywords only."""
+        return self._embedder.chosen.provider
 
     def ready(self) -> str | None:
         """None when a search could be answered now, else why not. An index that is still to be made is ready: empty."""

@@ -13,7 +13,7 @@ from memory.search.lanes import Lane
 from memory.search.open_readers import OpenReaders
 from memory.search.query_vectors import QueryVectors
 from memory.store.vector_shelf import VectorShelf
-from memory.taking_over import provider_of
+from memory.taking_over import provider_for_queries, provider_of
 from schemas.settings import AgentSettings, Settings
 
 #: Searches that are worked on at a time; those that wait for a provider are not counted, those that wait for pending
@@ -30,9 +30,14 @@ EMBEDDING_THREADS = 128
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """What was chosen for an agent, and how its queries are embedded; `vectors` is None when only keywords are."""
+    """What was chosen for an agent, and how its queries are embedded; `vectors` is None when only keywords are.
+
+    `choice` embeds queries: it made the index that answers. `chosen` is what the settings ask for, and what a new
+    index is being made with.
+    """
 
     choice: ProviderChoice
+    chosen: ProviderChoice
     vectors: QueryVectors | None
 
 
@@ -64,9 +69,10 @@ class SearchResources:
 
     def embedder(self, agent: AgentSettings) -> Embedder:
         """The provider that an agent uses now. Loads nothing and connects to nothing yet."""
-        choice = provider_of(self._settings, agent, for_queries=True)
+        chosen = provider_of(self._settings, agent, for_queries=True)
+        choice = provider_for_queries(self._settings, agent, chosen)
         if choice.provider is None:
-            return Embedder(choice, None)
+            return Embedder(choice, chosen, None)
         # Two keys may mean the same vectors, but not the same limits and bills.
         key = (choice.provider.identity, choice.provider.account)
         with self._lock:
@@ -80,7 +86,7 @@ class SearchResources:
                     coordination=self._coordinate(choice.provider),
                     model_wait_seconds=self._model_wait_seconds,
                 )
-        return Embedder(choice, vectors)
+        return Embedder(choice, chosen, vectors)
 
     def warm_up(self) -> None:
         """Start loading every chosen model, in the background."""

@@ -82,7 +82,9 @@ class RestingPendingReader:
     def refusal(self) -> str | None:
         """Why the queue takes nothing new, though it answers; None when it does, or is away."""
         facts = self.broker()
-        return facts.warning if facts is not None and not facts.writable else None
+        if facts is None or facts.writable:
+            return None
+        return facts.warning or "the broker takes nothing new"
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """What embedding cost; nothing is known while the queue is away."""

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from memory.embedding.coordination import Coordinate, alone
+from memory.process_states import glanced_states, process_troubles
 from memory.reporting import whole_status
 from memory.search.absent import AbsentMemory
 from memory.search.glances import Glance
@@ -15,9 +16,11 @@ from memory.search.manager import SearchableMemory
 from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager, SearchManager, SearchResources, get_search_manager
 from memory.service.metrics import AgentNumbers, ProcessNumbers
+from memory.start_again import start_again_troubles
+from memory.version import recalld_version
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
-from schemas.status import AgentStatus, Status
+from schemas.status import AgentStatus, Status, TroubleState
 
 #: Seconds for which a status is good enough for the next one who asks.
 STATUS_KEPT_SECONDS = 1.0
@@ -97,12 +100,24 @@ class ServedAgents:
     def numbers(self, agents: Sequence[str]) -> list[AgentNumbers]:
         """What metrics tell of these agents. Cheap: no look at the disk, and into an index only when it changed."""
         self._look(agents)
-        return [self._numbers(agent) for agent in agents]
+        shared = len(self.shared_troubles())
+        return [self._numbers(agent, shared) for agent in agents]
 
     def glances(self, agents: Sequence[str]) -> dict[str, Glance]:
         """What is in these agents' indexes, as cheap as `numbers`; agents that there was no time for are left out."""
         self._look(agents)
         return {agent: self._glances[agent] for agent in agents if agent in self._glances}
+
+    def shared_troubles(self) -> tuple[TroubleState, ...]:
+        """What is wrong with the queue and the processes that work for all agents."""
+        if self._pending is None:
+            return ()
+        now = time.time()
+        refusal = self._pending.refusal()
+        if refusal is not None:
+            return (TroubleState(part="broker", message=refusal, since=now),)
+        states = glanced_states(self._pending.processes())
+        return (*process_troubles(states), *start_again_troubles(states, version=recalld_version(), now=now))
 
     def process_numbers(self) -> ProcessNumbers:
         """What metrics tell of what all agents share."""
@@ -162,7 +177,7 @@ class ServedAgents:
                     glance = manager.glances.look()
                 self._glances[agent] = glance
 
-    def _numbers(self, agent: str) -> AgentNumbers:
+    def _numbers(self, agent: str, shared: int) -> AgentNumbers:
         manager, _ = self.manager(agent)
         pending = self._pending.pending(agent) if self._pending is not None else None
         oldest = None
@@ -181,7 +196,7 @@ class ServedAgents:
             chunks=figures.counts.chunks if figures is not None else None,
             vectors_pending=figures.counts.vectors_pending if figures is not None else None,
             dead_letters=figures.dead_letters if figures is not None else None,
-            troubles=len(self._pending.troubles(agent)) if self._pending is not None and pending is not None else None,
+            troubles=shared + len(self._pending.troubles(agent)) if self._pending and pending is not None else None,
             usage=tuple(self._pending.usage(agent)) if self._pending is not None else (),
             endpoint=(provider.name, provider.model, endpoint.condition) if provider and endpoint else None,
         )

@@ -11,13 +11,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from memory.process_states import glanced_states, process_troubles
 from memory.search.glances import Glance
 from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager
 from memory.service.agents import ServedAgents
 from memory.service.timeline import days_of, timeline
-from memory.start_again import start_again_troubles
 from memory.store.reader import IndexCounts, StoreReader
 from memory.version import recalld_version
 from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state, trouble_state
@@ -58,7 +56,7 @@ class Overview:
         """What waits and runs for these agents, and what their indexes hold."""
         glances = self._agents.glances(agents)
         now = time.time()
-        shared = self._shared_troubles(now)
+        shared = self._agents.shared_troubles()
         return QueueAnswer(
             at=round(now, 3),
             version=recalld_version(),
@@ -130,16 +128,6 @@ class Overview:
         if self._pending is None:
             return ()
         return tuple(map(trouble_state, self._pending.troubles(agent)))
-
-    def _shared_troubles(self, now: float) -> tuple[TroubleState, ...]:
-        """What is wrong with the processes that work for all agents."""
-        if self._pending is None:
-            return ()
-        facts = self._pending.broker()
-        if facts is not None and not facts.writable:
-            return (TroubleState(part="broker", message=facts.warning or "it takes nothing new", since=now),)
-        states = glanced_states(self._pending.processes())
-        return (*process_troubles(states), *start_again_troubles(states, version=recalld_version(), now=now))
 
     def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:
         token = reader.change_token()

@@ -88,6 +88,24 @@ def test_a_search_finds_by_both_sides_and_cites_lines(manager: BuiltinManager):
     assert 0 < hit.score <= 1
 
 
+def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_its_own(
+    settings: Settings, resources: SearchResources, notes: Path
+):
+    write_index(settings)
+    changed = settings.agents[0].model_copy(update={"output_dimensionality": 32})
+    manager = BuiltinManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
+    try:
+        answer = manager.search(SearchRequest(query="dentist appointment"))
+        assert (answer.mode, answer.degraded) == ("hybrid", ())
+        assert answer.results[0].vector_score is not None
+        status = manager.status()
+        assert (status.mode, status.degraded, status.index.identity_matches) == ("hybrid", (), False)
+        assert manager.provider is not None
+        assert '"dimensions":32' in manager.provider.identity
+    finally:
+        manager.close()
+
+
 def test_a_blank_query_finds_nothing(manager: BuiltinManager):
     assert manager.search(SearchRequest(query=" \n\t")).results == ()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice
+from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
 from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
 
@@ -266,6 +266,43 @@ def test_whatever_changes_the_numbers_changes_the_identity(change: dict[str, Any
     assert first is not None
     assert second is not None
     assert first.identity != second.identity
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"provider": "openai", "model": "text-embedding-3-large", "output_dimensionality": 64},
+        {"provider": "openai", "document_input_type": "document"},
+        {"provider": "mistral"},
+        {"provider": "voyage"},
+        {"provider": "local"},
+        {"provider": "stub"},
+    ],
+)
+def test_what_an_index_was_made_with_can_be_had_as_long_as_its_key_and_address_are_there(
+    before: dict[str, Any],
+) -> None:
+    made = choose(before, **KEYS).provider
+    assert made is not None
+    now = MemorySettings.model_validate({"provider": "openai"})
+    again = made_like(made.identity, now, Credentials.model_validate(KEYS))
+    assert again is not None
+    assert again.provider is not None
+    assert (again.provider.identity, again.provider.account) == (made.identity, made.account)
+
+
+def test_nobodys_key_goes_to_another_address_than_it_was_set_for() -> None:
+    old = {"provider": "openai", "remote": {"base_url": "http://127.0.0.1:1/v1", "api_key": "k"}}
+    new = {"provider": "openai", "remote": {"base_url": "http://127.0.0.1:2/v1", "api_key": "k2"}}
+    made = choose(old).provider
+    assert made is not None
+    assert made_like(made.identity, MemorySettings.model_validate(new), Credentials.model_validate(KEYS)) is None
+    # Nor one that was set for another provider.
+    mistral = choose({"provider": "mistral"}, **KEYS).provider
+    assert mistral is not None
+    assert made_like(mistral.identity, MemorySettings.model_validate(new), Credentials()) is None
+    for nonsense in ("none", "[]", "{}", '{"provider": "x"}', "not json"):
+        assert made_like(nonsense, MemorySettings(), Credentials.model_validate(KEYS)) is None
 
 
 def test_choosing_imports_no_sdk_and_loads_no_model() -> None:

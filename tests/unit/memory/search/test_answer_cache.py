@@ -343,7 +343,6 @@ def test_agents_settings_and_providers_never_share_an_answer(
         agent,
         agent.model_copy(update={"limits": limits}),
         agent.model_copy(update={"query": weighted}),
-        agent.model_copy(update={"output_dimensionality": 32}),
         agent.model_copy(update={"provider": "none"}),
     ]
     for other in others:
