@@ -27,6 +27,7 @@ from recalld.wiring import BrokerSide, building_in, fingerprint_of, indexed_by, 
 from schemas.errors import UserError
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
+from workers.one_home import HomeClaim
 from workers.run import run_workers
 
 
@@ -49,12 +50,15 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
         wait = IndexWait(settings, agents, broker)
         spending = Spending(broker.board, agents)
         try:
+            # Before anything is begun: what workers of another home would take is missing here in the end.
+            HomeClaim(broker.client, broker.keys, settings).take(stop)
             _mark(settings, agents, broker, fresh=fresh, force=force)
             if wait.anything_to_do():
                 with workers_for(settings) as works:
                     outcomes = wait.until_done(stop, works=works)
             else:
                 outcomes = wait.outcomes()
+            outcomes = wait.compared(outcomes)
             spent = {agent.id: spending.of(agent.id) for agent in agents}
         finally:
             wait.close()
@@ -74,24 +78,29 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
 def workers_for(settings: Settings) -> Iterator[Callable[[], bool]]:
     """Workers for as long as the block runs, in this process, unless a daemon of this home has some.
 
-    Yields how to ask whether they are there still.
+    Yields how to ask whether they are there still, which raises `UserError` when they are refused.
     """
     if daemon_pid(settings.home) is not None:
         yield lambda: daemon_pid(settings.home) is not None
         return
-    stop, failed = threading.Event(), []
+    stop = threading.Event()
+    refused: list[UserError] = []
 
     def work() -> None:
         try:
             run_workers(settings, stop, role="index")
-        except BaseException as error:
-            failed.append(error)
-            raise
+        except UserError as error:
+            refused.append(error)
+
+    def works() -> bool:
+        if refused:
+            raise refused[0]
+        return thread.is_alive()
 
     thread = threading.Thread(target=work, name="workers")
     thread.start()
     try:
-        yield thread.is_alive
+        yield works
     finally:
         stop.set()
         thread.join()

@@ -12,6 +12,7 @@ from memory.generations import Generations
 from memory.made_with import name_in
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import provider_of
+from recalld.missing_documents import missing_sentence
 from recalld.progress_bar import Progress, ProgressBar
 from recalld.waiting_for_jobs import JobsWait
 from recalld.wiring import BrokerSide, generations_of
@@ -69,6 +70,13 @@ class IndexWait:
     def outcomes(self) -> list[Outcome]:
         """How things stand now."""
         return [self._outcome(agent) for agent in self._agents]
+
+    def compared(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """The same outcomes; `stopped` where files are missing in an index and nothing is queued for them."""
+        for agent, outcome in zip(self._agents, outcomes, strict=True):
+            if outcome.stopped is None and self._pending(agent) == 0:
+                outcome.stopped = missing_sentence(self._settings, agent, self._reader(agent), before=self._begun)
+        return [*outcomes]
 
     def until_done(
         self, stop: threading.Event, *, works: Callable[[], bool], feed: Callable[[], int] = lambda: 0

@@ -43,7 +43,7 @@ class Keys:
         self.sweeper = f"{self.prefix}:sweeper"
         #: String: the job that tries a document that was there when a worker died.
         self.suspects = f"{self.prefix}:suspects"
-        #: String: id of the home whose workers take from the queues.
+        #: String: which home's workers take from the queues (`workers.one_home`).
         self.home = f"{self.prefix}:home"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
         self.counters = f"{self.prefix}:counters"

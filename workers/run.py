@@ -17,7 +17,7 @@ from memory import completing
 from memory.pulses import Pulse, Pulses
 from memory.taking_over import takeover_token
 from schemas.documents import Lane
-from schemas.errors import RecalldError
+from schemas.errors import RecalldError, UserError
 from schemas.ports import OutdatedSettings
 from schemas.settings import Settings
 from workers.actors import declare_actors
@@ -74,13 +74,14 @@ def run_workers(
     `outdated`: see `ProcessSign`. `pulses` are told whether the threads get on.
 
     Raises:
-        UserError: that port cannot be had, or workers of another home take from the queue.
+        UserError: that port cannot be had, or workers of another home take from the queue (also when they took it over
+            while this process stood still).
     """
     give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
     claim = HomeClaim(client, keys, settings)
-    claim.take()
+    claim.take(stop)
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = Board(client, keys)
@@ -91,7 +92,11 @@ def run_workers(
     # Whoever asks for the readiness does not wait for a broker that stands still.
     looking = Movement(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
-    with _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}), coordinating(settings) as coordination:
+    with (
+        claim.held(lost=stop),
+        _telemetry(settings, metrics, {"/readyz": ready, **(routes or {})}),
+        coordinating(settings) as coordination,
+    ):
         runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
         life = LifeSigns(settings, role, pulses, outdated=outdated)
         declare_actors(broker, runtime)
@@ -124,6 +129,8 @@ def run_workers(
     broker.close()
     client.close()
     log.info("workers_stopped")
+    if claim.lost:
+        raise UserError(claim.refusal())
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,52 +12,183 @@ import redis
 
 from schemas.errors import UserError
 from schemas.settings import Settings
+from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.connection import socket_path
+from workers import one_home
+from workers.broker_server import BrokerServer
+from workers.connection import connect, namespace, socket_path
 from workers.names import Keys
 from workers.one_home import HomeClaim
 from workers.run import run_workers
 
 
 @pytest.fixture
-def shared(settings: Settings, broker_server: object) -> Settings:
-    """A home whose queue has a name that others may use, too."""
-    url = f"unix://{socket_path(settings.home)}"
-    broker = {"url": url, "namespace": "team"}
-    return Settings.model_validate({**settings.model_dump(), "broker": broker})
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    """A server that several homes share."""
+    owner = Settings(home=tmp_path / "queue")
+    server = BrokerServer(owner)
+    server.ensure()
+    yield f"unix://{socket_path(owner.home)}"
+    server.stop()
 
 
-def other_home(shared: Settings, tmp_path: Path) -> Settings:
-    return shared.model_copy(update={"home": tmp_path / "elsewhere"})
+@pytest.fixture
+def shared(settings: Settings, redis_url: str) -> Settings:
+    """A home with a namespace that it made for itself, on a server that others use, too."""
+    chosen = Settings.model_validate({**settings.model_dump(), "broker": {"url": redis_url}})
+    namespace(chosen)
+    return chosen
 
 
-def test_workers_of_another_home_are_refused_with_a_sentence(shared: Settings, tmp_path: Path):
-    told_to_stop = threading.Event()
-    told_to_stop.set()  # who is not refused ends at once
-    with Workers(shared):
-        with pytest.raises(UserError, match=r"workers of another home .* 'team' \(broker\.namespace\)"):
-            run_workers(other_home(shared, tmp_path), told_to_stop)
-        # More processes of the same home are welcome.
+@pytest.fixture
+def claims(shared: Settings) -> Iterator[redis.Redis]:
+    with connect(shared) as client:
+        yield client
+
+
+def keys_of(settings: Settings) -> Keys:
+    return Keys(namespace(settings))
+
+
+def copy_of(shared: Settings, tmp_path: Path) -> Settings:
+    """What `cp -a` makes of a home: the same id, the same namespace."""
+    target = tmp_path / "copy"
+    shutil.copytree(shared.home, target, ignore=shutil.ignore_patterns("*.sock"))
+    return shared.model_copy(update={"home": target})
+
+
+def named(settings: Settings, name: str) -> Settings:
+    broker = settings.broker.model_copy(update={"namespace": name})
+    return settings.model_copy(update={"broker": broker})
+
+
+def told_to_stop() -> threading.Event:
+    """Who is not refused ends at once."""
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def test_workers_of_a_copied_home_are_refused_with_a_sentence_and_more_of_the_same_home_are_welcome(
+    shared: Settings, tmp_path: Path
+):
+    with Workers(shared) as workers:
+        assert (shared.home / "id").exists()
+        copy = copy_of(shared, tmp_path)
+        with pytest.raises(UserError, match=r"where this home is a copy, delete .*copy/namespace"):
+            run_workers(copy, told_to_stop())
         with Workers(shared) as beside:
             beside.write("memory/a.md", "The heron stands in the reeds.\n")
             beside.mark("memory/a.md")
             wait_until(beside.complete)
+        # What the sentence says to do helps.
+        (copy.home / "namespace").unlink()
+        run_workers(copy, told_to_stop())
+        assert namespace(copy) != namespace(workers.settings)
 
 
-def test_a_home_whose_workers_are_gone_is_forgotten(shared: Settings, client: redis.Redis, tmp_path: Path):
-    keys = Keys("team")
-    HomeClaim(client, keys, shared).take()
-    assert 0 < client.pttl(keys.home) <= 30_000  # type: ignore[operator] # the client's types mix its asynchronous twin in
-    second = HomeClaim(client, keys, other_home(shared, tmp_path))
-    assert second.renew() is False
-    client.delete(keys.home)  # as the lease's end does
+def test_workers_of_another_home_with_the_same_given_namespace_are_refused(shared: Settings, tmp_path: Path):
+    first = named(shared, "team")
+    other = first.model_copy(update={"home": tmp_path / "elsewhere"})
+    with (
+        Workers(first),
+        pytest.raises(UserError, match=r"workers of another home take from the queue 'team' .*own broker\.namespace"),
+    ):
+        run_workers(other, told_to_stop())
+
+
+def test_one_folder_is_one_home_whatever_it_is_called(shared: Settings, claims: redis.Redis, tmp_path: Path):
+    link = tmp_path / "mounted"
+    link.symlink_to(shared.home)
+    HomeClaim(claims, keys_of(shared), shared).take()
+    assert HomeClaim(claims, keys_of(shared), shared.model_copy(update={"home": link})).renew()
+    assert not HomeClaim(claims, keys_of(shared), copy_of(shared, tmp_path)).renew()
+
+
+def test_a_claim_that_nobody_renews_is_waited_for_and_one_that_is_renewed_is_not(
+    shared: Settings, claims: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(one_home, "RENEW_SECONDS", 0.3)
+    first = HomeClaim(claims, keys_of(shared), shared)
+    second = HomeClaim(claims, keys_of(shared), copy_of(shared, tmp_path))
+    lost = threading.Event()
+    first.take()
+    with first.held(lost=lost), pytest.raises(UserError, match="another home"):
+        second.take()
+    assert not lost.is_set()
+    # Workers that ended in order left it for ten seconds, ones that died leave it for thirty.
+    assert 0 < claims.pttl(keys_of(shared).home) <= 10_000  # type: ignore[operator] # the client's types mix its asynchronous twin in
+    claims.pexpire(keys_of(shared).home, 500)
     second.take()
-    assert HomeClaim(client, keys, shared).renew() is False
+    assert not first.renew()
+    assert 10_000 < claims.pttl(keys_of(shared).home) <= 30_000  # type: ignore[operator]
 
 
-def test_a_home_with_a_queue_of_its_own_claims_nothing(settings: Settings, client: redis.Redis, keys: Keys):
+def test_workers_whose_claim_another_home_took_over_end_and_say_why(
+    shared: Settings, claims: redis.Redis, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(one_home, "RENEW_SECONDS", 0.1)
+    ready, said = threading.Event(), []
+
+    def work() -> None:
+        try:
+            run_workers(shared, threading.Event(), on_ready=ready.set)
+        except UserError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert ready.wait(30)
+    claims.set(keys_of(shared).home, "another", px=30_000)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "another home" in said[0]
+    assert claims.get(keys_of(shared).home) == b"another"
+
+
+def test_index_is_refused_beside_workers_of_another_home(
+    commands: CommandLine, shared: Settings, redis_url: str, claims: redis.Redis, home: Path, workspace: Path
+):
+    commands.set("REDIS_URL", redis_url)
+    claims.set(keys_of(shared).home, "another", px=20_000)
+    renewing = threading.Event()
+
+    def renew() -> None:
+        while not renewing.wait(0.2):
+            claims.set(keys_of(shared).home, "another", px=20_000)
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n")
+        code, out, err = commands.run("index")
+    finally:
+        renewing.set()
+        thread.join()
+    assert (code, out) == (1, "")
+    assert f"delete {home / 'namespace'}" in err
+
+
+def test_index_is_not_ok_while_files_are_missing_in_its_own_index(
+    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n")
+    assert commands.json("index")["ok"] is True
+    (workspace / "memory" / "b.md").write_text("The bittern booms.\n")
+    # As if somebody else had taken all that was queued.
+    monkeypatch.setattr("recalld.indexing_run.reconcile", lambda *_arguments, **_options: None)
+    code, out, err = commands.run("index")
+    assert code == 1
+    assert "1 file is missing in this index (memory/b.md)" in err
+    code, out, _ = commands.run("index", "--json")
+    assert code == 1
+    assert '"ok": false' in out
+
+
+def test_a_private_queue_claims_nothing(settings: Settings, client: redis.Redis, keys: Keys):
     claim = HomeClaim(client, keys, settings)
     claim.take()
-    assert not client.exists(keys.home)
+    with claim.held(lost=threading.Event()):
+        assert not client.exists(keys.home)
     assert not (settings.home / "id").exists()
