@@ -43,6 +43,8 @@ def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState
 def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerState:
     """The server of the queue, as far as it tells."""
     facts = pending.broker() if pending is not None else None
+    if facts is not None and facts.refuses:
+        return BrokerState(reachable=False, private=settings.broker.url is None, warning=facts.warning, writable=False)
     return BrokerState(
         reachable=facts is not None,
         private=settings.broker.url is None,

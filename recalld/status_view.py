@@ -99,7 +99,7 @@ def _last(watching: Mapping[str, Any]) -> str:
 
 def _broker(broker: Mapping[str, Any]) -> str:
     if not broker["reachable"]:
-        return "does not answer"
+        return click.style(broker["warning"], fg="red") if broker.get("warning") else "does not answer"
     text = f"{broker['server']} ({'private' if broker['private'] else 'yours'}), kept on disk: {broker['persistence']}"
     return text + (click.style(f"; {broker['warning']}", fg="yellow") if broker.get("warning") else "")
 

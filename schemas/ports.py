@@ -147,12 +147,16 @@ class ProcessSign:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """The server of the queue: which one, and what of it would survive a crash, in words. `warning` when little."""
+    """The server of the queue: which one, and what of it would survive a crash, in words. `warning` when little.
+
+    One that `refuses` us says no more than that: `warning` is why, and what to do.
+    """
 
     server: str
     persistence: str
     warning: str | None = None
     writable: bool = True
+    refuses: bool = False
 
 
 class UsageRecorder(Protocol):
@@ -201,7 +205,7 @@ class PendingReader(Protocol):
         """Who should be there, and when they were last heard of; nobody when the broker does not answer."""
 
     def broker(self) -> BrokerFacts | None:
-        """Which server holds the queue; None when it does not answer."""
+        """Which server holds the queue, or that it refuses us; None when it does not answer."""
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """What embedding for this agent cost, by provider and model: on one day (UTC), else ever.

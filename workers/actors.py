@@ -37,6 +37,7 @@ from workers.names import (
     NO_VECTORS,
     VECTORS_QUEUE,
 )
+from workers.refusing import in_words
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -229,7 +230,7 @@ def _attempt(
         runtime.board.report("store", str(error), agent=agent)
         raise dramatiq.Retry(str(error), delay=10_000) from error
     except (redis.RedisError, BrokerUnavailable) as error:
-        raise dramatiq.Retry(f"the broker does not answer: {error}", delay=1000) from error
+        raise dramatiq.Retry(in_words(error), delay=1000) from error
     except Terminal as error:
         if take_over_and_mark(runtime, agent, reason=str(error)):
             return

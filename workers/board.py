@@ -32,6 +32,7 @@ from workers.life import BEAT_SECONDS, read_signs
 from workers.marks import PendingMarks
 from workers.movement import Movement
 from workers.names import QUEUES, Keys
+from workers.refusing import refusal
 
 log = structlog.get_logger(__name__)
 
@@ -181,11 +182,12 @@ class Board:
         return signs
 
     def broker(self) -> BrokerFacts | None:
-        """Which server holds the queue; None when it does not answer."""
+        """Which server holds the queue, or that it refuses us; None when it does not answer."""
         try:
             return broker_facts(self._client)
-        except redis.RedisError:
-            return None
+        except redis.RedisError as error:
+            why = refusal(error)
+            return BrokerFacts("?", "not known", why, writable=False, refuses=True) if why is not None else None
 
     def endpoint(self, account: str, model: str) -> EndpointState | None:
         """Whether requests to a provider's account may leave; None for nobody's account, and without the broker."""

@@ -30,6 +30,7 @@ from memory.local_processes import born, is_the_same
 from schemas.errors import UserError
 from schemas.settings import Settings
 from workers.connection import IMPATIENT_SECONDS, connect, socket_path
+from workers.refusing import TlsFailed, in_words, refusal
 
 log = structlog.get_logger(__name__)
 
@@ -66,13 +67,17 @@ class BrokerServer:
         with connect(self._settings) as client:
             try:
                 return bool(client.ping())
+            except (redis.AuthenticationError, TlsFailed) as error:
+                raise UserError(in_words(error)) from None
             except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError):
                 return False
             except redis.RedisError as error:
                 if self._settings.broker.url is None:
                     # It refuses (to write on a full disk, say), so it is there: a second one must not touch its files.
                     return True
-                raise UserError(f"the broker refuses us: {error}; check REDIS_URL or broker.url") from None
+                raise UserError(
+                    refusal(error) or f"the broker refuses us: {error}; check REDIS_URL or broker.url"
+                ) from None
 
     def ensure(self) -> None:
         """Make sure that a server answers.
@@ -84,10 +89,7 @@ class BrokerServer:
             self._adopt()
             return
         if self._settings.broker.url is not None:
-            raise UserError(
-                "the broker named by REDIS_URL (broker.url) does not answer; start it, correct the URL, "
-                "or unset it to use the private one"
-            )
+            raise UserError("the broker named by REDIS_URL (broker.url) does not answer; start it, or correct the URL")
         with self._start_lock():
             if not self.answers():
                 self._starting = True

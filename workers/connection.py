@@ -9,11 +9,11 @@ from pathlib import Path
 
 import redis
 from redis.backoff import ExponentialBackoff
-from redis.retry import Retry
 
 from schemas.errors import UserError
 from schemas.settings import Settings
 from workers.private_socket import socket_path
+from workers.refusing import RetryWhatPasses, TlsConnection
 
 __all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "connect", "namespace", "socket_path"]
 
@@ -33,14 +33,18 @@ def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> r
     patient = answer_seconds > IMPATIENT_SECONDS
     url = settings.broker.url.get_secret_value() if settings.broker.url else f"unix://{socket_path(settings.home)}"
     try:
-        return redis.Redis.from_url(
+        client = redis.Redis.from_url(
             url,
             socket_connect_timeout=min(2.0, answer_seconds),
             socket_timeout=answer_seconds if patient else answer_seconds / 2,
-            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries=2 if patient else 1),
+            retry=RetryWhatPasses(ExponentialBackoff(cap=0.2, base=0.02), retries=2 if patient else 1),
         )
     except ValueError as error:
         raise UserError(f"broker.url (or REDIS_URL) is not a Redis URL: {error}", exit_code=2) from None
+    pool = client.connection_pool
+    if issubclass(pool.connection_class, redis.SSLConnection):
+        pool.connection_class = TlsConnection
+    return client
 
 
 def namespace(settings: Settings) -> str:

@@ -13,6 +13,7 @@ import redis
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Event
 from workers.names import Keys
+from workers.refusing import in_words
 
 #: Events kept while no producer takes them. An event is a hint: losing one costs nothing but time.
 MAX_WAITING = 10_000
@@ -37,7 +38,7 @@ class BrokerInbox:
                 pipe.ltrim(self._key, -MAX_WAITING, -1)
                 pipe.execute()
         except redis.RedisError as error:
-            raise BrokerUnavailable(f"the broker does not answer: {error}") from error
+            raise BrokerUnavailable(in_words(error)) from error
 
     def take(self, timeout_seconds: float) -> Event | None:
         """Wait for one event; None after the timeout or when the broker does not answer."""

@@ -21,6 +21,7 @@ from workers.counters import FleetCounters
 from workers.deaths import Deaths
 from workers.marks import PendingMarks
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
+from workers.refusing import in_words
 
 #: Seconds after which a "message is queued" flag is doubted: it may have been set by a process that died
 #: before it sent the message.
@@ -178,4 +179,4 @@ def _broker_errors() -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        raise BrokerUnavailable(f"the broker does not answer: {error}") from error
+        raise BrokerUnavailable(in_words(error)) from error

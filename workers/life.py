@@ -26,6 +26,7 @@ from schemas.ports import OutdatedSettings, ProcessSign
 from schemas.settings import Settings
 from workers.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.names import Keys
+from workers.refusing import refusal
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +75,7 @@ class LifeSigns:
         self._id = f"{role}:{self._host}:{os.getpid()}:{int(self._started_at * 1000)}"
         self._stop = threading.Event()
         self._awoke: float | None = None
+        self._told_of: str | None = None
         self._thread = threading.Thread(target=self._run, name="life", daemon=True)
 
     def __enter__(self) -> LifeSigns:
@@ -127,7 +129,17 @@ class LifeSigns:
         try:
             self._say(keys=[self._keys.processes, self._keys.heard], args=[self._id, json.dumps(sign)])
         except redis.RedisError as error:
+            self._not_said(error)
+        else:
+            self._told_of = None
+
+    def _not_said(self, error: redis.RedisError) -> None:
+        why = refusal(error)
+        if why is None:
             log.debug("sign_of_life_not_said", error=str(error))
+        elif why != self._told_of:
+            log.warning("broker_refuses", error=why)
+        self._told_of = why
 
 
 def read_signs(client: redis.Redis, keys: Keys) -> list[ProcessSign]:

@@ -11,6 +11,7 @@ import redis
 import structlog
 
 from schemas.errors import BrokerUnavailable
+from workers.refusing import in_words, refusal
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +44,7 @@ class Reach:
             answer = work()
         except redis.RedisError as error:
             self._failed(error)
-            raise BrokerUnavailable(f"the broker does not answer: {error}") from error
+            raise BrokerUnavailable(in_words(error)) from error
         self._said = False
         return answer
 
@@ -54,7 +55,7 @@ class Reach:
         if not first:
             return
         # A server that is away is said elsewhere; one that answers with an error needs somebody to look at it.
-        if isinstance(error, redis.ResponseError):
+        if isinstance(error, redis.ResponseError) or refusal(error) is not None:
             log.warning("broker_refuses", error=str(error))
         else:
             log.debug("broker_away", error=str(error))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import redis
 
 from workers.movement import Movement
+from workers.refusing import refusal
 from workers.telemetry_server import Page, Route
 
 
@@ -32,12 +33,12 @@ def readiness(
 def _why_not(movement: Movement, limit: float, problems: Callable[[], Sequence[str]]) -> str | None:
     found = [*problems()]
     try:
-        refusal = movement.refusal()
+        takes_nothing = movement.refusal()
         stalled = movement.stalled_seconds()
-    except redis.RedisError:
-        return "; ".join([*found, "the broker does not answer"])
-    if refusal is not None:
-        found.append(refusal)
+    except redis.RedisError as error:
+        return "; ".join([*found, refusal(error) or "the broker does not answer"])
+    if takes_nothing is not None:
+        found.append(takes_nothing)
     if stalled > limit:
         found.append(f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why")
     return "; ".join(found) or None

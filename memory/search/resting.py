@@ -71,9 +71,7 @@ class RestingPendingReader:
         return kept[1]
 
     def broker(self) -> BrokerFacts | None:
-        """Which server holds the queue, as of some seconds ago; not known while it is away."""
-        if self._is_away():
-            return None
+        """Which server holds the queue, or that it refuses us, as of some seconds ago; also asked while it is away."""
         now, kept = self._clock(), self._facts
         if kept is None or now - kept[0] >= FACTS_KEPT_SECONDS:
             kept = self._facts = now, self._reader.broker()
@@ -81,7 +79,7 @@ class RestingPendingReader:
 
     def refusal(self) -> str | None:
         """Why the queue takes nothing new, though it answers; None when it does, or is away."""
-        facts = self.broker()
+        facts = self.broker() if not self._is_away() else None
         if facts is None or facts.writable:
             return None
         return facts.warning or "the broker takes nothing new"

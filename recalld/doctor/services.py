@@ -29,7 +29,11 @@ def broker_findings(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
     """Whether a broker answers, or could be started, and keeps what it holds."""
     facts = side.board.broker()
     if facts is not None:
-        if facts.warning is not None:
+        if facts.refuses:
+            yield Finding(
+                "broker", Level.PROBLEM, facts.warning or "the broker refuses us", "correct REDIS_URL (broker.url)"
+            )
+        elif facts.warning is not None:
             yield Finding("broker", Level.WARNING, facts.warning, "see `persistence` in `recalld status --json`")
         else:
             yield Finding.fine("broker", f"{facts.server} answers; kept on disk: {facts.persistence}")
@@ -38,7 +42,7 @@ def broker_findings(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
             "broker",
             Level.PROBLEM,
             "the broker named by REDIS_URL (broker.url) does not answer",
-            "start it, correct the URL, or unset it to use the private one",
+            "start it, or correct the URL",
         )
     elif daemon_pid(settings.home) is not None:
         yield Finding(

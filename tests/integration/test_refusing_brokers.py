@@ -1,0 +1,159 @@
+"""A broker that will not have us, or does not speak TLS, is said to be just that: at once, and by everything."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from structlog.testing import capture_logs
+
+from memory.home_state import broker_state
+from memory.pulses import Pulses
+from memory.search.resting import RestingPendingReader
+from recalld.doctor.services import broker_findings
+from recalld.wiring import open_broker
+from schemas.documents import Lane
+from schemas.errors import BrokerUnavailable, UserError
+from schemas.settings import Settings
+from tests.commanding import CommandLine
+from tests.waiting import wait_until
+from tests.working import key
+from workers.broker_server import BrokerServer, server_binary
+from workers.connection import IMPATIENT_SECONDS
+from workers.life import LifeSigns
+from workers.movement import Movement
+from workers.readiness import readiness
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[str]:
+    """The socket of a server with a password."""
+    path = tmp_path / "guarded.sock"
+    server = subprocess.Popen(
+        [server_binary(), "--port", "0", "--unixsocket", path, "--save", "", "--requirepass", "right"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until(path.exists)
+    yield str(path)
+    server.terminate()
+    server.wait()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Host and port of a listener that says nothing to who begins with TLS, as a plain server does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def at(settings: Settings, url: str) -> Settings:
+    return Settings.model_validate({**settings.model_dump(), "broker": {"url": url, "namespace": "team"}})
+
+
+WRONG = "unix://:wrong@{}"
+
+
+@pytest.mark.parametrize("url", [WRONG, "unix://{}"], ids=["wrong password", "no password"])
+def test_a_password_that_is_refused_is_said_at_the_start(settings: Settings, guarded: str, url: str) -> None:
+    with pytest.raises(
+        UserError, match=r"answers and refuses the user or password .*: correct them in the URL"
+    ) as told:
+        BrokerServer(at(settings, url.format(guarded))).ensure()
+    assert "wrong@" not in str(told.value)
+    BrokerServer(at(settings, f"unix://:right@{guarded}")).ensure()
+
+
+def test_a_user_who_may_do_nothing_is_told_so(settings: Settings, guarded: str) -> None:
+    with redis.Redis.from_url(f"unix://:right@{guarded}") as owner:
+        owner.execute_command("ACL", "SETUSER", "guest", "on", ">guest")  # type: ignore[no-untyped-call] # redis has no types here
+    with pytest.raises(UserError, match="does not permit its user what recalld needs"):
+        BrokerServer(at(settings, f"unix://guest:guest@{guarded}")).ensure()
+
+
+def test_a_broker_that_is_away_is_no_reason_to_split_a_fleet(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not answer; start it, or correct the URL$"):
+        BrokerServer(at(settings, f"unix://{tmp_path}/nobody.sock")).ensure()
+
+
+def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
+    settings: Settings, guarded: str
+) -> None:
+    refused = at(settings, WRONG.format(guarded))
+    side = open_broker(refused, answer_seconds=IMPATIENT_SECONDS)
+    reader = RestingPendingReader(side.board)
+    assert reader.pending("main") is None
+    state = broker_state(refused, reader)
+    assert (state.reachable, state.writable) == (False, False)
+    assert "refuses the user or password" in str(state.warning)
+    (finding,) = broker_findings(refused, side)
+    assert "refuses the user or password" in finding.message
+    assert "unset" not in (finding.action or "")
+    page = readiness(Movement(side.client, side.keys), stalled_after_seconds=60)()
+    assert page.status == 503
+    assert "refuses the user or password" in json.loads(page.body)["error"]
+    with pytest.raises(BrokerUnavailable, match=r"^the broker named by .* refuses the user or password"):
+        side.queue.mark_changed("main", [key("memory/a.md")], lane=Lane.LIVE)
+    side.client.close()
+
+
+def test_a_running_process_says_once_that_it_is_refused(settings: Settings, guarded: str) -> None:
+    with capture_logs() as said, LifeSigns(at(settings, WRONG.format(guarded)), "serve", Pulses(), beat_seconds=0.01):
+        wait_until(lambda: any(line["event"] == "broker_refuses" for line in said))
+    assert [line["log_level"] for line in said if line["event"] == "broker_refuses"] == ["warning"]
+
+
+def test_a_server_that_speaks_no_tls_is_not_waited_for_again_and_again(
+    settings: Settings, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.refusing.HANDSHAKE_SECONDS", 0.2)
+    shakes = []
+    original = redis.connection.Connection._connect
+
+    def counted(connection: redis.connection.Connection) -> socket.socket:
+        shakes.append(connection.socket_timeout)
+        return original(connection)  # type: ignore[no-any-return, no-untyped-call]
+
+    monkeypatch.setattr(redis.connection.Connection, "_connect", counted)
+    with pytest.raises(UserError, match="does not answer over TLS: name its TLS port, or write redis://"):
+        BrokerServer(at(settings, f"rediss://{silent}/0")).ensure()
+    assert shakes == [0.2]
+
+
+@pytest.mark.parametrize("command", [["work"], ["watch"], ["up"], ["index"]], ids=" ".join)
+def test_every_command_that_needs_the_broker_says_so(
+    commands: CommandLine, silent: str, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.refusing.HANDSHAKE_SECONDS", 0.2)
+    commands.set("REDIS_URL", f"rediss://{silent}/0")
+    code, _, err = commands.run(*command)
+    assert code == 1
+    assert "does not answer over TLS" in err
+
+
+def test_status_and_doctor_say_so_too(commands: CommandLine, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.refusing.HANDSHAKE_SECONDS", 0.1)
+    commands.set("REDIS_URL", f"rediss://{silent}/0")
+    for command in ("status", "doctor"):
+        code, out, _ = commands.run(command)
+        assert code == 4
+        assert "does not answer over TLS" in out
+
+
+def test_a_certificate_that_nobody_trusts_is_named(
+    settings: Settings, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def untrusted(*_arguments: object, **_options: object) -> None:
+        error = ssl.SSLCertVerificationError("certificate verify failed")
+        error.verify_message = "self-signed certificate"
+        raise error
+
+    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", untrusted)
+    with pytest.raises(UserError, match=r"a certificate that is not trusted \(self-signed certificate\)"):
+        BrokerServer(at(settings, f"rediss://{silent}/0")).ensure()
