@@ -117,7 +117,11 @@ def _problem(sign: ProcessSign, condition: str) -> str | None:
     who = f"process {sign.pid}" if here else f"process {sign.pid} on {sign.host}"
     means = _MEANS.get(sign.role, "its work waits")
     if condition == "gone":
-        return f"{who} ended without a word, and {means}; `recalld up` starts everything that is needed"
+        means = "another worker takes over what it had taken" if sign.role == "work" else means
+        return (
+            f"{who} ended without a word, and {means}; start it again the way it was started (`recalld up`, its "
+            "service or its container)"
+        )
     if condition == "stopped":
         return f"{who} is stopped, and {means}; `kill -CONT {sign.pid}` lets it go on"
     if condition == "silent":

@@ -39,6 +39,12 @@ STOOD_STILL_SECONDS = 3.0
 #: Seconds after which a sign from another machine is forgotten.
 FORGOTTEN_AFTER_SECONDS = 3600.0
 
+#: Seconds for which a worker of this machine that ended without a word is told of while others work.
+MISSED_SECONDS = 60.0
+
+#: Seconds between two looks of a worker at who is missed no more.
+BURY_SECONDS = 15.0
+
 _SAY: Final = """
 -- KEYS: processes, heard; ARGV: process, JSON
 local time = redis.call('TIME')
@@ -103,7 +109,7 @@ class LifeSigns:
         self._client.close()
 
     def _run(self) -> None:
-        asked_at = time.monotonic()
+        asked_at = buried_at = time.monotonic()
         while not self._stop.wait(self._beat_seconds):
             stood_still = time.monotonic() - asked_at - self._beat_seconds
             if stood_still > STOOD_STILL_SECONDS:
@@ -112,6 +118,18 @@ class LifeSigns:
                 self._pulses.forgive(stood_still)
             self._beat()
             asked_at = time.monotonic()
+            if self._role == "work" and asked_at - buried_at >= BURY_SECONDS:
+                buried_at = asked_at
+                self._bury_workers()
+
+    def _bury_workers(self) -> None:
+        """What a dead worker had taken went back to the queue, so nobody has to do anything about it.
+
+        With nobody else to work it stays told, and so does anybody else who died: nobody took their place.
+        """
+        with suppress(redis.RedisError):
+            for gone in bury(self._client, self._keys, role="work", silent_seconds=MISSED_SECONDS):
+                log.info("forgot_dead_worker", host=gone.host, pid=gone.pid)
 
     def _beat(self) -> None:
         sign = {
@@ -147,8 +165,10 @@ def read_signs(client: redis.Redis, keys: Keys) -> list[ProcessSign]:
     return [sign for _, sign in _read(client, keys) if not _is_forgotten(sign)]
 
 
-def bury(client: redis.Redis, keys: Keys, *, role: str | None) -> list[ProcessSign]:
+def bury(client: redis.Redis, keys: Keys, *, role: str | None, silent_seconds: float = 0.0) -> list[ProcessSign]:
     """Forget processes of this machine that are gone, of one role or of all, and those not heard of for an hour.
+
+    Those that are gone are forgotten when they were not heard of for `silent_seconds`.
 
     Returns who was forgotten. Raises `redis.RedisError`.
     """
@@ -157,7 +177,12 @@ def bury(client: redis.Redis, keys: Keys, *, role: str | None) -> list[ProcessSi
         (name, sign)
         for name, sign in _read(client, keys)
         if _is_forgotten(sign)
-        or (role in (None, sign.role) and sign.host == here and not is_the_same(sign.pid, sign.born))
+        or (
+            role in (None, sign.role)
+            and sign.host == here
+            and sign.silent_seconds >= silent_seconds
+            and not is_the_same(sign.pid, sign.born)
+        )
     ]
     for name, _ in gone:
         _forget(client, keys, name)

@@ -90,6 +90,50 @@ def test_a_process_that_begins_forgets_the_dead_of_its_role_on_this_machine(
     assert read_signs(client, keys) == []
 
 
+@pytest.fixture
+def dead(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The id of a process that was a worker and a producer, and ended without a word."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with monkeypatch.context() as pretending:
+            pretending.setattr(module.os, "getpid", lambda: process.pid)
+            pretending.setattr(module, "_forget", lambda *_: None)
+            for role in ("work", "watch"):
+                with LifeSigns(settings, role, Pulses(), beat_seconds=60.0):
+                    pass
+        process.kill()
+    return process.pid
+
+
+def test_a_dead_worker_is_forgotten_after_a_while_by_one_that_lives_and_a_dead_producer_is_not(
+    board: Board, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if all of them had started before it died.
+    monkeypatch.setattr(module, "bury", lambda *arguments, **options: [])
+    monkeypatch.setattr(module, "BURY_SECONDS", 0.0)
+    living = (LifeSigns(settings, role, Pulses(), beat_seconds=0.02) for role in ("work", "serve"))
+    with next(living), next(living):
+        monkeypatch.setattr(module, "bury", bury)
+        heard = [sign.heard_at for sign in board.processes() if sign.pid != dead]
+        # It is told of for a minute.
+        wait_until(lambda: all(one.heard_at > max(heard) + 0.2 for one in board.processes() if one.pid != dead))
+        assert sorted(sign.role for sign in board.processes() if sign.pid == dead) == ["watch", "work"]
+        monkeypatch.setattr(module, "MISSED_SECONDS", 0.1)
+        wait_until(lambda: [sign.role for sign in board.processes() if sign.pid == dead] == ["watch"])
+
+
+def test_a_dead_worker_stays_told_while_nobody_else_works(
+    board: Board, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MISSED_SECONDS", 0.0)
+    monkeypatch.setattr(module, "BURY_SECONDS", 0.0)
+    with LifeSigns(settings, "serve", Pulses(), beat_seconds=0.02):
+        [first] = [sign for sign in board.processes() if sign.role == "serve"]
+        wait_until(
+            lambda: any(one.role == "serve" and one.heard_at > first.heard_at + 0.2 for one in board.processes())
+        )
+        assert sorted(sign.role for sign in board.processes() if sign.pid == dead) == ["watch", "work"]
+
+
 def test_workers_give_signs_of_life_and_their_consumers_take_turns(
     settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
