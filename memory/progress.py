@@ -13,6 +13,9 @@ LONG_SECONDS = 600.0
 #: Batch jobs that nobody looked at for so long are no reason to wait.
 LOOKED_AFTER_SECONDS = 900.0
 
+#: Seconds without a new vector or text after which what was measured before says nothing of now. A round is shorter.
+LATELY_SECONDS = 30.0
+
 #: Vectors that wait while none came in for so long are stuck.
 STUCK_SECONDS = 120.0
 
@@ -31,17 +34,19 @@ def vector_progress(
 
     Before anything was measured the provider's expected rate is taken for the estimate, not for the rate. While texts
     are `in_batch_jobs`, which end when they end, there is no estimate, and nothing is stuck. There is none either while
-    requests are `held_back`, or kept within limits that the expected rate knows nothing of.
+    requests are `held_back`, or kept within limits that the expected rate knows nothing of; nor a rate when
+    nothing came in lately, which is no measure of now.
     """
     if not index.vectors_pending:
         return VectorState(rate=progress.rate if progress is not None and progress.rate > 0 else None), False
-    measured = progress.rate if progress is not None and progress.rate > 0 else None
+    fresh = max(progress.at if progress is not None else 0.0, index.last_commit_at or 0.0)
+    lately = now - fresh <= LATELY_SECONDS
+    measured = progress.rate if progress is not None and progress.rate > 0 and lately else None
     expected = choice.provider.limits.chunks_per_second if choice.provider is not None else None
     limited = agent.remote.requests_per_minute is not None or agent.remote.tokens_per_minute is not None
     rate = measured or (None if limited else expected)
-    foreseeable = choice.provider is not None and not in_batch_jobs and not held_back
+    foreseeable = choice.provider is not None and not in_batch_jobs and not held_back and lately
     eta = index.vectors_pending / rate if rate and foreseeable else None
-    fresh = max(progress.at if progress is not None else 0.0, index.last_commit_at or 0.0)
     # Without a provider nothing waits: keywords only is what was chosen, or what status gives the reason of.
     stuck = choice.provider is not None and not in_batch_jobs and now - fresh > STUCK_SECONDS
     return (

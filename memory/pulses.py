@@ -81,15 +81,16 @@ class Pulses:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._pulses: dict[str, Pulse] = {}
+        self._pulses: dict[tuple[str, int | None], Pulse] = {}
         self._closed = False
 
-    def of(self, name: str, *, limit_seconds: float) -> Pulse:
-        """The pulse of that name, made when first asked for."""
+    def of(self, name: str, *, limit_seconds: float, thread: int | None = None) -> Pulse:
+        """The pulse of that name, made when first asked for; with `thread` one of several threads of the same name."""
         with self._lock:
-            pulse = self._pulses.get(name)
+            pulse = self._pulses.get((name, thread))
             if pulse is None:
-                pulse = self._pulses[name] = Pulse(name, limit_seconds=limit_seconds, clock=self._clock)
+                pulse = Pulse(name, limit_seconds=limit_seconds, clock=self._clock)
+                self._pulses[(name, thread)] = pulse
             return pulse
 
     def problems(self) -> list[str]:

@@ -96,8 +96,10 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
             # The model would compete with the keywords for the processor, and they come first.
             raise dramatiq.Retry("keywords first", delay=500)
 
+        wanted = f"the vectors of {indexer.supply.choice.name}"
+
         def joined(count: int, seconds: float) -> None:
-            got_on()
+            got_on(waits_for=wanted)
             runtime.board.counters.add(COMMITS, 1, "vectors")
             runtime.board.counters.add(VECTORS, count)
             runtime.board.record_vectors(agent, count=count, seconds=seconds)
@@ -105,7 +107,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
         turn = batches.turn(indexer)
         if turn.idle:
             raise _look_again(runtime, agent, turn)
-        got_on()
+        got_on(waits_for=wanted)
         with ToldRounds(runtime.queue.deaths, agent, job) as rounds:
             rounds.give_up(target)
             report = fill_vectors(

@@ -24,7 +24,7 @@ class JobPulses(dramatiq.Middleware):
     def before_process_message(self, broker: dramatiq.Broker, message: dramatiq.MessageProxy) -> None:  # noqa: ARG002
         """A thread begins a job."""
         agent = message.args[0] if message.args else "?"
-        pulse = self._pulses.of(f"job {threading.get_ident()}", limit_seconds=self._limit_seconds)
+        pulse = self._pulses.of("job", limit_seconds=self._limit_seconds, thread=threading.get_ident())
         pulse.busy(f"{message.actor_name} of {agent}")
         _current.pulse = pulse, f"{message.actor_name} of {agent}"
 
@@ -45,11 +45,12 @@ class JobPulses(dramatiq.Middleware):
     after_skip_message = after_process_message
 
 
-def got_on() -> None:
-    """Said by a job in its thread: something is done, the next step begins."""
+def got_on(*, waits_for: str | None = None) -> None:
+    """Said by a job in its thread: something is done, the next step begins, which may wait for somebody else."""
     found = getattr(_current, "pulse", None)
     if found is not None:
-        found[0].busy(found[1])
+        pulse, doing = found
+        pulse.busy(doing if waits_for is None else f"{doing}: waits for {waits_for}")
 
 
 _current = threading.local()

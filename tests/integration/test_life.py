@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 import redis
@@ -15,6 +16,7 @@ from memory.reporting import build_status
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
+from workers import actors
 from workers import life as module
 from workers.board import Board
 from workers.broker import DoorbellConsumer
@@ -186,11 +188,31 @@ def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
         wait_until(lambda: not board.processes()[0].stuck)
 
 
+def test_a_job_that_waits_for_the_provider_says_so(
+    settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LifeSigns.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    settings = settings.model_copy(
+        update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 0.5})}
+    )
+    answers = threading.Event()
+    fill = actors.fill_vectors
+
+    def hanging(*arguments: Any, **options: Any) -> Any:
+        answers.wait()
+        return fill(*arguments, **options)
+
+    monkeypatch.setattr(actors, "fill_vectors", hanging)
+    with Workers(settings) as workers:
+        workers.queue.request_vectors("main")
+        said = wait_until(lambda: next((one for sign in board.processes() for one in sign.stuck), None))
+        answers.set()
+    assert "its job thread has been at the same step (embed_pending of main: waits for the vectors of stub) for" in said
+
+
 def test_a_job_that_goes_on_for_ever_is_ended_by_its_time_limit_and_tried_again(
     settings: Settings, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workers import actors
-
     index, attempts = actors.index_turn, list[int]()
 
     def forever_at_first(*arguments: object) -> None:

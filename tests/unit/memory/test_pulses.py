@@ -82,3 +82,13 @@ def test_time_for_which_everything_stood_still_is_nobodys_fault():
     assert pulses.problems() == []
     clock.now += 6
     assert len(pulses.problems()) == 1
+
+
+def test_threads_of_one_name_are_told_apart_and_named_without_their_numbers():
+    clock = Clock()
+    pulses = Pulses(clock=clock)
+    for number in (140556638324416, 140556638324417):
+        pulses.of("job", limit_seconds=10, thread=number).busy(f"step {number % 10}")
+    clock.now += 11
+    pulses.of("job", limit_seconds=10, thread=140556638324417).idle()
+    assert pulses.problems() == ["its job thread has been at the same step (step 6) for 11 s"]

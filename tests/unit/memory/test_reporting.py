@@ -208,6 +208,22 @@ def test_vectors_that_take_long_come_with_advice(settings: Settings):
     assert fast.advice is None
 
 
+def test_what_was_measured_before_is_no_estimate_while_nothing_comes_in(settings: Settings):
+    now = time.time()
+    agent = settings.agents[0]
+    choice = choose_provider(agent, settings.credentials)
+    before, after = VectorProgress(rate=97.8, at=now - 29.0), VectorProgress(rate=97.8, at=now - 31.0)
+    waiting = IndexState(chunks=287, vectors_pending=2, last_commit_at=now - 60.0)
+
+    state, _ = vector_progress(waiting, before, agent, choice, now)
+    assert (state.rate, state.eta_seconds) == (97.8, 0.0)
+    state, stuck = vector_progress(waiting, after, agent, choice, now)
+    assert (state.rate, state.eta_seconds, stuck) == (None, None, False)
+    # Texts that have just come may well be embedded as fast as others were.
+    fresh = waiting.model_copy(update={"last_commit_at": now - 1.0})
+    assert vector_progress(fresh, after, agent, choice, now)[0].eta_seconds == 0.0
+
+
 def test_vectors_that_wait_while_none_comes_in_are_stuck(settings: Settings):
     agent = settings.agents[0]
     choice = choose_provider(agent, settings.credentials)
