@@ -23,6 +23,7 @@ from workers.broker_server import server_binary
 from workers.life import bury
 
 _START = "`recalld up` starts everything"
+_AGAIN = "start it again the way it was started; `recalld doctor --fix` forgets it"
 
 
 def broker_findings(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
@@ -75,7 +76,7 @@ def process_findings(side: BrokerSide) -> Iterator[Finding]:
     for state in states:
         if state.problem is not None:
             heal = _forgetting(side, state) if state.condition == "gone" else None
-            action = {"stopped": f"`kill -CONT {state.pid}`", "gone": _START}.get(
+            action = {"stopped": f"`kill -CONT {state.pid}`", "gone": _AGAIN}.get(
                 state.condition, f"end process {state.pid}; `recalld up` starts it again"
             )
             yield Finding("processes", Level.PROBLEM, f"{state.role}: {state.problem}", action, heal=heal)

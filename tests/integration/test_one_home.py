@@ -18,6 +18,7 @@ from tests.working import Workers
 from workers import one_home
 from workers.broker_server import BrokerServer
 from workers.connection import connect, namespace, socket_path
+from workers.marks import PendingMarks
 from workers.names import Keys
 from workers.one_home import HomeClaim
 from workers.run import run_workers
@@ -168,6 +169,8 @@ def test_index_is_refused_beside_workers_of_another_home(
         thread.join()
     assert (code, out) == (1, "")
     assert f"delete {home / 'namespace'}" in err
+    # Nothing was queued for the others to take.
+    assert PendingMarks(claims, keys_of(shared)).pending("main").documents == 0
 
 
 def test_index_is_not_ok_while_files_are_missing_in_its_own_index(
