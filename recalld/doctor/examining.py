@@ -8,13 +8,17 @@ from typing import Any
 
 import click
 
+from memory.reporting import build_status
+from memory.search.resting import RestingPendingReader
 from recalld.configuration import program_folders
 from recalld.doctor import hooks, indexes, leftovers, machine, services
+from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
 from recalld.terminal_text import printable_name
-from recalld.wiring import open_broker
+from recalld.wiring import BrokerSide, open_broker
 from schemas.errors import RecalldError, UserError
+from schemas.status import Status
 from workers.connection import IMPATIENT_SECONDS
 
 _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
@@ -68,17 +72,32 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         return
     try:
         yield machine.clock(settings, broker_seconds_ahead=services.seconds_ahead(side))
-        yield from services.broker_findings(settings, side)
-        yield from services.process_findings(side)
-        for agent in settings.agents:
-            yield from services.provider_findings(settings, agent, side, online=online)
-        if settings.agents:
-            yield from indexes.index_findings(invocation, side)
-        else:
-            action = "`recalld up --workspace DIR`, or `recalld discover`"
-            yield Finding("agents", Level.WARNING, "no workspace is known yet", action)
+        # Before anything is healed: what is told below is what was found.
+        chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
+        status = build_status(chosen, RestingPendingReader(side.board), deep=True)
+        said: list[Finding] = []
+        for finding in _of_status(invocation, side, status, online=online):
+            said.append(finding)
+            yield finding
+        yield from agreeing_findings(status, said)
     finally:
         side.client.close()
+
+
+def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, online: bool) -> Iterator[Finding]:
+    """What the checks find that know more than status does."""
+    settings = invocation.settings
+    yield from services.broker_findings(settings, side)
+    yield from services.process_findings(side)
+    troubles = {agent.agent: agent.troubles for agent in status.agents}
+    for agent in settings.agents:
+        known = troubles.get(agent.id, ())
+        yield from services.provider_findings(settings, agent, side, online=online, troubles=known)
+    if settings.agents:
+        yield from indexes.index_findings(invocation, status)
+    else:
+        action = "`recalld up --workspace DIR`, or `recalld discover`"
+        yield Finding("agents", Level.WARNING, "no workspace is known yet", action)
 
 
 def answer(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:

@@ -20,7 +20,8 @@ class Finding:
     """One check's result.
 
     `message` is one sentence, `action` what to do about it. `heal`, where there is a remedy that loses nothing, does
-    it and says what it did; `agent` is whose index it is about.
+    it and says what it did; `agent` is whose index it is about. `speaks_for` names parts of status' troubles that are
+    the same thing in other words.
     """
 
     check: str
@@ -29,6 +30,7 @@ class Finding:
     action: str | None = None
     agent: str | None = None
     heal: Callable[[], str] | None = None
+    speaks_for: frozenset[str] = frozenset()
 
     @classmethod
     def fine(cls, check: str, message: str) -> Finding:

@@ -10,28 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from memory.generation_writing import GenerationWriter
-from memory.reporting import build_status
-from memory.search.resting import RestingPendingReader
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
 from recalld.up_lock import daemon_pid
-from recalld.wiring import BrokerSide
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus
+from schemas.status import AgentStatus, Status
 
 #: Seconds for which a generation that no pointer names is left to those who may still read it.
 UNUSED_SECONDS = 600.0
 
 
-def index_findings(invocation: Invocation, side: BrokerSide) -> Iterator[Finding]:
-    """All agents of this call."""
-    settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
-    status = build_status(settings, RestingPendingReader(side.board), deep=True)
+def index_findings(invocation: Invocation, status: Status) -> Iterator[Finding]:
+    """All agents of this deep status."""
     for agent in status.agents:
-        found = list(_agent(invocation, settings.agent(agent.agent), agent))
+        found = list(_agent(invocation, invocation.settings.agent(agent.agent), agent))
         yield from found or [
             Finding.fine(
                 "index", f"{agent.agent}: {agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
@@ -48,6 +43,7 @@ def _agent(invocation: Invocation, agent: AgentSettings, status: AgentStatus) ->
             f"{agent.id}: the workspace {agent.workspace} is not there",
             "make it, or correct `workspace` in the settings",
             agent=agent.id,
+            speaks_for=frozenset({"files", "reconcile"}),
         )
         return
     sound = True
@@ -68,6 +64,7 @@ def _agent(invocation: Invocation, agent: AgentSettings, status: AgentStatus) ->
             "`recalld doctor --fix` sets it aside, keeping the file, and builds it again from files and cache",
             agent=agent.id,
             heal=_setting_aside(invocation, agent),
+            speaks_for=frozenset({"index"}),
         )
     elif status.integrity:
         sound = False
@@ -92,13 +89,15 @@ def _agent(invocation: Invocation, agent: AgentSettings, status: AgentStatus) ->
             heal=_indexing(invocation, agent, fresh=False, did="brought up to date"),
         )
     elif sound and not status.queue.pending and status.index.building is not None and daemon_pid(settings.home) is None:
+        told = any(trouble.part == "build" for trouble in status.troubles)
         yield Finding(
             "index",
-            Level.WARNING,
+            Level.PROBLEM if told else Level.WARNING,
             f"{agent.id}: the build of a new generation was abandoned",
             "`recalld doctor --fix` or `recalld up` goes on with it",
             agent=agent.id,
             heal=_indexing(invocation, agent, fresh=False, did="finished"),
+            speaks_for=frozenset({"build"}),
         )
     if status.dead_letters:
         yield Finding(

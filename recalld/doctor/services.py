@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import redis
@@ -15,15 +15,17 @@ from memory.version import recalld_version
 from recalld.doctor.finding import Finding, Level
 from recalld.up_lock import daemon_pid
 from recalld.wiring import BrokerSide
-from schemas.errors import RecalldError, UserError
-from schemas.ports import EndpointCondition
+from schemas.errors import RecalldError, Terminal, UserError
+from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
-from schemas.status import ProcessState
+from schemas.status import ProcessState, TroubleState
 from workers.broker_server import server_binary
 from workers.life import bury
 
 _START = "`recalld up` starts everything"
 _AGAIN = "start it again the way it was started; `recalld doctor --fix` forgets it"
+
+_CORRECT = "correct the key or the plan"
 
 
 def broker_findings(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
@@ -89,8 +91,18 @@ def process_findings(side: BrokerSide) -> Iterator[Finding]:
         yield Finding(trouble.part, Level.PROBLEM, trouble.message, "Ctrl-C and the same command again, or its service")
 
 
-def provider_findings(settings: Settings, agent: AgentSettings, side: BrokerSide, *, online: bool) -> Iterator[Finding]:
-    """Whether the agent's provider can be had; asked with one word only if `online`."""
+def provider_findings(
+    settings: Settings,
+    agent: AgentSettings,
+    side: BrokerSide,
+    *,
+    online: bool,
+    troubles: Sequence[TroubleState] = (),
+) -> Iterator[Finding]:
+    """Whether the agent's provider can be had; asked with one word only if `online`.
+
+    `troubles` are the agent's: of a provider that status calls in trouble there is always a problem to tell.
+    """
     choice = provider_of(settings, agent)
     try:
         if choice.error is not None:
@@ -100,13 +112,10 @@ def provider_findings(settings: Settings, agent: AgentSettings, side: BrokerSide
             yield Finding.fine("provider", f"{agent.id}: keywords only ({choice.reason or 'provider = none'})")
             return
         provider = choice.provider
-        state = side.board.endpoint(provider.account, provider.model)
-        if state is not None and state.condition is not EndpointCondition.OK:
-            level = Level.PROBLEM if state.condition is EndpointCondition.STOPPED else Level.WARNING
-            reason = f": {state.reason}" if state.reason else ""
-            action = "correct the key or the plan" if level is Level.PROBLEM else "nothing: it is asked again by itself"
-            yield Finding("provider", level, f"{choice.name} is {state.condition}{reason}", action, agent=agent.id)
+        told = _told(choice.name, side.board.endpoint(provider.account, provider.model), troubles, agent)
         if not online:
+            if told is not None:
+                yield told
             free = not provider.account
             how = "runs on this machine" if free else "was not asked; `recalld doctor --online` sends one word to it"
             yield Finding.fine("provider", f"{agent.id}: {choice.name} ({provider.model}) {how}")
@@ -115,13 +124,40 @@ def provider_findings(settings: Settings, agent: AgentSettings, side: BrokerSide
         try:
             provider.embed_query("hello")
         except RecalldError as error:
-            yield Finding("provider", Level.PROBLEM, str(error), "see remote.* in the settings", agent=agent.id)
+            # What was told of it before is this failure, or older than it.
+            action = _CORRECT if isinstance(error, Terminal) else "see remote.* in the settings"
+            part = frozenset({f"provider {choice.name}"})
+            yield Finding("provider", Level.PROBLEM, str(error), action, agent=agent.id, speaks_for=part)
         else:
+            if told is not None:
+                yield told
             took = time.monotonic() - begun
             yield Finding.fine("provider", f"{agent.id}: {choice.name} ({provider.model}) answered in {took:.2f} s")
     finally:
         if choice.provider is not None:
             choice.provider.close()
+
+
+def _told(
+    name: str, state: EndpointState | None, troubles: Sequence[TroubleState], agent: AgentSettings
+) -> Finding | None:
+    """What workers and queries said of the provider's endpoint, if it is not well."""
+    part = f"provider {name}"
+    trouble = next((one for one in troubles if one.part == part), None)
+    condition = state.condition if state is not None else EndpointCondition.OK
+    if trouble is None and condition is EndpointCondition.OK:
+        return None
+    reason = (state.reason if state is not None else None) or (trouble.message if trouble is not None else None)
+    what = condition if condition is not EndpointCondition.OK else "in trouble"
+    refused = condition is EndpointCondition.STOPPED
+    return Finding(
+        "provider",
+        Level.PROBLEM if refused or trouble is not None else Level.WARNING,
+        f"{name} is {what}{f': {reason}' if reason else ''}",
+        _CORRECT if refused else "nothing: it is asked again by itself; `recalld doctor --online` asks it now",
+        agent=agent.id,
+        speaks_for=frozenset({part}),
+    )
 
 
 def _forgetting(side: BrokerSide, state: ProcessState) -> Any:

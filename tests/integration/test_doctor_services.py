@@ -16,6 +16,7 @@ from recalld.up_lock import only_daemon
 from recalld.wiring import BrokerSide, open_broker
 from schemas.ports import EndpointCondition, EndpointState, OutdatedSettings
 from schemas.settings import Settings
+from schemas.status import TroubleState
 from tests.embedding_server import EmbeddingServer, Failure
 from workers import board as board_module
 from workers.broker_server import BrokerServer
@@ -123,8 +124,9 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
         agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
         remote = Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
 
-        def found(*, online: bool = False) -> Finding:
-            return worst(services.provider_findings(remote, remote.agents[0], side, online=online))
+        def found(*, online: bool = False, troubles: tuple[TroubleState, ...] = ()) -> Finding:
+            agent = remote.agents[0]
+            return worst(services.provider_findings(remote, agent, side, online=online, troubles=troubles))
 
         assert (found().level, "was not asked" in found().message) == (Level.OK, True)
         assert "answered in" in found(online=True).message
@@ -141,6 +143,23 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
             with pytest.MonkeyPatch.context() as said:
                 said.setattr(board_module.Board, "endpoint", lambda *_, state=state: state)
                 assert found().level is level, condition
+        trouble = TroubleState(part="provider openai", message="a passing failure (HTTP 500)", since=1.0)
+        called = found(troubles=(trouble,))
+        assert (called.level, "HTTP 500" in called.message) == (Level.PROBLEM, True), "as status calls it"
+
+
+def test_a_key_that_is_refused_is_told_once_with_what_to_do(
+    settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = EndpointState(EndpointCondition.STOPPED, None, "Incorrect API key provided")
+    monkeypatch.setattr(board_module.Board, "endpoint", lambda *_: refusal)
+    with EmbeddingServer() as server:
+        server.fail_next(Failure(status=401, message="Incorrect API key provided"))
+        provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}
+        agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
+        remote = Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
+        [found] = services.provider_findings(remote, remote.agents[0], side, online=True)
+    assert (found.level, found.action) == (Level.PROBLEM, "correct the key or the plan")
 
 
 def test_a_provider_that_cannot_be_had_is_a_problem_and_none_on_purpose_is_fine(
