@@ -5,14 +5,16 @@ One agent's: `memory.agent_status`.
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from memory.agent_files import AgentFiles
 from memory.agent_status import agent_status
 from memory.generations import Generations
 from memory.home_state import broker_state, cache_state, disk_use, versions
 from memory.hooks_state import read_hooks_state
+from memory.private_broker import frozen_pid
 from memory.process_states import process_states, process_troubles
 from memory.search.readers import SharedReader
 from memory.spending import spending
@@ -23,7 +25,7 @@ from memory.taking_over import provider_of
 from memory.version import recalld_version
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, Status, TroubleState
+from schemas.status import AgentStatus, ProcessState, Status, TroubleState
 
 
 def build_status(settings: Settings, pending: PendingReader | None, *, deep: bool = False) -> Status:
@@ -40,6 +42,9 @@ def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: P
     everybody = len(agents) == len(settings.agents) > 1
     broker = broker_state(settings, pending)
     processes = process_states(pending.processes) if pending is not None else ()
+    broker = broker_state(settings, pending)
+    if not broker.reachable and broker.private:
+        processes = (*_frozen_broker(settings), *processes)
     unwell = [
         *process_troubles(processes),
         *start_again_troubles(processes, version=recalld_version(), now=time.time()),
@@ -68,6 +73,22 @@ def _with(agent: AgentStatus, unwell: Sequence[TroubleState]) -> AgentStatus:
     if watch is not None and any(trouble.part == "watch" for trouble in unwell):
         watch = f"{watch}, but the process that watches is not well"
     return agent.model_copy(update={"ok": False, "troubles": (*agent.troubles, *unwell), "watch": watch})
+
+
+def _frozen_broker(settings: Settings) -> Iterator[ProcessState]:
+    """The private broker when it stands still; it cannot say so itself, nor anything of the others."""
+    pid = frozen_pid(settings.home)
+    if pid is not None:
+        now = time.time()
+        yield ProcessState(
+            role="broker",
+            host=socket.gethostname(),
+            pid=pid,
+            started_at=now,
+            heard_at=now,
+            condition="stopped",
+            problem=f"process {pid} is stopped, and everything waits for it; `kill -CONT {pid}` lets it go on",
+        )
 
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader | None, *, deep: bool) -> AgentStatus:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
+from memory.private_broker import socket_path
 from producers.spool import write_event
 from schemas.errors import RecalldError
 from schemas.ports import Event
 from schemas.settings import Settings
-from workers.private_socket import socket_path
 
 #: Seconds that the broker gets to take the event; whoever sends a hook is waiting.
 BROKER_SECONDS = 0.2

@@ -17,11 +17,14 @@ _LISTED = 5
 FREE_OF_CHARGE = frozenset({"local"})
 
 
-def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """The lines to print, styled; `click.echo` drops the styles when nobody sees them."""
+def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterator[str]:
+    """The lines to print, styled; `click.echo` drops the styles when nobody sees them.
+
+    `resting`: nothing of this home runs, so that no broker has to answer.
+    """
     answer = printable_answer(answer)
     for agent in answer["agents"]:
-        yield from _agent(agent)
+        yield from _agent(agent, resting=resting)
         yield ""
     for usage in answer.get("usage", ()):
         if usage["provider"] not in FREE_OF_CHARGE:
@@ -32,9 +35,13 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if looks:
         kept += f", {cache['hits'] / looks:.0%} of {amount(looks)} looks found what they were for"
     yield _line("cache", kept)
-    for name, part, text in (("broker", "broker", _broker), ("disk", "diskUse", _disk)):
-        if part in answer:  # a service that was started before an upgrade does not tell
-            yield _line(name, text(answer[part]))
+    # A service that was started before an upgrade does not tell.
+    if "broker" in answer:
+        yield _line("broker", _broker(answer["broker"], resting=resting))
+        if not answer["broker"]["reachable"] and not resting:
+            yield _line("processes", "not known: the broker does not answer")
+    if "diskUse" in answer:
+        yield _line("disk", _disk(answer["diskUse"]))
     for process in answer.get("processes", ()):
         if process.get("doing"):
             yield _line("at work", f"{process['role']} (process {process['pid']}): {'; '.join(process['doing'])}")
@@ -44,7 +51,7 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield _line("versions", _versions(answer.get("versions", {"recalld": answer["version"]})))
 
 
-def _agent(agent: Mapping[str, Any]) -> Iterator[str]:
+def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
     mark = click.style("ok", fg="green", bold=True) if agent["ok"] else click.style("not ok", fg="red", bold=True)
     yield f"{click.style(agent['agent'], bold=True)}: {mark}  {agent['workspace']}"
     yield _line("provider", _provider(agent))
@@ -58,7 +65,7 @@ def _agent(agent: Mapping[str, Any]) -> Iterator[str]:
     yield _line("index", _index(agent["index"]))
     if agent.get("degraded"):
         yield _line("answers", click.style(f"{agent['mode']}: {'; '.join(agent['degraded'])}", fg="yellow"))
-    yield _line("queue", _queue(agent["queue"]))
+    yield _line("queue", _queue(agent["queue"], resting=resting))
     progress = _progress(agent)
     if progress:
         yield _line("vectors", progress)
@@ -97,9 +104,11 @@ def _last(watching: Mapping[str, Any]) -> str:
     return text
 
 
-def _broker(broker: Mapping[str, Any]) -> str:
+def _broker(broker: Mapping[str, Any], *, resting: bool) -> str:
     if not broker["reachable"]:
-        return click.style(broker["warning"], fg="red") if broker.get("warning") else "does not answer"
+        if broker.get("warning"):
+            return click.style(broker["warning"], fg="red")
+        return "the private one is started when it is needed" if resting else "does not answer"
     text = f"{broker['server']} ({'private' if broker['private'] else 'yours'}), kept on disk: {broker['persistence']}"
     return text + (click.style(f"; {broker['warning']}", fg="yellow") if broker.get("warning") else "")
 
@@ -175,9 +184,9 @@ def _build(build: Mapping[str, Any] | None) -> str:
     return f" ({', '.join(parts)})"
 
 
-def _queue(queue: Mapping[str, Any]) -> str:
+def _queue(queue: Mapping[str, Any], *, resting: bool) -> str:
     if not queue["reachable"]:
-        return "the broker does not answer"
+        return "nothing runs; `recalld up` starts everything" if resting else "the broker does not answer"
     if not queue["pending"]:
         return "empty"
     text = f"{_count(queue['pending'], 'document')} waiting, {queue['running']} running"

@@ -13,8 +13,6 @@ import os
 import platform
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import threading
 import time
@@ -27,6 +25,7 @@ import redis
 import structlog
 
 from memory.local_processes import born, is_the_same
+from memory.private_broker import frozen_pid, pid_behind
 from schemas.errors import UserError
 from schemas.settings import Settings
 from workers.connection import IMPATIENT_SECONDS, connect, socket_path
@@ -83,7 +82,7 @@ class BrokerServer:
         """Make sure that a server answers.
 
         Raises:
-            UserError: a configured server does not answer, or the private one cannot be started.
+            UserError: a configured server does not answer, or the private one is stopped or cannot be started.
         """
         if self.answers():
             self._adopt()
@@ -106,7 +105,7 @@ class BrokerServer:
             return
         lock, self._owner_lock = self._owner_lock, None
         process, self._process = self._process, None
-        pid = process.pid if process is not None else _pid_behind(socket_path(self._settings.home))
+        pid = process.pid if process is not None else pid_behind(socket_path(self._settings.home))
         when_born = born(pid) if pid is not None else None
         # It ends without an answer; one that stands still would not give one either.
         with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
@@ -138,6 +137,10 @@ class BrokerServer:
             self._owner_lock = handle
 
     def _start(self) -> None:
+        frozen = frozen_pid(self._settings.home)
+        if frozen is not None:
+            # It goes on with its files when it goes on: no second one may write them.
+            raise UserError(f"the private broker (process {frozen}) is stopped; `kill -CONT {frozen}` lets it go on")
         binary = server_binary()
         self._launch(binary)
         if self._wait():
@@ -206,21 +209,6 @@ class BrokerServer:
         with handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
-
-
-def _pid_behind(path: Path) -> int | None:
-    """The process that listens on a unix socket, whether it answers or not; None where the system does not tell."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(1.0)
-        try:
-            asking.connect(str(path))
-            pid, _, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, option, 12))
-        except OSError:
-            return None
-    return int(pid)
 
 
 def server_binary() -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 import redis
 from redis.backoff import ExponentialBackoff
 
+from memory.private_broker import socket_path
 from schemas.errors import UserError
 from schemas.settings import Settings
-from workers.private_socket import socket_path
 from workers.refusing import RetryWhatPasses, TlsConnection
 
 __all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "connect", "namespace", "socket_path"]

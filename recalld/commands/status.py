@@ -44,9 +44,18 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     else:
         from recalld.status_view import status_lines
 
-        for line in status_lines(answer):
+        for line in status_lines(answer, resting=_is_resting(invocation, answer)):
             click.echo(line)
     return 0 if answer["ok"] else NOT_OK
+
+
+def _is_resting(invocation: Invocation, answer: Answer) -> bool:
+    """Whether the broker does not answer because nothing runs that would need it."""
+    from recalld.who_runs import anybody_runs
+
+    broker = answer.get("broker", {"reachable": True})
+    away = not broker["reachable"] and broker["private"] and not answer.get("processes")
+    return away and not anybody_runs(invocation.home_path)
 
 
 def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:

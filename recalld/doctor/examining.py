@@ -87,8 +87,8 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
 def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, online: bool) -> Iterator[Finding]:
     """What the checks find that know more than status does."""
     settings = invocation.settings
-    yield from services.broker_findings(settings, side)
-    yield from services.process_findings(side)
+    yield from services.broker_findings(settings, side, status)
+    yield from services.process_findings(settings, side, status)
     troubles = {agent.agent: agent.troubles for agent in status.agents}
     for agent in settings.agents:
         known = troubles.get(agent.id, ())

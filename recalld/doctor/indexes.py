@@ -26,7 +26,7 @@ UNUSED_SECONDS = 600.0
 def index_findings(invocation: Invocation, status: Status) -> Iterator[Finding]:
     """All agents of this deep status."""
     for agent in status.agents:
-        found = list(_agent(invocation, invocation.settings.agent(agent.agent), agent))
+        found = list(_agent(invocation, invocation.settings.agent(agent.agent), agent, first=_first(status)))
         yield from found or [
             Finding.fine(
                 "index", f"{agent.agent}: {agent.index.files} documents, {agent.index.chunks} chunks, all in agreement"
@@ -34,7 +34,15 @@ def index_findings(invocation: Invocation, status: Status) -> Iterator[Finding]:
         ]
 
 
-def _agent(invocation: Invocation, agent: AgentSettings, status: AgentStatus) -> Iterator[Finding]:
+def _first(status: Status) -> str | None:
+    """What has to be seen to before anything can be indexed; what waits is then indexed by itself."""
+    unwell = [f"`{state.role}` (process {state.pid})" for state in status.processes if state.problem is not None]
+    return f"first see to {' and '.join(unwell)}, as said above; then it is indexed by itself" if unwell else None
+
+
+def _agent(
+    invocation: Invocation, agent: AgentSettings, status: AgentStatus, *, first: str | None
+) -> Iterator[Finding]:
     settings = invocation.settings
     if not agent.workspace.is_dir():
         yield Finding(
@@ -77,16 +85,17 @@ def _agent(invocation: Invocation, agent: AgentSettings, status: AgentStatus) ->
             agent=agent.id,
             heal=_indexing(invocation, agent, fresh=True, did="built anew from files, cache and what it held"),
         )
+    known = status.queue.reachable or first is None
     disk, behind = status.disk, status.disk.missing + status.disk.stale + status.disk.vanished
     if sound and behind > len(status.dead_letters) + status.queue.pending:
         yield Finding(
             "index",
             Level.PROBLEM,
             f"{agent.id}: {disk.missing} documents are missing in the index, {disk.stale} stale, {disk.vanished} "
-            "vanished, and nothing is queued for them",
-            "`recalld doctor --fix` or `recalld index` brings it up to date",
+            f"vanished, and {'nothing is queued for them' if known else 'what is queued is not known'}",
+            first or "`recalld doctor --fix` or `recalld index` brings it up to date",
             agent=agent.id,
-            heal=_indexing(invocation, agent, fresh=False, did="brought up to date"),
+            heal=_indexing(invocation, agent, fresh=False, did="brought up to date") if first is None else None,
         )
     elif sound and not status.queue.pending and status.index.building is not None and daemon_pid(settings.home) is None:
         told = any(trouble.part == "build" for trouble in status.troubles)

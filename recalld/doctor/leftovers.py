@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import time
@@ -12,9 +11,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from memory.local_processes import is_alive
+from memory.private_broker import socket_path
 from recalld.doctor.finding import Finding, Level
+from recalld.who_runs import pids_of
 from schemas.settings import Settings
-from workers.private_socket import socket_path
 
 #: A draft that was not renamed for so long belongs to a writer that died.
 _ABANDONED_SECONDS = 3600.0
@@ -53,7 +53,7 @@ def _stale(settings: Settings) -> Iterator[tuple[Path, str]]:
         ("watch.json", "of a watcher that is gone"),
         ("hooks.json", "of producers that are gone"),
     ):
-        pids = _pids(run / name)
+        pids = pids_of(run / name)
         if pids and not any(map(is_alive, pids)):
             yield run / name, what
     if settings.broker.url is None:
@@ -67,18 +67,6 @@ def _stale(settings: Settings) -> Iterator[tuple[Path, str]]:
             with suppress(OSError):
                 if time.time() - draft.stat().st_mtime > _ABANDONED_SECONDS:
                     yield draft, "a draft of a process that died"
-
-
-def _pids(path: Path) -> list[int]:
-    """Process ids that a file of `run` names: its own, or those of all agents."""
-    try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return []
-    if not isinstance(body, dict):
-        return []
-    entries = [body] if "pid" in body else [entry for entry in body.values() if isinstance(entry, dict)]
-    return [entry["pid"] for entry in entries if isinstance(entry.get("pid"), int)]
 
 
 def _listens(path: Path) -> bool:

@@ -8,17 +8,16 @@ from typing import Any
 
 import redis
 
-from memory.process_states import process_states
 from memory.start_again import start_again_troubles
 from memory.taking_over import provider_of
 from memory.version import recalld_version
 from recalld.doctor.finding import Finding, Level
-from recalld.up_lock import daemon_pid
+from recalld.who_runs import anybody_runs
 from recalld.wiring import BrokerSide
 from schemas.errors import RecalldError, Terminal, UserError
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
-from schemas.status import ProcessState, TroubleState
+from schemas.status import ProcessState, Status, TroubleState
 from workers.broker_server import server_binary
 from workers.life import bury
 
@@ -28,7 +27,7 @@ _AGAIN = "start it again the way it was started; `recalld doctor --fix` forgets 
 _CORRECT = "correct the key or the plan"
 
 
-def broker_findings(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
+def broker_findings(settings: Settings, side: BrokerSide, status: Status) -> Iterator[Finding]:
     """Whether a broker answers, or could be started, and keeps what it holds."""
     facts = side.board.broker()
     if facts is not None:
@@ -37,7 +36,8 @@ def broker_findings(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
                 "broker", Level.PROBLEM, facts.warning or "the broker refuses us", "correct REDIS_URL (broker.url)"
             )
         elif facts.warning is not None:
-            yield Finding("broker", Level.WARNING, facts.warning, "see `persistence` in `recalld status --json`")
+            level = Level.WARNING if facts.writable else Level.PROBLEM
+            yield Finding("broker", level, facts.warning, "do that; it is noticed by itself")
         else:
             yield Finding.fine("broker", f"{facts.server} answers; kept on disk: {facts.persistence}")
     elif settings.broker.url is not None:
@@ -47,11 +47,13 @@ def broker_findings(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
             "the broker named by REDIS_URL (broker.url) does not answer",
             "start it, or correct the URL",
         )
-    elif daemon_pid(settings.home) is not None:
+    elif (frozen := _frozen(status)) is not None:
+        yield Finding("broker", Level.PROBLEM, f"the private one: {frozen.problem}", f"`kill -CONT {frozen.pid}`")
+    elif anybody_runs(settings.home):
         yield Finding(
             "broker",
             Level.PROBLEM,
-            "`recalld up` runs and its private broker does not answer",
+            "recalld runs and its private broker does not answer",
             f"look into {settings.home / 'broker' / 'valkey.log'}; `recalld up` starts it again when it is gone",
         )
     else:
@@ -72,14 +74,18 @@ def seconds_ahead(side: BrokerSide) -> float | None:
         return None
 
 
-def process_findings(side: BrokerSide) -> Iterator[Finding]:
-    """Who should be there and is not well; those that ended are forgotten."""
-    states = process_states(side.board.processes)
+def process_findings(settings: Settings, side: BrokerSide, status: Status) -> Iterator[Finding]:
+    """Who should be there and is not well; those that ended are forgotten. What nobody can know is not called well."""
+    states = [state for state in status.processes if state is not _frozen(status)]
+    if not status.broker.reachable and (_frozen(status) or not status.broker.private or anybody_runs(settings.home)):
+        unknown = "who runs, and how well, is not known: the broker does not answer"
+        yield Finding("processes", Level.WARNING, unknown, "see what is said of the broker")
+        return
     for state in states:
         if state.problem is not None:
             heal = _forgetting(side, state) if state.condition == "gone" else None
             action = {"stopped": f"`kill -CONT {state.pid}`", "gone": _AGAIN}.get(
-                state.condition, f"end process {state.pid}; `recalld up` starts it again"
+                state.condition, f"end process {state.pid} and start it again (`recalld up` does so by itself)"
             )
             yield Finding("processes", Level.PROBLEM, f"{state.role}: {state.problem}", action, heal=heal)
     well = [state.role for state in states if state.problem is None]
@@ -89,6 +95,11 @@ def process_findings(side: BrokerSide) -> Iterator[Finding]:
         yield Finding.fine("processes", f"nothing runs; {_START}")
     for trouble in start_again_troubles(states, version=recalld_version(), now=time.time()):
         yield Finding(trouble.part, Level.PROBLEM, trouble.message, "Ctrl-C and the same command again, or its service")
+
+
+def _frozen(status: Status) -> ProcessState | None:
+    """The private broker when it stands still."""
+    return next((state for state in status.processes if state.role == "broker"), None)
 
 
 def provider_findings(

@@ -67,6 +67,14 @@ def test_a_healthy_home_has_nothing_to_heal(indexed: Path, doctor: Doctor) -> No
     assert any("answered in" in found["message"] for found in answer["findings"])
 
 
+def test_nothing_that_runs_is_nothing_that_is_broken(indexed: Path, home: Path, tmp_path: Path) -> None:
+    told = recalld("status", "--config", str(tmp_path / "recalld.toml"), home=home)
+    assert told.returncode == 0
+    assert "does not answer" not in told.stdout
+    assert "queue         nothing runs" in told.stdout
+    assert "the private one is started when it is needed" in told.stdout
+
+
 def test_a_missing_index_is_found_and_made_again(indexed: Path, doctor: Doctor, home: Path, tmp_path: Path) -> None:
     shutil.rmtree(indexed)
     assert "2 documents are missing" in problems(doctor(code=4))[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,15 +11,21 @@ from typing import Any
 import pytest
 import redis
 
+from memory.local_processes import is_stopped
+from memory.private_broker import pid_behind, socket_path
 from memory.pulses import Pulses
-from recalld.doctor import services
+from memory.reporting import build_status
+from recalld.doctor import machine, services
+from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level
 from recalld.up_lock import only_daemon
 from recalld.wiring import BrokerSide, open_broker
+from schemas.errors import UserError
 from schemas.ports import EndpointCondition, EndpointState, OutdatedSettings
 from schemas.settings import Settings
 from schemas.status import TroubleState
 from tests.embedding_server import EmbeddingServer, Failure
+from tests.waiting import wait_until
 from workers import board as board_module
 from workers.broker_server import BrokerServer
 from workers.life import LifeSigns
@@ -37,12 +45,20 @@ def worst(findings: Iterator[Finding]) -> Finding:
     return max(found, key=lambda one: list(Level).index(one.level))
 
 
+def processes(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
+    return services.process_findings(settings, side, build_status(settings, side.board))
+
+
+def broker(settings: Settings, side: BrokerSide) -> Iterator[Finding]:
+    return services.broker_findings(settings, side, build_status(settings, side.board))
+
+
 def test_a_private_broker_that_is_not_needed_is_fine_and_one_that_up_misses_is_not(
     settings: Settings, side: BrokerSide
 ) -> None:
-    assert worst(services.broker_findings(settings, side)).level is Level.OK
+    assert worst(broker(settings, side)).level is Level.OK
     with only_daemon(settings.home):
-        found = worst(services.broker_findings(settings, side))
+        found = worst(broker(settings, side))
     assert found.level is Level.PROBLEM
     assert "valkey.log" in str(found.action)
 
@@ -50,9 +66,36 @@ def test_a_private_broker_that_is_not_needed_is_fine_and_one_that_up_misses_is_n
 def test_a_broker_of_ones_own_that_does_not_answer_is_a_problem(settings: Settings) -> None:
     elsewhere = Settings.model_validate({"home": settings.home, "broker": {"url": "redis://127.0.0.1:1/0"}})
     side = open_broker(elsewhere, answer_seconds=1.0)
-    found = worst(services.broker_findings(elsewhere, side))
+    found = worst(broker(elsewhere, side))
+    unknown = worst(processes(elsewhere, side))
+    assert (unknown.level, "is not known" in unknown.message) == (Level.WARNING, True)
+    assert services.seconds_ahead(side) is None
+    assert "broker's is not known" in machine.clock(elsewhere, broker_seconds_ahead=None).message
     side.client.close()
     assert (found.level, "REDIS_URL" in found.message) == (Level.PROBLEM, True)
+
+
+def test_a_private_broker_that_is_stopped_is_told_with_its_number_and_no_second_one_writes_its_files(
+    settings: Settings, broker_server: BrokerServer, side: BrokerSide
+) -> None:
+    pid = pid_behind(socket_path(settings.home))
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: is_stopped(pid))
+        status = build_status(settings, side.board)
+        [found] = services.broker_findings(settings, side, status)
+        [unknown] = services.process_findings(settings, side, status)
+        with pytest.raises(UserError, match=f"kill -CONT {pid}"):
+            BrokerServer(settings)._start()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (status.ok, [one.pid for one in status.processes]) == (False, [pid])
+    assert f"kill -CONT {pid}" in status.agents[0].troubles[0].message
+    assert (found.level, found.action) == (Level.PROBLEM, f"`kill -CONT {pid}`")
+    assert (unknown.level, "is not known" in unknown.message) == (Level.WARNING, True)
+    assert list(agreeing_findings(status, [found])) == []
+    wait_until(lambda: build_status(settings, side.board).ok, timeout=30)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +116,14 @@ def test_a_broker_that_may_throw_keys_away_or_keeps_nothing_is_a_warning_until_i
     said: str,
 ) -> None:
     asked: Any = client
-    assert worst(services.broker_findings(settings, side)).level is Level.OK
+    assert worst(broker(settings, side)).level is Level.OK
     for name, value in set_so.items():
         asked.config_set(name, value)
-    found = worst(services.broker_findings(settings, side))
+    found = worst(broker(settings, side))
     assert (found.level, said in found.message) == (Level.WARNING, True)
     for name, value in back.items():
         asked.config_set(name, value)
-    assert worst(services.broker_findings(settings, side)).level is Level.OK
+    assert worst(broker(settings, side)).level is Level.OK
 
 
 def test_clocks_that_differ_are_measured(settings: Settings, broker_server: BrokerServer, side: BrokerSide) -> None:
@@ -92,14 +135,14 @@ def test_clocks_that_differ_are_measured(settings: Settings, broker_server: Brok
 def test_a_process_that_ended_without_a_word_is_a_problem_until_it_is_forgotten(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert worst(services.process_findings(side)).message == "nothing runs; `recalld up` starts everything"
+    assert worst(processes(settings, side)).message == "nothing runs; `recalld up` starts everything"
     with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0):
-        assert worst(services.process_findings(side)).level is Level.OK
+        assert worst(processes(settings, side)).level is Level.OK
         # So much later, in a machine that was started again.
         signs = side.board.processes()
         late = [replace(sign, silent_seconds=60.0, born="another") for sign in signs]
         monkeypatch.setattr(board_module.Board, "processes", lambda _: late)
-        found = worst(services.process_findings(side))
+        found = worst(processes(settings, side))
         assert (found.level, found.heal is not None) == (Level.PROBLEM, True)
 
 
@@ -108,12 +151,12 @@ def test_settings_that_were_changed_since_are_a_problem_with_what_to_do(
 ) -> None:
     told: list[OutdatedSettings | None] = [OutdatedSettings("/etc/recalld.toml", 5000.0, 4000.0)]
     with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
-        found = worst(services.process_findings(side))
+        found = worst(processes(settings, side))
     assert (found.check, found.level) == ("settings", Level.PROBLEM)
     assert "/etc/recalld.toml was changed at" in found.message
     told[0] = None
     with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
-        assert worst(services.process_findings(side)).level is Level.OK
+        assert worst(processes(settings, side)).level is Level.OK
 
 
 def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_serves_again(
