@@ -9,8 +9,11 @@ import struct
 import tempfile
 from pathlib import Path
 
-from memory.local_processes import is_stopped
+from memory.local_processes import born, is_stopped, is_the_same
 from schemas.errors import UserError
+
+#: Who was started as a home's broker: its process id, the folder's inode, when that process was born.
+_NOTED = Path("broker") / "server"
 
 #: A unix socket's path may hold 107 bytes on Linux and 103 on macOS.
 _MAX_SOCKET_PATH = 100
@@ -44,9 +47,29 @@ def pid_behind(path: Path) -> int | None:
     return int(pid)
 
 
-def frozen_pid(home: Path) -> int | None:
-    """The private broker of this home when it was stopped by a signal, and so takes calls and answers none."""
+def note_server(home: Path, pid: int) -> None:
+    """Remember which process was started as this home's broker: it cannot be asked when it does not answer."""
+    (home / _NOTED).write_text(f"{pid} {_inode(home)} {born(pid) or ''}", encoding="ascii")
+
+
+def server_pid(home: Path) -> int | None:
+    """The private broker of this home that lives, whether it answers or not; None when there is none."""
     if not (home / "broker").is_dir():
         return None
-    pid = pid_behind(socket_path(home))
+    try:
+        pid, inode, when_born = (home / _NOTED).read_text(encoding="ascii").split(" ")
+        # A copied home names the server of the one that it was copied from.
+        ours = inode == _inode(home) and is_the_same(int(pid), when_born or None)
+        return int(pid) if ours else None
+    except (OSError, ValueError):
+        return pid_behind(socket_path(home))  # it was started by an earlier version
+
+
+def _inode(home: Path) -> str:
+    return str((home / _NOTED).parent.stat().st_ino)
+
+
+def frozen_pid(home: Path) -> int | None:
+    """The private broker of this home when it was stopped by a signal, and so takes calls and answers none."""
+    pid = server_pid(home)
     return pid if pid is not None and is_stopped(pid) else None

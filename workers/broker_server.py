@@ -24,8 +24,8 @@ from typing import IO
 import redis
 import structlog
 
-from memory.local_processes import born, is_the_same
-from memory.private_broker import frozen_pid, pid_behind
+from memory.local_processes import born, is_stopped, is_the_same
+from memory.private_broker import note_server, server_pid
 from schemas.errors import UserError
 from schemas.settings import Settings
 from workers.connection import IMPATIENT_SECONDS, connect, socket_path
@@ -91,7 +91,6 @@ class BrokerServer:
             raise UserError("the broker named by REDIS_URL (broker.url) does not answer; start it, or correct the URL")
         with self._start_lock():
             if not self.answers():
-                self._starting = True
                 self._start()
         self._adopt()
         self._starting = False
@@ -105,19 +104,13 @@ class BrokerServer:
             return
         lock, self._owner_lock = self._owner_lock, None
         process, self._process = self._process, None
-        pid = process.pid if process is not None else pid_behind(socket_path(self._settings.home))
+        pid = process.pid if process is not None else server_pid(self._settings.home)
         when_born = born(pid) if pid is not None else None
         # It ends without an answer; one that stands still would not give one either.
         with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
             client.shutdown()
         if pid is not None:
-            deadline, tick = time.monotonic() + STOP_SECONDS, threading.Event()
-            while is_the_same(pid, when_born):
-                if time.monotonic() > deadline:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                    deadline = math.inf
-                tick.wait(0.02)
+            _wait_for_end(pid, when_born)
         if process is not None:
             process.wait()
         if lock is not None:
@@ -137,10 +130,9 @@ class BrokerServer:
             self._owner_lock = handle
 
     def _start(self) -> None:
-        frozen = frozen_pid(self._settings.home)
-        if frozen is not None:
-            # It goes on with its files when it goes on: no second one may write them.
-            raise UserError(f"the private broker (process {frozen}) is stopped; `kill -CONT {frozen}` lets it go on")
+        if self._another_lives():
+            return
+        self._starting = True
         binary = server_binary()
         self._launch(binary)
         if self._wait():
@@ -155,6 +147,36 @@ class BrokerServer:
             if self._wait():
                 return
         raise UserError(f"the private Valkey server does not start; its log is {self._folder / 'valkey.log'}")
+
+    def _another_lives(self) -> bool:
+        """Whether the server that is there answers after all. While it lives no second one may write its files.
+
+        One that nobody can reach any more, because its socket is gone, is ended.
+        """
+        pid = server_pid(self._settings.home)
+        if pid is None:
+            return False
+        if is_stopped(pid):
+            raise UserError(f"the private broker (process {pid}) is stopped; `kill -CONT {pid}` lets it go on")
+        if not socket_path(self._settings.home).exists():
+            log.warning("unreachable_broker_ended", process=pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            _wait_for_end(pid, born(pid))
+            if self._process is not None:
+                self._process.wait()
+            return False
+        deadline, tick = time.monotonic() + START_TIMEOUT_SECONDS, threading.Event()
+        while not self.answers():
+            if server_pid(self._settings.home) is None:
+                return False
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"the private broker (process {pid}) does not answer; look into {self._folder / 'valkey.log'}, "
+                    f"and end it when it stays so (`kill {pid}`): it is started again"
+                )
+            tick.wait(0.1)
+        return True
 
     def _launch(self, binary: Path) -> None:
         path = socket_path(self._settings.home)
@@ -181,6 +203,8 @@ class BrokerServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        with suppress(OSError):
+            note_server(self._settings.home, self._process.pid)
 
     def _wait(self) -> bool:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
@@ -209,6 +233,17 @@ class BrokerServer:
         with handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+
+def _wait_for_end(pid: int, when_born: str | None) -> None:
+    """Until a server has ended that was told to; one that does not is killed."""
+    deadline, tick = time.monotonic() + STOP_SECONDS, threading.Event()
+    while is_the_same(pid, when_born):
+        if time.monotonic() > deadline:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            deadline = math.inf
+        tick.wait(0.02)
 
 
 def server_binary() -> Path:
