@@ -25,7 +25,7 @@ from memory.taking_over import provider_of
 from memory.version import recalld_version
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, ProcessState, Status, TroubleState
+from schemas.status import AgentStatus, BrokerState, ProcessState, Status, TroubleState
 
 
 def build_status(settings: Settings, pending: PendingReader | None, *, deep: bool = False) -> Status:
@@ -33,16 +33,24 @@ def build_status(settings: Settings, pending: PendingReader | None, *, deep: boo
 
     Nothing needs to run for it to be ok: a queue that does not answer is said, and no trouble by itself.
     """
+    # First: what cannot be read of a broker that takes nothing new would make it look as if it were away.
+    broker = broker_state(settings, pending)
     agents = tuple(_look_once(settings, agent, pending, deep=deep) for agent in settings.agents if agent.enabled)
-    return whole_status(settings, agents, pending)
+    return whole_status(settings, agents, pending, broker=broker)
 
 
-def whole_status(settings: Settings, agents: tuple[AgentStatus, ...], pending: PendingReader | None) -> Status:
+def whole_status(
+    settings: Settings,
+    agents: tuple[AgentStatus, ...],
+    pending: PendingReader | None,
+    *,
+    broker: BrokerState | None = None,
+) -> Status:
     """The agents' statuses and what they share: a process that is not well makes none of them ok."""
     everybody = len(agents) == len(settings.agents) > 1
     broker = broker_state(settings, pending)
     processes = process_states(pending.processes) if pending is not None else ()
-    broker = broker_state(settings, pending)
+    broker = broker or broker_state(settings, pending)
     if not broker.reachable and broker.private:
         processes = (*_frozen_broker(settings), *processes)
     unwell = [

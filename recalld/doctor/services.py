@@ -81,6 +81,10 @@ def process_findings(settings: Settings, side: BrokerSide, status: Status) -> It
         unknown = "who runs, and how well, is not known: the broker does not answer"
         yield Finding("processes", Level.WARNING, unknown, "see what is said of the broker")
         return
+    if not status.broker.writable and not states:
+        unknown = "who runs, and how well, is not known: the broker takes no signs of life"
+        yield Finding("processes", Level.WARNING, unknown, "see what is said of the broker")
+        return
     for state in states:
         if state.problem is not None:
             heal = _forgetting(side, state) if state.condition == "gone" else None

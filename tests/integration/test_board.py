@@ -18,6 +18,7 @@ from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
 from workers import board as board_module
 from workers.board import Board
+from workers.broker_facts import broker_facts
 from workers.connection import connect, namespace
 from workers.life import LifeSigns
 from workers.marks import PendingMarks
@@ -259,3 +260,19 @@ def test_nobody_is_called_silent_who_cannot_be_heard(board: Board, settings: Set
         asked.config_set("maxmemory", "1mb")
         assert list(board.processes()) == []
         asked.config_set("maxmemory", "0")
+
+
+def test_a_broker_that_cannot_write_its_file_takes_nothing_new(client: redis.Redis) -> None:
+    class Full:
+        def info(self, section: str) -> dict[str, Any]:
+            asked: Any = client
+            failed = {"aof_last_write_status": "err"} if section == "persistence" else {}
+            return {**asked.info(section), **failed}
+
+        def config_get(self, name: str) -> dict[str, str]:
+            return {name: "everysec"}
+
+    full: Any = Full()
+    facts = broker_facts(full)
+    assert (facts.writable, "free space on its disk" in str(facts.warning)) == (False, True)
+    assert broker_facts(client).writable

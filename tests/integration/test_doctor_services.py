@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -141,6 +142,23 @@ def test_a_process_that_ended_without_a_word_is_a_problem_until_it_is_forgotten(
         monkeypatch.setattr(board_module.Board, "processes", lambda _: late)
         found = worst(processes(settings, side))
         assert (found.level, found.heal is not None) == (Level.PROBLEM, True)
+
+
+def test_nobody_is_called_dead_because_the_broker_takes_no_signs_of_life(
+    settings: Settings, broker_server: BrokerServer, side: BrokerSide, client: redis.Redis
+) -> None:
+    asked: Any = client
+    with LifeSigns(settings, "work", Pulses(), beat_seconds=600.0):
+        asked.zadd(side.keys.heard, dict.fromkeys(asked.hkeys(side.keys.processes), time.time() - 60))
+        asked.set("ballast", "x" * 1_000_000)
+        asked.config_set("maxmemory", "1mb")
+        status = build_status(settings, side.board)
+        assert [trouble.part for trouble in status.agents[0].troubles] == ["broker"]
+        full = worst(broker(settings, side))
+        assert (full.level, "memory is full" in full.message) == (Level.PROBLEM, True)
+        [unknown] = processes(settings, side)
+        assert (unknown.level, "is not known" in unknown.message) == (Level.WARNING, True)
+        asked.config_set("maxmemory", "0")
 
 
 def test_settings_that_were_changed_since_are_a_problem_with_what_to_do(
