@@ -58,13 +58,15 @@ def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerSta
 def disk_use(settings: Settings) -> DiskUse:
     """What recalld keeps, and what is free beside it."""
     home = settings.home
+    models = tree_bytes(home / "cache" / "models")
     try:
         free: int | None = shutil.disk_usage(_existing(home)).free
     except OSError:
         free = None
     return DiskUse(
         indexes=tree_bytes(settings.indexes_path),
-        cache=tree_bytes(home / "cache"),
+        cache=tree_bytes(home / "cache") - models,
+        models=models,
         broker=tree_bytes(home / "broker"),
         log=tree_bytes(home / "log"),
         free=free,

@@ -31,9 +31,9 @@ def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterato
             yield _line("spent by all", _spent(usage))
     cache = answer["cache"]
     kept = f"{_count(cache['entries'], 'embedding')}, {size(cache['diskBytes'])}" if cache["enabled"] else "off"
-    looks = cache.get("hits", 0) + cache.get("misses", 0)
-    if looks:
-        kept += f", {cache['hits'] / looks:.0%} of {amount(looks)} looks found what they were for"
+    lookups = cache.get("hits", 0) + cache.get("misses", 0)
+    if lookups:
+        kept += f", hit rate {cache['hits'] / lookups:.0%} ({_count(lookups, 'lookup')})"
     yield _line("cache", kept)
     # A service that was started before an upgrade does not tell.
     if "broker" in answer:
@@ -114,7 +114,9 @@ def _broker(broker: Mapping[str, Any], *, resting: bool) -> str:
 
 
 def _disk(use: Mapping[str, Any]) -> str:
-    text = ", ".join(f"{name} {size(use[name])}" for name in ("indexes", "cache", "broker", "log"))
+    text = ", ".join(
+        f"{name} {size(use[name])}" for name in ("indexes", "cache", "models", "broker", "log") if name in use
+    )
     return text + (f"; {size(use['free'])} free" if use.get("free") is not None else "")
 
 
@@ -234,12 +236,14 @@ def dollars(number: float) -> str:
 
 
 def size(amount: float) -> str:
-    """Bytes for people: 1536 is "1.5 kB"."""
-    for unit in ("B", "kB", "MB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GB"
+    """Bytes for people, a kB being 1,000 of them: 1500 is "1.5 kB"."""
+    if amount < 1000:
+        return f"{amount:.0f} B"
+    for unit in ("kB", "MB"):
+        amount /= 1000
+        if amount < 999.95:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1000:.1f} GB"
 
 
 def duration(seconds: float) -> str:

@@ -194,7 +194,7 @@ EMBEDDING_CACHE = Metric(
     "recalld_embedding_cache",
     Kind.COUNTER,
     Told.FLEET,
-    "How many looks of indexing into the embedding cache found a text's vector (hit), and how many did not (miss)?",
+    "How many texts' vectors did indexing find in the embedding cache (hit), and how many had to be asked for (miss)?",
     ("outcome",),
 )
 EMBEDDING_REQUESTS = Metric(

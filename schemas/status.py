@@ -148,10 +148,11 @@ class BrokerState(_Wire):
 
 
 class DiskUse(_Wire):
-    """Bytes: what recalld keeps, by what it is (indexes, cache, broker, log), and what is free there."""
+    """Bytes: what recalld keeps, by what it is (indexes, cache, models, broker, log), and what is free there."""
 
     indexes: int = 0
     cache: int = 0
+    models: int = 0
     broker: int = 0
     log: int = 0
     free: int | None = None
@@ -265,7 +266,7 @@ class AgentStatus(_Wire):
 
 
 class CacheState(_Wire):
-    """The embedding cache. `hits` and `misses` count texts that indexing looked up there, ever."""
+    """The embedding cache. `hits` and `misses` count, ever, texts that indexing found there or asked for."""
 
     enabled: bool
     entries: int = 0

@@ -19,7 +19,10 @@ from schemas.documents import Lane
 
 @dataclass(frozen=True, slots=True)
 class CacheLooks:
-    """How many texts' vectors were found in the cache, and how many were not."""
+    """How many texts' vectors were found in the cache, and how many had to be asked for.
+
+    A text is looked up again for as long as its vector waits; it is counted when that is found or asked for.
+    """
 
     hits: int = 0
     misses: int = 0
@@ -62,8 +65,14 @@ class EmbeddingSupply:
             return {}
         found = self.cache.get_many(self.identity, hashes)
         with self._counting:
-            self._looks = CacheLooks(self._looks.hits + len(found), self._looks.misses + len(hashes) - len(found))
+            self._looks = CacheLooks(self._looks.hits + len(found), self._looks.misses)
         return found
+
+    def count_misses(self, count: int) -> None:
+        """So many texts are asked for that the cache did not have."""
+        if self.cache is not None:
+            with self._counting:
+                self._looks = CacheLooks(self._looks.hits, self._looks.misses + count)
 
     def take_cache_looks(self) -> CacheLooks:
         """How often texts were looked for in the cache since this was asked last."""
@@ -89,6 +98,7 @@ class EmbeddingSupply:
             raise RuntimeError("there is no provider to ask; see `available`")
         if dimensions is not None:
             self._batcher.expect_dimensions(dimensions)
+        self.count_misses(len(texts))
         return self._batcher.submit(texts, lane=lane, agent=agent)
 
     def stop(self) -> None:

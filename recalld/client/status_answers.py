@@ -141,6 +141,7 @@ class BrokerState(BrokerStateAlways, total=False):
 class DiskUseAlways(TypedDict):
     indexes: int
     cache: int
+    models: int
     broker: int
     log: int
 

@@ -17,6 +17,7 @@ from memory.home_state import tree_bytes
 from memory.store.options import StoreOptions
 from memory.store.sqlite_connection import load_vectors
 from recalld.doctor.finding import Finding, Level
+from recalld.status_view import size
 from schemas.settings import Settings
 
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
@@ -120,16 +121,16 @@ def disk(settings: Settings, *, free: int | None = None) -> Finding:
         free = stat.f_bavail * stat.f_frsize
     largest = max((tree_bytes(folder) for folder in _children(settings.indexes_path)), default=0)
     if free < _NO_SPACE:
-        return Finding("disk", Level.PROBLEM, f"{_mb(free)} are free for {home}: nothing can be indexed", "free some")
+        return Finding("disk", Level.PROBLEM, f"{size(free)} are free for {home}: nothing can be indexed", "free some")
     if free < max(_LITTLE_SPACE, 2 * largest):
         return Finding(
             "disk",
             Level.WARNING,
-            f"{_mb(free)} are free for {home}; changed settings build an index anew beside the old one "
-            f"(the largest takes {_mb(largest)})",
-            f"keep {_mb(max(_LITTLE_SPACE, 2 * largest))} free",
+            f"{size(free)} are free for {home}; changed settings build an index anew beside the old one "
+            f"(the largest takes {size(largest)})",
+            f"keep {size(max(_LITTLE_SPACE, 2 * largest))} free",
         )
-    return Finding.fine("disk", f"{_mb(free)} are free for {home}")
+    return Finding.fine("disk", f"{size(free)} are free for {home}")
 
 
 def clock(settings: Settings, *, broker_seconds_ahead: float | None, now: float | None = None) -> Finding:
@@ -223,7 +224,3 @@ def _children(folder: Path) -> Sequence[Path]:
 def _raise(name: str, number: int) -> str:
     rounded = 1 << max(7, (number - 1).bit_length())
     return f"`sysctl fs.inotify.{name}={rounded}`, and in /etc/sysctl.d to keep it"
-
-
-def _mb(amount: float) -> str:
-    return f"{amount / 1e9:.1f} GB" if amount >= 1e9 else f"{amount / 1e6:.0f} MB"

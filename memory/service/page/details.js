@@ -3,7 +3,7 @@
 import { make, named } from "./elements.js";
 import { ago, clock, dollars, moment, number, sentence, span, t } from "./words.js";
 
-const MEGABYTE = 1024 * 1024;
+const MEGABYTE = 1_000_000;
 const MOST_REMARKS = 5;
 
 function fact(name, ...values) {

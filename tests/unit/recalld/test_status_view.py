@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from recalld.status_view import amount, dollars, status_lines
+from recalld.status_view import amount, dollars, size, status_lines
 from schemas.ports import EndpointCondition
 from schemas.status import (
     AgentStatus,
@@ -54,7 +54,7 @@ def lines(*, usage: tuple[UsageState, ...] = (), endpoint: EndpointStatus | None
         usage=all_agents,
         cache=CacheState(enabled=False),
         broker=BrokerState(reachable=True, private=True, server="valkey 9.0", persistence="none", warning="beware"),
-        disk_use=DiskUse(indexes=2048, free=4096),
+        disk_use=DiskUse(indexes=2_000, models=75_600_000, free=68_500_000_000),
         versions=Versions(recalld="1", python="3.11", sqlite="3.54"),
     )
     answer: dict[str, Any] = whole.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -100,6 +100,21 @@ def test_an_endpoint_is_mentioned_when_it_is_not_well():
 
 
 @pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_960, "1.0 MB"),
+        (68_500_000_000, "68.5 GB"),
+    ],
+)
+def test_bytes_for_people_are_counted_in_thousands(number: int, shown: str):
+    assert size(number) == shown
+
+
+@pytest.mark.parametrize(
     ("number", "shown"), [(0, "0"), (999, "999"), (1000, "1.0 k"), (999_949, "999.9 k"), (999_951, "1.0 M")]
 )
 def test_numbers_for_people(number: int, shown: str):
@@ -113,7 +128,7 @@ def test_dollars_for_people():
 def test_what_all_agents_share_is_told_at_the_end():
     told = lines()
     assert "broker        valkey 9.0 (private), kept on disk: none; beware" in told
-    assert "disk          indexes 2.0 kB, cache 0 B, broker 0 B, log 0 B; 4.0 kB free" in told
+    assert "disk          indexes 2.0 kB, cache 0 B, models 75.6 MB, broker 0 B, log 0 B; 68.5 GB free" in told
     assert "versions      recalld 1, Python 3.11, SQLite 3.54" in told
 
 
