@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memory.scanning import file_stat
+from memory.session_roots import COMPRESSED
 from schemas.documents import FileStat
 from schemas.errors import Permanent, Transient
 
@@ -28,6 +29,11 @@ class OpenTranscript:
     format: str | None
     name: str
     descriptor: int
+
+    @property
+    def file_name(self) -> str:
+        """What messages call the very file: a document's name does not tell that it is compressed."""
+        return self.name + COMPRESSED if self.compressed else self.name
 
     def lines(self, offset: int = 0, *, longest: int | None = None) -> Iterator[RawLine]:
         """The lines from byte `offset` on; of a compressed transcript, of its decompressed bytes.

@@ -154,13 +154,13 @@ class _Slicing:
                     yield from self._full_slices()
                     yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
                     begun_at, begun_lines, self._closed = fold.offset, fold.lines, []
-        except TranscriptDamaged:
+        except TranscriptDamaged as damage:
             # What was said before the damage stays, and is found; a mended file goes on after it.
             if fold.offset > begun_at:
                 self._closed += fold.open()
                 yield from self._full_slices()
                 yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
-            raise
+            raise damage.of(self._opened.file_name, indexed=self._stored is not None) from damage.__cause__
         self._closed += fold.open(tail)
         yield from self._full_slices()
         read = self._opened.stat

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from memory.agent_files import AgentFiles
 from memory.generation_writing import GenerationWriter
+from memory.session_roots import COMPRESSED
 from memory.store.letters import EMBEDDING_REFUSED
 from memory.store.options import StoreOptions
 from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader
 from memory.store.writer import Store
+from recalld.terminal_text import typed_name
 from recalld.wiring import BrokerSide, generations_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, UserError
@@ -104,17 +106,22 @@ def _tell(settings: Settings, agent: AgentSettings, failed: Sequence[Failed], br
 
 
 def _named(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> Failed:
+    # As it is; else as it was shown; else as the file is called whose document it is.
+    for name in dict.fromkeys((path, typed_name(path), path.removesuffix(COMPRESSED))):
+        matches = _matches(settings, agents, failed, name)
+        if len(matches) > 1:
+            who = " and ".join(one.agent.id for one in matches)
+            raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)
+        if matches:
+            return matches[0]
+    raise UserError(_nothing_at(path, failed), exit_code=NOTHING_THERE)
+
+
+def _matches(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> list[Failed]:
     absolute = os.path.abspath(path)  # noqa: PTH100 - no link is followed
     keys = {agent.id: AgentFiles.of(settings, agent).key_of(absolute) for agent in agents}
     matches = [one for one in failed if path == one.key.path or one.key == keys[one.agent.id]]
-    if not matches:
-        matches = [one for agent in agents for one in _dropped(settings, agent, path, keys[agent.id])]
-    if len(matches) > 1:
-        who = " and ".join(one.agent.id for one in matches)
-        raise UserError(f"{path} failed for the agents {who}: say which one with --agent", exit_code=2)
-    if not matches:
-        raise UserError(_nothing_at(path, failed), exit_code=NOTHING_THERE)
-    return matches[0]
+    return matches or [one for agent in agents for one in _dropped(settings, agent, path, keys[agent.id])]
 
 
 def _dropped(settings: Settings, agent: AgentSettings, path: str, key: DocumentKey | None) -> list[Failed]:

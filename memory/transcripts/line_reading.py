@@ -40,8 +40,26 @@ _BLOCK_BYTES = 1024 * 1024
 DIGEST_BYTES = 16
 
 
+#: What to do about a compressed file that is not whole.
+_AGAIN = "write or copy the file again to have the rest"
+
+
 class TranscriptDamaged(Permanent):
-    """A transcript cannot be read on. The lines before the damage were given."""
+    """A transcript cannot be read on. The lines before the damage were given.
+
+    `what` is wrong, and `remedy` what brings the rest.
+    """
+
+    def __init__(self, what: str, *, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what = what
+        self.remedy = remedy
+
+    def of(self, file: str, *, indexed: bool) -> TranscriptDamaged:
+        """The same for whoever reads of it: which file it is, and whether what stands before the damage is indexed."""
+        kept = "what was read of it is indexed" if indexed else "nothing of it could be indexed"
+        self.reason = f"{file}: {self.what}; {kept}; {self.remedy}"
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +121,13 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
             position += len(pending)
             if not pending:
                 if in_frame:
-                    raise TranscriptDamaged(
-                        "the compressed transcript ends too early; what was read of it is indexed; "
-                        "write or copy the file again to have the rest"
-                    )
+                    raise TranscriptDamaged("the compressed transcript ends too early", remedy=_AGAIN)
                 return
         in_frame = True
         try:
             block = decompressor.decompress(pending, max_length=_BLOCK_BYTES)
         except (ZstdError, MemoryError) as error:
-            raise TranscriptDamaged(
-                "the compressed transcript is damaged; what was read of it is indexed; "
-                "write or copy the file again to have the rest"
-            ) from error
+            raise TranscriptDamaged("the compressed transcript is damaged", remedy=_AGAIN) from error
         pending = b""
         if decompressor.eof:
             pending = decompressor.unused_data
@@ -131,7 +143,8 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
         if given > size * EXPANSION + SPARE_BYTES or lines > size + SPARE_LINES:
             raise TranscriptDamaged(
                 f"the compressed transcript unpacks to more than {EXPANSION} times its size, or to more lines than it "
-                "has bytes, as no conversation does; what was read of it is indexed; if it is one, unpack the file"
+                "has bytes, as no conversation does",
+                remedy="if it is one, unpack the file",
             )
 
 
@@ -173,8 +186,8 @@ class _Beginning:
         self.size += len(piece)
         if self.size > HOPELESS_LINE_BYTES:
             raise TranscriptDamaged(
-                f"the transcript has more than {HOPELESS_LINE_BYTES / 1e6:.0f} MB without a line end; what stands "
-                "before is indexed; write the file again without them to have the rest"
+                f"the transcript has more than {HOPELESS_LINE_BYTES / 1e6:.0f} MB without a line end",
+                remedy="write the file again without them to have the rest",
             )
         self._hash.update(piece)
         # Of what is kept, two bytes may turn out to be the line's end.

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from recalld.asking import Absence, ask, print_json, remark
+from recalld.asking import Absence, Answer, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
-from recalld.terminal_text import printable
+from recalld.terminal_text import printable, typed_name
 
 NOT_IN_MEMORY = 3
 
@@ -35,19 +35,26 @@ def command(
     Only documents of the agent's memory are read: MEMORY.md, memory/**/*.md and the extra paths.
     """
 
-    def directly(_: Absence) -> dict[str, Any]:
-        from recalld import direct
+    def read(path: str) -> Answer:
+        def directly(_: Absence) -> dict[str, Any]:
+            from recalld import direct
 
-        asked = {"path": path, "from": start_line, "lines": lines, "session_key": session_key}
-        return direct.get(invocation, {name: value for name, value in asked.items() if value is not None})
+            asked = {"path": path, "from": start_line, "lines": lines, "session_key": session_key}
+            return direct.get(invocation, {name: value for name, value in asked.items() if value is not None})
 
-    answer = ask(
-        invocation,
-        service=lambda client: client.get(
-            path, start_line=start_line, lines=lines, agent=invocation.agent, session_key=session_key
-        ),
-        otherwise=directly,
-    )
+        return ask(
+            invocation,
+            service=lambda client: client.get(
+                path, start_line=start_line, lines=lines, agent=invocation.agent, session_key=session_key
+            ),
+            otherwise=directly,
+        )
+
+    answer = read(path)
+    if answer.get("error") and typed_name(path) != path:
+        # No document is called so; one may be shown so.
+        meant = read(typed_name(path))
+        answer = answer if meant.get("error") else meant
     if as_json:
         print_json(answer)
     elif answer.get("error"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from recalld.client import Client
+from recalld.terminal_text import printable_name
 from tests.daemon import Daemon
 from tests.hostile_files import ODD_NAMES, TRANSCRIPTS, make_hostile_files
 from tests.waiting import wait_until
@@ -53,6 +54,9 @@ def test_a_folder_full_of_hostile_files_is_survived_and_told(tmp_path: Path) -> 
                 assert not {"\x07", "\x1b", "\x9b", "\u202e", "\r"} & set(said), command
                 assert not any(line.startswith("line") for line in said.splitlines()), command
                 assert "Traceback" not in said
+
+        for name in ODD_NAMES:
+            assert daemon.run("get", printable_name(f"memory/{name}")).returncode == 0, name
 
         # A name that comes while somebody looks on.
         daemon.write("memory/live\n\x07.md", "the zebra comes late: lateword")

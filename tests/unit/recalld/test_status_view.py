@@ -135,4 +135,4 @@ def test_what_all_agents_share_is_told_at_the_end():
 def test_no_text_in_it_commands_the_terminal_or_forges_a_line():
     reason = "a name\x07\x1b[2J\nmain: ok"
     shown = lines(endpoint=EndpointStatus(condition=EndpointCondition.STOPPED, until=None, reason=reason))
-    assert "endpoint      stopped: a name��[2J�main: ok" in shown
+    assert "endpoint      stopped: a name\\x07\\x1b[2J\\nmain: ok" in shown
