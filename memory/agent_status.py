@@ -12,6 +12,7 @@ from memory.answering import answering, sides_in_trouble
 from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.emptied_folders import with_emptied
+from memory.file_troubles import file_troubles
 from memory.index_look import IndexLook, deep_findings, look_into_index, with_build
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
@@ -126,22 +127,21 @@ def _troubles(
     endpoint: EndpointState | None,
     now: float,
 ) -> list[TroubleState]:
-    troubles = [TroubleState(part="files", message=problem, since=now) for problem in scan.problems]
+    told = sources.pending.troubles(agent.id) if sources.pending is not None else ()
+    troubles, told = file_troubles(scan.problems, told, now)
     if index.trouble is not None:
         troubles.append(TroubleState(part="index", message=index.trouble, since=now))
     else:
         troubles += sides_in_trouble(vectors=index.vector_search, text=index.text_search, now=now)
     if sources.choice.error is not None:
         troubles.append(TroubleState(part="embedding", message=sources.choice.error, since=now))
-    if sources.pending is not None:
+    if told:
         known = {trouble.part for trouble in troubles}
         troubles += [
             trouble_state(trouble)
-            for trouble in sources.pending.troubles(agent.id)
-            # What is wrong with the files was found out anew just now.
-            if not set(trouble.message.split("; ")) <= set(scan.problems)
-            # And what this process's SQLite lacks.
-            and not (trouble.part in known and trouble.part in {"keywords", "vectors"})
+            for trouble in told
+            # What this process's SQLite lacks was found out anew just now.
+            if not (trouble.part in known and trouble.part in {"keywords", "vectors"})
         ]
     if endpoint is not None and endpoint.condition is EndpointCondition.STOPPED:
         # A query may have found out while no worker has anything to embed.
