@@ -13,6 +13,9 @@ from recalld.terminal_text import printable_answer
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5
 
+#: A service's answer is a second old at most.
+_JUST_FOUND_SECONDS = 3.0
+
 #: Providers that run on this machine: what they did is in --json.
 FREE_OF_CHARGE = frozenset({"local"})
 
@@ -76,8 +79,10 @@ def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
     if agent.get("watch"):
         yield _line("watching", agent["watch"] + _last(agent.get("watching", {})))
     for trouble in agent.get("troubles", ()):
-        since = duration(max(0.0, time.time() - trouble["since"]))
-        yield _line("trouble", click.style(f"{trouble['part']}: {trouble['message']} (for {since})", fg="yellow"))
+        seconds = time.time() - trouble["since"]
+        # What was found out by this very look may be as old as it likes.
+        since = f" (for {duration(seconds)})" if seconds >= _JUST_FOUND_SECONDS else ""
+        yield _line("trouble", click.style(f"{trouble['part']}: {trouble['message']}{since}", fg="yellow"))
     letters = agent.get("deadLetters", ())
     for letter in letters[:_LISTED]:
         yield _line("failed", click.style(f"{letter['path']}: {letter['reason']}", fg="red"))

@@ -22,13 +22,20 @@ from schemas.status import (
     QueueState,
     Spent,
     Status,
+    TroubleState,
     UsageState,
     VectorState,
     Versions,
 )
 
 
-def lines(*, usage: tuple[UsageState, ...] = (), endpoint: EndpointStatus | None = None, all_agents=()) -> list[str]:
+def lines(
+    *,
+    usage: tuple[UsageState, ...] = (),
+    endpoint: EndpointStatus | None = None,
+    all_agents=(),
+    troubles: tuple[TroubleState, ...] = (),
+) -> list[str]:
     """The lines for one agent, as the service's JSON would give them."""
     works = Availability(available=True)
     agent = AgentStatus(
@@ -45,6 +52,7 @@ def lines(*, usage: tuple[UsageState, ...] = (), endpoint: EndpointStatus | None
         text_search=works,
         usage=usage,
         endpoint=endpoint,
+        troubles=troubles,
     )
     whole = Status(
         ok=True,
@@ -123,6 +131,17 @@ def test_numbers_for_people(number: int, shown: str):
 
 def test_dollars_for_people():
     assert [dollars(1234.5), dollars(0.011), dollars(0.0004)] == ["about $1,234.50", "about $0.01", "less than $0.01"]
+
+
+def test_how_long_a_trouble_lasts_is_said_where_it_is_known():
+    now = time.time()
+    troubles = (
+        TroubleState(part="files", message="odd", since=now),
+        TroubleState(part="a", message="b", since=now - 95),
+    )
+    shown = [line for line in lines(troubles=troubles) if line.startswith("trouble")]
+    assert shown[0] == "trouble       files: odd"
+    assert shown[1].startswith("trouble       a: b (for 1 min 3")
 
 
 def test_what_all_agents_share_is_told_at_the_end():
