@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from memory.home_state import broker_state
 from memory.pulses import Pulses
+from memory.reporting import build_status
 from memory.search.resting import RestingPendingReader
 from recalld.doctor.services import broker_findings
 from recalld.wiring import open_broker
@@ -92,7 +93,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
     state = broker_state(refused, reader)
     assert (state.reachable, state.writable) == (False, False)
     assert "refuses the user or password" in str(state.warning)
-    (finding,) = broker_findings(refused, side)
+    (finding,) = broker_findings(refused, side, build_status(refused, reader))
     assert "refuses the user or password" in finding.message
     assert "unset" not in (finding.action or "")
     page = readiness(Movement(side.client, side.keys), stalled_after_seconds=60)()
