@@ -1,9 +1,10 @@
 """What was being worked on when a worker process died: it may be why.
 
 A document that kills whoever reads it (memory that runs out, a library that crashes) would kill workers for ever: its
-message comes back, and the next process dies of it. So what a dead job held is counted. From then on each of these
-documents is tried alone, one of them in all processes at a time, so that the next death names the culprit. One that was
-there too often is given up and becomes a dead letter, until its file, the settings or the program change.
+message comes back, and the next process dies of it. So what a dead job held is counted. One death is nobody's fault (a
+machine was switched off) and changes nothing. What was there at a second one is tried alone from then on, one document
+in all processes at a time, so that the next death names the culprit. One that was there too often is given up and
+becomes a dead letter, until its file, the settings or the program change.
 Embedding is cut down alike: the round that a process died of is tried again in parts, down to the one text.
 
 All of it may be lost with the broker: then it is found out once more.
@@ -21,8 +22,10 @@ import redis
 from schemas.documents import DocumentKey
 from workers.names import Keys
 
-#: Deaths of a worker that a document was there at before it is given up: the first may be anybody's fault, and a
-#: machine that is switched off some times in a row is nobody's.
+#: Deaths of a worker that a document was there at before it is tried alone.
+ALONE_FROM = 2
+
+#: The same before it is given up: a machine that is switched off some times in a row is no document's fault.
 MOST_DEATHS = 5
 
 #: The same of one text that was embedded alone.
@@ -70,7 +73,7 @@ class Deaths:
             pipe.execute()
 
     def counts(self, agent: str) -> dict[DocumentKey, int]:
-        """The suspects, and at how many deaths each was there."""
+        """Documents, and at how many deaths each was there."""
         found = self._client.hgetall(self._keys.deaths(agent))
         return {_key(name): int(number) for name, number in found.items()}
 
@@ -93,7 +96,7 @@ class Deaths:
         """A document that was given up changed, or is to be tried again: alone, like all suspects."""
         with self._client.pipeline(transaction=True) as pipe:
             pipe.hdel(self._keys.given_up(agent), key.encode())
-            pipe.hset(self._keys.deaths(agent), key.encode(), 1)
+            pipe.hset(self._keys.deaths(agent), key.encode(), ALONE_FROM)
             pipe.execute()
 
     def take_turn(self, job: str) -> bool:

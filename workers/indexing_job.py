@@ -19,7 +19,7 @@ from memory.version import recalld_version
 from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from workers.counters import FleetCounters
-from workers.deaths import MOST_DEATHS, WORKER_DIED
+from workers.deaths import ALONE_FROM, MOST_DEATHS, WORKER_DIED
 from workers.healing import DAMAGED_INDEX, resolve_provider_troubles
 from workers.job_pulses import got_on
 from workers.marks import FIRST_IN_LINE
@@ -92,7 +92,8 @@ class _Turn:
         self._deaths = runtime.queue.deaths
         self._taken: dict[DocumentKey, None] = {}
         self._begun = time.monotonic()
-        self._suspects = self._deaths.counts(agent)
+        self._counts = self._deaths.counts(agent)
+        self._suspects = {key: deaths for key, deaths in self._counts.items() if deaths >= ALONE_FROM}
         self._given_up = self._deaths.given_up(agent)
 
     def over(self) -> bool:
@@ -136,6 +137,8 @@ class _Turn:
         over = self._marks.finish(self._agent, keys, job=self._job, now=now)
         for key in keys:
             self._taken.pop(key, None)
+            if self._counts.pop(key, None) is not None:
+                self._deaths.survived(self._agent, key)
         self._runtime.board.moved()
         self._runtime.board.record_freshness([now - since for since in over])
 
@@ -230,7 +233,7 @@ class _Turn:
         # Alone, like all suspects: it waits again, and the next job begins with it.
         self._deaths.suspect_again(self._agent, key)
         del self._given_up[key]
-        self._suspects[key] = 1
+        self._suspects[key] = ALONE_FROM
         return True
 
 

@@ -16,7 +16,7 @@ from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from workers.broker_server import BrokerServer
-from workers.deaths import MOST_DEATHS, Deaths, Round
+from workers.deaths import ALONE_FROM, MOST_DEATHS, Deaths, Round
 from workers.embedding_rounds import ToldRounds
 from workers.names import Keys
 
@@ -48,9 +48,18 @@ def give_up(workers: Workers) -> None:
     wait_until(workers.settled)
 
 
-def test_a_document_that_was_there_at_one_death_is_indexed_and_no_suspect_any_more(workers: Workers) -> None:
+def test_one_death_is_nobodys_fault(workers: Workers) -> None:
+    assert workers.queue.deaths.take_turn("another process's job"), "nothing is tried alone now"
     workers.write("memory/bad.md", "The lynx hides.\n")
     workers.queue.deaths.record("main", [BAD])
+    workers.mark("memory/bad.md")
+    wait_until(lambda: workers.finds("lynx") and workers.settled())
+    wait_until(lambda: workers.queue.deaths.counts("main") == {})
+
+
+def test_a_document_that_was_there_at_two_deaths_is_indexed_and_no_suspect_any_more(workers: Workers) -> None:
+    workers.write("memory/bad.md", "The lynx hides.\n")
+    workers.queue.deaths.record("main", [BAD] * ALONE_FROM)
     workers.mark("memory/bad.md")
     wait_until(lambda: workers.finds("lynx") and workers.settled())
     wait_until(lambda: workers.queue.deaths.counts("main") == {})
@@ -89,10 +98,11 @@ def test_a_retry_and_another_version_of_the_program_try_it_again(
 def test_suspects_are_tried_one_at_a_time_in_all_processes(workers: Workers, deaths: Deaths) -> None:
     assert deaths.take_turn("another process's job")
     workers.write("memory/bad.md", "The lynx hides.\n")
-    deaths.record("main", [BAD])
+    deaths.record("main", [BAD] * ALONE_FROM)
     workers.mark("memory/bad.md")
-    wait_until(lambda: workers.client.zcard(workers.keys.waiting("main", "live")) == 1)
-    assert deaths.counts("main") == {BAD: 1}
+    wait_until(lambda: workers.client.hlen(workers.keys.delayed_messages("live")) == 1, what="a job comes back later")
+    assert deaths.counts("main") == {BAD: ALONE_FROM}
+    assert not workers.finds("lynx")
     deaths.end_turn("another process's job")
     wait_until(lambda: workers.finds("lynx") and deaths.counts("main") == {})
 
