@@ -36,8 +36,11 @@ from workers.refusing import refusal
 
 log = structlog.get_logger(__name__)
 
-#: Weight of the newest measurement in the published rate.
-_RATE_WEIGHT = 0.3
+#: Seconds over which the published rate is averaged; what came in longer ago counts ever less.
+_RATE_SECONDS = 20.0
+
+#: Seconds without a vector after which it is measured anew.
+_RATE_PAUSE_SECONDS = 30.0
 
 #: Seconds for which a day's usage is kept; the sum of all days stays.
 USAGE_DAY_KEPT_SECONDS = 40 * 86_400
@@ -77,13 +80,20 @@ class Board:
         return VectorProgress(float(rate), float(at)) if rate and at else VectorProgress()
 
     def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
-        """Say that `count` vectors joined the index in the last `seconds`."""
+        """Say that `count` vectors joined the index just now, after `seconds` of work on them.
+
+        The rate is that of all who work on it: it counts the time since anybody said so last, not anybody's work.
+        """
         self.moved()
         with self._quietly():
-            before = self.vector_progress(agent).rate
-            now = count / max(seconds, 1e-3)
-            rate = now if before <= 0 else before + _RATE_WEIGHT * (now - before)
-            self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{time.time():.3f}"})
+            before, now = self.vector_progress(agent), time.time()
+            since = max(now - before.at, 1e-3)
+            if before.rate <= 0 or since > _RATE_PAUSE_SECONDS:
+                rate = count / max(seconds, 1e-3)
+            else:
+                kept = math.exp(-since / _RATE_SECONDS)
+                rate = kept * before.rate + (1 - kept) * count / since
+            self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
 
     def moved(self) -> None:
         """Say that something was finished."""

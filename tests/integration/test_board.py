@@ -128,15 +128,26 @@ def test_the_rate_begins_with_the_first_measurement_and_follows_the_later_ones(
     at(monkeypatch, 1000.0)
     board.record_vectors("main", count=100, seconds=1.0)
     assert board.vector_progress("main") == VectorProgress(100.0, 1000.0)
-    at(monkeypatch, 1001.0)
+    at(monkeypatch, 1002.0)
     board.record_vectors("main", count=400, seconds=2.0)
     progress = board.vector_progress("main")
     assert 100 < progress.rate < 200, "one measurement does not throw the rate over"
-    assert progress.at == 1001.0
-    for _ in range(30):
+    assert progress.at == 1002.0
+    for turn in range(60):
+        at(monkeypatch, 1004.0 + 2 * turn)
         board.record_vectors("main", count=400, seconds=2.0)
     assert board.vector_progress("main").rate == pytest.approx(200, rel=0.01)
     assert board.vector_progress("other") == VectorProgress()
+    at(monkeypatch, 9000.0)
+    board.record_vectors("main", count=5, seconds=1.0)
+    assert board.vector_progress("main").rate == 5.0, "what was before a pause says nothing of now"
+
+
+def test_the_rate_is_that_of_all_who_work_on_it(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    for turn in range(200):  # two workers in turns, each two seconds at its hundred
+        at(monkeypatch, 1000.0 + turn)
+        board.record_vectors("main", count=100, seconds=2.0)
+    assert board.vector_progress("main").rate == pytest.approx(100, rel=0.01)
 
 
 def test_a_round_that_took_no_time_has_a_rate_nevertheless(board: Board) -> None:
