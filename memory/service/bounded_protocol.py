@@ -68,6 +68,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read on, as far as the bounds go."""
         if self._phase == "leaving":
+            # Thrown away, so that the client gets to reading why; not without end.
+            self._came += len(data)
+            if self._came > self.bounds.leaving_bytes:
+                self.transport.abort()
             return
         self._unset_keepalive_if_required()
         if self._phase == "head" and not self._came:

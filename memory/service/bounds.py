@@ -23,6 +23,7 @@ class Bounds:
         body_seconds: from there to the end of the body.
         answer_seconds: for taking `answer_bytes` of an answer.
         leaving_seconds: for a client that was refused to read why.
+        leaving_bytes: that it may still send until then; they are thrown away.
         head_bytes: of a request line and its headers together.
         headers: how many.
         body_bytes: of a body as it comes, with what it is wrapped into; after them the connection is cut off. What a
@@ -38,6 +39,7 @@ class Bounds:
     answer_seconds: float = 15.0
     answer_bytes: int = 64 * 1024
     leaving_seconds: float = 2.0
+    leaving_bytes: int = 64 * 1024 * 1024
     head_bytes: int = 64 * 1024
     headers: int = 100
     body_bytes: int = 16 * 1024 * 1024
