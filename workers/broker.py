@@ -108,10 +108,35 @@ class DoorbellBroker(RedisBroker):
     pulses: Pulses | None = None
     draining: bool = False
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
+        self._consumers: dict[str, DoorbellConsumer] = {}
+
     def takes(self, queue: str) -> None:
         """A consumer of this queue takes its turn: it looks for messages at least every `IDLE_SECONDS`."""
         if self.pulses is not None:
             self.pulses.of(f"consumer of {queue}", limit_seconds=CONSUMER_LIMIT_SECONDS).busy("waits for messages")
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> DoorbellConsumer:
+        """A consumer of a queue. What the one before it held in memory goes back first.
+
+        After a lost connection the library begins with a new consumer and forgets what was delayed, or fetched and
+        handed to nobody: it would seem to be worked on for as long as this process lives.
+        """
+        consumer = self.consumer_class(self, queue_name, prefetch, timeout)
+        before = self._consumers.get(queue_name)
+        if before is not None:
+            held = [dramatiq.Message.decode(data).options["redis_message_id"] for data in before.message_cache]
+            try:
+                if queue_name.endswith(".DQ"):
+                    # Of delayed ones nothing is ever handed to a thread.
+                    held = sorted(self.client.smembers(f"{self.namespace}:__acks__.{self.broker_id}.{queue_name}"))
+                if held:
+                    self.do_requeue(queue_name, *held)
+            except redis.RedisError as error:
+                raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
+        self._consumers[queue_name] = consumer
+        return consumer
 
     @property
     def consumer_class(self) -> type[DoorbellConsumer]:
@@ -146,7 +171,7 @@ def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
     Dramatiq's own retries are off: a job that raises `dramatiq.Retry` is delayed as it says, and actors
     let nothing else out (`workers.actors`).
     """
-    broker = DoorbellBroker(  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
+    broker = DoorbellBroker(
         client=client,
         namespace=keys.dramatiq,
         maintenance_chance=MAINTENANCE_CHANCE,

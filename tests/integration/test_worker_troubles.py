@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers import run
 from workers.board import Board
+from workers.broker import DoorbellBroker, make_broker, message
 from workers.broker_server import BrokerServer
 from workers.job_queue import BrokerJobQueue
 from workers.marks import Waiting
@@ -266,6 +267,29 @@ def test_a_message_that_was_done_while_the_broker_took_nothing_is_over_when_it_d
         asked.replicaof("NO", "ONE")
         wait_until(lambda: asked.hlen(workers.keys.messages("live")) == 0)
         assert workers.finds("heron")
+
+
+def test_a_job_that_comes_back_later_does_so_though_the_broker_was_away_meanwhile(
+    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    consume = DoorbellBroker.consume
+
+    def counted(broker: DoorbellBroker, queue_name: str, *arguments: Any, **options: Any) -> Any:
+        begun.append(queue_name)
+        return consume(broker, queue_name, *arguments, **options)
+
+    monkeypatch.setattr(DoorbellBroker, "consume", counted)
+    monkeypatch.setattr("dramatiq.worker.CONSUMER_RESTART_DELAY_SECS", 0.2)
+    with Workers(settings) as workers:
+        delayed, keys = workers.keys.delayed_messages("live"), f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
+        make_broker(workers.client, workers.keys).enqueue(message(INDEX_PENDING, "live", "main", "live"), delay=2_000)
+        wait_until(lambda: list(workers.client.scan_iter(keys)), what="a worker holds it")
+        before = begun.count("live.DQ")
+        broker_server.stop()
+        wait_until(lambda: begun.count("live.DQ") > before, what="the worker noticed")
+        broker_server.ensure()
+        wait_until(lambda: not workers.client.hlen(delayed), timeout=60)
 
 
 def test_vectors_that_a_dead_job_did_not_ask_for_are_asked_for_by_the_next_one(
