@@ -23,7 +23,14 @@ class ToolRequest(_Wire):
     name: str
     arguments: str | dict[str, Any] = ""
     agent: str | None = None
-    session_key: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] | None = None
+    session_key: (
+        Annotated[
+            str,
+            StringConstraints(strip_whitespace=True, min_length=1),
+            Field(json_schema_extra={"pattern": r"\S"}),  # the length alone would describe a blank one as a key, too
+        ]
+        | None
+    ) = None
 
 
 class Tool(_Wire):

@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 import redis
 import structlog
+from hypothesis import settings as hypothesis_settings
 
 from schemas.settings import Settings
 from workers.broker_server import BrokerServer
 from workers.connection import connect, namespace
 from workers.names import Keys
+
+# The same examples each time, so that a red run is about what was changed. `--hypothesis-profile=default` looks for new
+# ones.
+hypothesis_settings.register_profile("repeated", derandomize=True)
+hypothesis_settings.load_profile("repeated")
 
 
 @pytest.fixture
