@@ -24,7 +24,7 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     store, files = indexer.target(), indexer.files
     indexed = {file.key: file.stat for file in store.files()}
     scan = with_emptied(files.scan(), files, indexed)
-    changed = [key for key, stat in scan.documents.items() if indexed.get(key) != stat]
+    changed = [key for key, stat in scan.documents.items() if key not in indexed or not indexed[key].agrees_with(stat)]
     absent = [key for key in indexed if key not in scan.documents]
     if scan.complete:
         changed += [key for key in absent if key.source != SESSIONS_SOURCE]
@@ -35,7 +35,11 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, forgotten)
     if others:
         imported = files.scan(imported=True).documents
-        changed += [key for key in sorted(others) if key in imported and indexed.get(key) != imported[key]]
+        changed += [
+            key
+            for key in sorted(others)
+            if key in imported and (key not in indexed or not indexed[key].agrees_with(imported[key]))
+        ]
     # A document with refused chunks was read, and its next version will be.
     failed = {letter.key for letter in store.dead_letters() if letter.error_class != EMBEDDING_REFUSED}
     return [key for key in changed if key not in failed]

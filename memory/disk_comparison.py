@@ -35,7 +35,7 @@ def compare(
     missing = stale = growing = 0
     for key, stat in on_disk.items():
         known = indexed.get(key)
-        if known is not None and known.stat == stat:
+        if known is not None and known.stat.agrees_with(stat):
             continue
         if watched and key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
             growing += 1

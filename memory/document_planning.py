@@ -17,7 +17,7 @@ from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import IndexedFile
 from memory.store.writer import DocumentDelete, DocumentWrite, Store
-from memory.transcript_slicing import is_read_otherwise, slices_of
+from memory.transcript_slicing import is_read_otherwise, slices_of, stat_of_the_same
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient
 from schemas.settings import AgentSettings
@@ -73,14 +73,19 @@ class Planner:
             if stat is None:
                 self._forget(store, key, revision, report)
                 return
-            if known is not None and known.stat == stat and not is_read_otherwise(key, files=self._files, store=store):
+            otherwise = known is not None and is_read_otherwise(key, files=self._files, store=store)
+            if known is not None and known.stat.agrees_with(stat) and not otherwise:
                 self.group.done.append(key)
                 report.unchanged += 1
             elif key.source == SESSIONS_SOURCE:
                 if known is None and self._renamed(store, key, stat):
                     yield from self._steps(store, key, report)
                     return
-                yield from self._transcript(store, key)
+                same = None if known is None or otherwise else stat_of_the_same(key, files=self._files, store=store)
+                if known is not None and same is not None:
+                    self._touch(known, same, report)
+                else:
+                    yield from self._transcript(store, key)
             else:
                 self._note(store, key, known, revision, report)
         except DocumentGone:
@@ -92,9 +97,7 @@ class Planner:
     ) -> None:
         source = self._files.read(key)
         if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
-            self.group.touched[key] = source.stat
-            self.group.hashes[key] = source.content_hash
-            report.unchanged += 1
+            self._touch(known, source.stat, report)
             return
         cut = cut_document(self._redact(source.text), self._agent.chunking, self._supply.choice.provider)
         delta = difference(store.chunks_of(key), cut)
@@ -108,6 +111,12 @@ class Planner:
             notes=source.notes,
         )
         self.group.add(Plan(write, delta.added))
+
+    def _touch(self, known: IndexedFile, stat: FileStat, report: IndexReport) -> None:
+        """The document was read, and is the same."""
+        self.group.touched[known.key] = known.stat_when_the_same(stat)
+        self.group.hashes[known.key] = known.content_hash
+        report.unchanged += 1
 
     def _transcript(self, store: Store, key: DocumentKey) -> Iterator[None]:
         provider = self._supply.choice.provider

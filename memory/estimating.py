@@ -186,7 +186,7 @@ def _look_at(
 ) -> None:
     known = target.file(key) if target is not None else None
     stat = files.stat(key)
-    unchanged = known is not None and known.stat == stat
+    unchanged = known is not None and stat is not None and known.stat.agrees_with(stat)
     if target is not None and unchanged and not is_read_otherwise(key, files=files, store=target):
         return
     if stat is not None and key.source == SESSIONS_SOURCE:

@@ -64,7 +64,7 @@ class OpenTranscript:
 
     def changed(self) -> bool:
         """Whether something was written to it since it was opened."""
-        return file_stat(os.fstat(self.descriptor)) != self.stat
+        return not self._is_like(file_stat(os.fstat(self.descriptor)))
 
     def block(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the file as it is stored."""
@@ -73,5 +73,10 @@ class OpenTranscript:
     def _check(self) -> None:
         """Growth is fine, and in a compressed transcript nothing is."""
         now = file_stat(os.fstat(self.descriptor))
-        if now.size < self.stat.size or (self.compressed and now != self.stat):
+        if now.size < self.stat.size or (self.compressed and not self._is_like(now)):
             raise Transient(f"{self.name} was written anew while it was read; it is read again later", retry_after=1.0)
+
+    def _is_like(self, now: FileStat) -> bool:
+        """A change time that moved alone does not count here: the one of before the reading is remembered, so that
+        the next look meets it."""
+        return self.stat.without_ctime().agrees_with(now)

@@ -29,7 +29,7 @@ _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 #: File systems stamp writes by the kernel's tick (at most 10 ms). A file written more recently could change once
-#: more and keep its size and time, and the index would never notice; so it is read once it is older.
+#: more and keep its size and times, and the index would never notice; so it is read once it is older.
 _TICK_SECONDS = 0.02
 
 _ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
@@ -103,7 +103,7 @@ def settled_stat(descriptor: int) -> os.stat_result:
     May wait some milliseconds for a file that was written just now.
     """
     result = os.fstat(descriptor)
-    age = time.time() - result.st_mtime_ns / 1e9
+    age = time.time() - max(result.st_mtime_ns, result.st_ctime_ns) / 1e9
     if 0 <= age < _TICK_SECONDS:
         time.sleep(_TICK_SECONDS - age)
         result = os.fstat(descriptor)

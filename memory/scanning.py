@@ -79,7 +79,7 @@ def scan_roots(roots: Sequence[Root]) -> Scan:
 
 def file_stat(result: os.stat_result) -> FileStat:
     """What is remembered of a stat."""
-    return FileStat(size=result.st_size, mtime_ns=result.st_mtime_ns, inode=result.st_ino)
+    return FileStat(result.st_size, result.st_mtime_ns, result.st_ino, result.st_ctime_ns)
 
 
 def _scan_names(found: _Found, root: Root) -> None:
@@ -145,9 +145,7 @@ def _scan_folder(found: _Found, root: Root) -> None:
                                 raise
                             found.problems.too_long(entry.path)
                             continue
-                        documents[DocumentKey(MEMORY_SOURCE, start + name)] = FileStat(
-                            result.st_size, result.st_mtime_ns, result.st_ino
-                        )
+                        documents[DocumentKey(MEMORY_SOURCE, start + name)] = file_stat(result)
                         continue
                     tell_odd_entry(found.problems, entry, root.real, is_document=is_note_name(name))
         except (FileNotFoundError, NotADirectoryError):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from memory import scan_problems
 from memory.document_roots import is_folder_name
 from memory.scan_problems import ScanProblems, printable
-from memory.scanning import Scan, tell_odd_entry
+from memory.scanning import Scan, file_stat, tell_odd_entry
 from memory.session_roots import COMPRESSED, SESSIONS_SOURCE, SessionRoot, is_transcript_name
 from schemas.documents import DocumentKey, FileStat
 
@@ -65,7 +65,7 @@ def _scan_folder(root: SessionRoot, problems: ScanProblems, unlisted: list[str])
                                 raise
                             problems.too_long(entry.path)
                             continue
-                        stat = FileStat(result.st_size, result.st_mtime_ns, result.st_ino)
+                        stat = file_stat(result)
                         if name.endswith(COMPRESSED):
                             compressed[DocumentKey(SESSIONS_SOURCE, start + name[: -len(COMPRESSED)])] = stat
                         else:

@@ -99,6 +99,25 @@ def slices_of(
         yield from _Slicing(key, opened, store, memory, provider).run()
 
 
+def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> FileStat | None:
+    """The stat of a transcript that holds exactly what the index has of it; None when there is more to do.
+
+    Reads it whole if its size is that of before, and not at all otherwise. Raises like `slices_of`.
+    """
+    known, mark = store.file(key), store.transcript(key)
+    if known is None or mark is None or not mark.lines or known.stat.size != mark.offset:
+        return None  # such as a last line without its end, which the mark says nothing of
+    if known.stat.mtime_ns in (_UNFINISHED, _WRITTEN_MEANWHILE):
+        return None
+    with files.opened_transcript(key) as opened:
+        if opened.compressed or opened.stat.size != known.stat.size:
+            return None
+        rest = _after_the_same(opened, mark)
+        if rest is None or next(rest, None) is not None or opened.changed():
+            return None
+        return opened.stat
+
+
 def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
     """Whether the index read a transcript in another format than the one that a person named since then."""
     named = files.named_format(key)
@@ -127,7 +146,7 @@ class _Slicing:
         self._stored = store.transcript(key) if store is not None else None
         self._standing = self._stored
         known = store.file(key) if store is not None and self._stored is not None else None
-        self._known = known.stat if known is not None else None
+        self._known = known
         self._last = ("", 0)  # digest and size of the last line
         self._messages = 0  # up to the last slice
         self._keep: int | None = 0
@@ -164,6 +183,8 @@ class _Slicing:
         self._closed += fold.open(tail)
         yield from self._full_slices()
         read = self._opened.stat
+        if self._known is not None and self._known.content_hash == fold.digest:
+            read = self._known.stat_when_the_same(read)
         stat = replace(read, mtime_ns=_WRITTEN_MEANWHILE) if self._opened.changed() else read
         yield self._slice(fold, self._closed, stat=stat, final=True, tail=tail)
 
@@ -185,7 +206,8 @@ class _Slicing:
 
     def _lines_after(self, mark: TranscriptMark, position: _Position) -> Iterator[RawLine] | None:
         """What follows the mark, if the file still begins with what the index has seen."""
-        stat, known = self._opened.stat, self._known
+        stat = self._opened.stat
+        known = self._known.stat if self._known is not None else None
         if not mark.lines:
             return self._opened.lines()
         if not self._opened.compressed and stat.size < mark.offset:
@@ -197,21 +219,10 @@ class _Slicing:
             and (stat.size > known.size or known.mtime_ns == _UNFINISHED)
         )
         if self._opened.compressed or not only_grew:
-            return self._after_the_same(mark)
+            return _after_the_same(self._opened, mark)
         lines = self._opened.lines(mark.offset - position.last_size)
         last = next(lines, None)
         return lines if last is not None and last.digest.hex() == position.last_digest else None
-
-    def _after_the_same(self, mark: TranscriptMark) -> Iterator[RawLine] | None:
-        """Compare line by line, without looking at what they say."""
-        lines = self._opened.lines()
-        digest = NO_LINES_DIGEST
-        for _ in range(mark.lines):
-            line = next(lines, None)
-            if line is None or not line.ended:
-                return None
-            digest = digest_with(digest, line)
-        return lines if digest == mark.digest else None
 
     def _fold(self, state: str) -> TranscriptFold | None:
         try:
@@ -272,6 +283,18 @@ class _Slicing:
         """A stat that no file has."""
         time = _WRITTEN_MEANWHILE if self._opened.changed() else _UNFINISHED
         return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode)
+
+
+def _after_the_same(opened: OpenTranscript, mark: TranscriptMark) -> Iterator[RawLine] | None:
+    """What follows the mark, None when something else is before it; lines are compared, not looked into."""
+    lines = opened.lines()
+    digest = NO_LINES_DIGEST
+    for _ in range(mark.lines):
+        line = next(lines, None)
+        if line is None or not line.ended:
+            return None
+        digest = digest_with(digest, line)
+    return lines if digest == mark.digest else None
 
 
 def _cut(chunks: Sequence[FoldedChunk]) -> tuple[CutChunk, ...]:

@@ -46,7 +46,7 @@ class Growth:
         A line in which the agent's program says that it compacted the conversation makes the transcript due, if
         the settings say so. Reads nothing that an earlier look has read, the last unfinished line aside.
         """
-        if stat == self.base:
+        if self.base is not None and self.base.agrees_with(stat):
             return Due.NOT
         size = self.base.size if self.base is not None else 0
         if self.base is not None and (stat.inode != self.base.inode or stat.size < max(size, self.counted_to)):

@@ -24,11 +24,12 @@ from watchdog.observers.inotify_c import (
 
 from producers.watching import Role, WatchLimitReached
 
-#: Only what means a write, a move, a creation or a deletion. Opening and closing after reading do not
-#: count: those events come from our own reading.
+#: Only what means a write, a move, a creation, a deletion, or other permissions and times. Opening and closing after
+#: reading do not count: those events come from our own reading.
 EVENT_MASK = (
     InotifyConstants.IN_MODIFY
     | InotifyConstants.IN_CLOSE_WRITE
+    | InotifyConstants.IN_ATTRIB
     | InotifyConstants.IN_CREATE
     | InotifyConstants.IN_DELETE
     | InotifyConstants.IN_MOVED_FROM
@@ -72,6 +73,8 @@ class WatchedDirectories:
         self._callback_ids = itertools.count(1)
         #: Directories that the kernel refused to watch for lack of permission, and for whom.
         self.refused: dict[str, set[str]] = {}
+        #: Directories that could be listed no longer when somebody changed their permissions.
+        self.locked: set[str] = set()
 
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
@@ -158,6 +161,15 @@ class WatchedDirectories:
             self.refused[path].discard(agent)
             if not self.refused[path]:
                 del self.refused[path]
+
+    def access_changed(self, path: str) -> bool:
+        """Whether somebody took away or gave the permission to list a directory, when its attributes changed."""
+        if not os.access(path, os.R_OK | os.X_OK):
+            self.locked.add(path)
+            return True
+        was_locked = path in self.locked or path in self.refused
+        self.locked.discard(path)
+        return was_locked
 
     def _add_watch(self, path: str, agent: str, *, follow: bool) -> WatchDescriptor | None:
         mask = EVENT_MASK if follow else EVENT_MASK | InotifyConstants.IN_DONT_FOLLOW

@@ -210,6 +210,10 @@ class InotifyWatcher(Watcher, WatchCallback):
                 self._try_to_look_again(owner, news)
 
     def _digest_directory(self, directory: Directory, path: str, mask: int, news: _News) -> None:
+        if mask & InotifyConstants.IN_ATTRIB:
+            if self._directories.access_changed(path):
+                news.uncertain.update(directory.owners)
+            return
         if mask & InotifyConstants.IN_DELETE:
             dropped = self._directories.drop(path)
             self._lost([dropped] if dropped else [], news)

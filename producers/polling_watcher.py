@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -31,6 +31,8 @@ class _Polled:
     files: WatchedFiles
     seen: dict[DocumentKey, FileStat]
     failure: str | None = None
+    #: Documents whose change time alone moved in the last round.
+    moving: set[DocumentKey] = field(default_factory=set)
 
 
 class PollingWatcher(Watcher):
@@ -97,9 +99,12 @@ class PollingWatcher(Watcher):
             return
         polled.failure = None
         seen = scan.documents if scan.complete else _with_unlisted(scan, polled)
-        changed = differences(polled.seen, seen)
-        polled.seen = seen
-        for key in changed:
+        changed = dict.fromkeys(differences(polled.seen, seen))
+        # One that moves alone is news when it has come to rest: on some file systems it is that of each look.
+        moving = {key for key in changed if _only_ctime_moved(polled.seen.get(key), seen.get(key))}
+        changed.update(dict.fromkeys(polled.moving))
+        polled.seen, polled.moving = seen, moving
+        for key in [key for key in changed if key not in moving]:
             self._listener.on_change(agent, str(polled.files.path_of(key)))
 
 
@@ -108,6 +113,10 @@ def differences(before: Mapping[DocumentKey, FileStat], after: Mapping[DocumentK
     changed = [key for key, stat in after.items() if before.get(key) != stat]
     changed.extend(key for key in before if key not in after)
     return changed
+
+
+def _only_ctime_moved(before: FileStat | None, after: FileStat | None) -> bool:
+    return before is not None and after is not None and before.without_ctime() == after.without_ctime()
 
 
 def _with_unlisted(scan: Scan, polled: _Polled) -> dict[DocumentKey, FileStat]:

@@ -1,6 +1,6 @@
 """Comparing an agent's files with its index, by stat only, and queueing what differs.
 
-Events are hints and may be lost; this is what makes up for them. A document is read only when its size, time
+Events are hints and may be lost; this is what makes up for them. A document is read only when its size, times
 or inode differ from what the index remembers, and then by a worker, not here.
 """
 
@@ -85,7 +85,9 @@ def reconcile(
     remembered = remembered or {}
     scan = with_emptied(scan, files, remembered)
     new = [key for key in scan.documents if key not in remembered]
-    changed = [key for key, stat in scan.documents.items() if key in remembered and remembered[key] != stat]
+    changed = [
+        key for key, stat in scan.documents.items() if key in remembered and not remembered[key].agrees_with(stat)
+    ]
     absent = [key for key in remembered if key not in scan.documents]
     vanished = [
         *(key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)),

@@ -224,7 +224,7 @@ def _indexed_growth(reader: StoreReader, key: DocumentKey) -> Growth:
 
 
 def _when(key: DocumentKey, growth: Growth, opened: OpenTranscript, sync: SyncSessions, *, forced: bool) -> Due:
-    if opened.stat == growth.base:
+    if growth.base is not None and growth.base.agrees_with(opened.stat):
         return Due.NOT
     if forced or opened.compressed or archived_path(key.path) is not None:
         return Due.NOW  # the latter two do not grow: they are whole when they come

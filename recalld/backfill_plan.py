@@ -137,7 +137,9 @@ def _missing(
             return {
                 key: stat
                 for key, stat in stats.items()
-                if known.get(key) != stat or is_read_otherwise(key, files=files, store=target)
+                if key not in known
+                or not known[key].agrees_with(stat)
+                or is_read_otherwise(key, files=files, store=target)
             }, []
         finally:
             target.close()

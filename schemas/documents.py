@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 #: The `source` of every transcript.
@@ -40,11 +40,27 @@ class DocumentKey:
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What `stat` says of a document. Equality with what the index remembers means: unchanged, do not read.
+    """What `stat` says of a document. If what the index remembers agrees with it: unchanged, do not read.
 
-    `mtime_ns` is a fingerprint, compared for equality, never a clock.
+    `mtime_ns` is a fingerprint, compared for equality, never a clock. `ctime_ns`, when the file or its inode changed
+    last, is what an edit cannot keep that keeps the size and sets the time back. 0 says nothing (a file system without
+    it, or one on which it moves by itself); a negative one, that it was at most that much without the sign when the
+    document was indexed.
     """
 
     size: int
     mtime_ns: int
     inode: int
+    ctime_ns: int = 0
+
+    def agrees_with(self, now: FileStat) -> bool:
+        """Whether a file that is like `now` is, as far as can be told, still the one that was like this."""
+        if self.size != now.size or self.mtime_ns != now.mtime_ns or self.inode != now.inode:
+            return False
+        if self.ctime_ns < 0:
+            return now.ctime_ns <= -self.ctime_ns
+        return self.ctime_ns == now.ctime_ns or not self.ctime_ns or not now.ctime_ns
+
+    def without_ctime(self) -> FileStat:
+        """The same, with nothing said of the change time."""
+        return replace(self, ctime_ns=0)

@@ -17,7 +17,7 @@ class DiskState(_Wire):
     """Files on disk against files in the index.
 
     `files` is None when the disk was not looked at. `missing` are on disk and not in the index, `stale`
-    differ in size, time or inode, `vanished` are in the index, not on disk, and to be forgotten. Transcripts that
+    differ in size, times or inode, `vanished` are in the index, not on disk, and to be forgotten. Transcripts that
     were written to a moment ago are `growing` instead; those whose memory stays although no configured folder holds
     them (any more) are `kept`.
     """

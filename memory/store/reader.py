@@ -38,12 +38,17 @@ class VectorBackend(StrEnum):
     OFF = "off"
 
 
+#: A document that was found to be the same this often is not looked at again for its change time alone: where change
+#: times move by themselves, or somebody links all files every night, reading has an end.
+MOST_TOUCHES = 10
+
+
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
     """What the index knows of a document's source, as it was when it was read.
 
     `content_hash` is the SHA-256 hex digest of the bytes. `notes` are remarks for status, such as
-    "invalid UTF-8 was replaced".
+    "invalid UTF-8 was replaced". `touches` counts how often the same content was found again under another stat.
     """
 
     key: DocumentKey
@@ -52,6 +57,11 @@ class IndexedFile:
     revision: int
     indexed_at: float
     notes: tuple[str, ...] = ()
+    touches: int = 0
+
+    def stat_when_the_same(self, stat: FileStat) -> FileStat:
+        """What to remember of a file in which the same content was found again."""
+        return stat if self.touches < MOST_TOUCHES else stat.without_ctime()
 
 
 @dataclass(frozen=True, slots=True)

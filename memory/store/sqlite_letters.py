@@ -47,7 +47,7 @@ UPDATE chunks SET vector_state = 'pending', refusal = NULL WHERE file_id = ? AND
 # A letter of the new name says less than the one that the document brings along.
 MOVE_DEAD_LETTER = "UPDATE OR REPLACE dead_letters SET source = ?, path = ? WHERE source = ? AND path = ?"
 
-FORGET_STAT = "UPDATE files SET size = ?, mtime_ns = ?, inode = ? WHERE source = ? AND path = ?"
+FORGET_STAT = "UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ? WHERE source = ? AND path = ?"
 
 
 def add(

@@ -36,6 +36,7 @@ from memory.store.sqlite_pool import ReadConnections
 from memory.store.sqlite_rows import (
     DEAD_LETTER_COLUMNS,
     FILE_COLUMNS,
+    FILE_COLUMNS_WITHOUT_CTIME,
     SELECT_FILE_ID,
     STORED_CHUNK_COLUMNS,
     as_json,
@@ -51,13 +52,15 @@ from memory.store.sqlite_rows import (
     refused_of,
     stored_chunk,
 )
-from memory.store.sqlite_schema import TRANSCRIPTS_SCHEMA_NUMBER
+from memory.store.sqlite_schema import CTIME_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
 from memory.store.term_frequencies import TermFrequencies
 from memory.store.vector_shelf import VectorShelf
 from schemas.documents import DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
 SELECT_FILES = f"SELECT {FILE_COLUMNS} FROM files"  # noqa: S608 - a constant
+SELECT_OLD_FILE = f"SELECT {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
+SELECT_OLD_FILES = f"SELECT {FILE_COLUMNS_WITHOUT_CTIME} FROM files"  # noqa: S608 - a constant
 
 # By the index on (file_id, ordinal): no chunk is read.
 SELECT_CHUNKS_BY_PATH = """
@@ -159,13 +162,14 @@ class SqliteReader(StoreReader):
 
     def file(self, key: DocumentKey) -> IndexedFile | None:
         with self._readers.borrow() as connection:
-            row = fetch_one(connection, SELECT_FILE, name_of(key))
+            statement = SELECT_FILE if _knows_ctime(connection) else SELECT_OLD_FILE
+            row = fetch_one(connection, statement, name_of(key))
         return indexed_file(row) if row else None
 
     def files(self) -> Iterator[IndexedFile]:
         # Fetched at once: a half-read statement would hold its snapshot, and the write-ahead log with it.
         with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_FILES)
+            rows = fetch(connection, SELECT_FILES if _knows_ctime(connection) else SELECT_OLD_FILES)
         return map(indexed_file, rows)
 
     def chunks_by_path(self, source: str) -> dict[str, int]:
@@ -326,3 +330,7 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _knows_ctime(connection: apsw.Connection) -> bool:
+    return int(connection.pragma("user_version")) >= CTIME_SCHEMA_NUMBER

@@ -29,7 +29,10 @@ else:
     np = LazyModule("numpy")
 
 #: The columns that `indexed_file` takes, in its order.
-FILE_COLUMNS = "source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes"
+FILE_COLUMNS = "source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes, touches"
+
+#: The same, in a database that knows no change times yet.
+FILE_COLUMNS_WITHOUT_CTIME = "source, path, size, mtime_ns, inode, NULL, content_hash, revision, indexed_at, notes, 0"
 
 #: The columns that `stored_chunk` takes.
 STORED_CHUNK_COLUMNS = "id, text_hash, ordinal, start_line, end_line, vector_state"
@@ -71,22 +74,26 @@ def name_of(key: DocumentKey) -> tuple[str, str]:
     return key.source, key.path
 
 
-def stat_values(stat: FileStat) -> tuple[int, int, int]:
-    """Size, mtime and inode as bindings."""
+def stat_values(stat: FileStat) -> tuple[int, int, int, int]:
+    """Size, mtime, inode and ctime as bindings."""
     inode = stat.inode - (1 << _INODE_BITS) if stat.inode >> (_INODE_BITS - 1) else stat.inode
-    return stat.size, stat.mtime_ns, inode
+    return stat.size, stat.mtime_ns, inode, stat.ctime_ns
 
 
 def indexed_file(row: Sequence[Any]) -> IndexedFile:
     """A row of `FILE_COLUMNS`."""
-    source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes = row
+    source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes, touches = row
+    if ctime_ns is None:
+        # What was changed after it was indexed is read, the rest of an old index is not.
+        ctime_ns = -round(indexed_at * 1e9) if size >= 0 else 0
     return IndexedFile(
         key=DocumentKey(source, path),
-        stat=FileStat(size=size, mtime_ns=mtime_ns, inode=inode % (1 << _INODE_BITS)),
+        stat=FileStat(size=size, mtime_ns=mtime_ns, inode=inode % (1 << _INODE_BITS), ctime_ns=ctime_ns),
         content_hash=content_hash,
         revision=revision,
         indexed_at=indexed_at,
         notes=tuple(json.loads(notes)) if notes != "[]" else (),
+        touches=touches,
     )
 
 

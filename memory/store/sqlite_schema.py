@@ -112,6 +112,10 @@ CREATE_CHUNKS_REFUSED_BY_FILE = """
 CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'refused'
 """
 
+# NULL in rows that nobody wrote since. `touches`: see `memory.store.reader.IndexedFile`.
+ADD_CTIME = "ALTER TABLE files ADD COLUMN ctime_ns INTEGER"
+ADD_TOUCHES = "ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0"
+
 # `transactions` counts commits, `deletions` documents that were deleted, `last_commit_at` is Unix time.
 INITIAL_COUNTERS = "INSERT INTO meta (name, value) VALUES ('transactions', '0'), ('deletions', '0')"
 
@@ -152,10 +156,14 @@ MIGRATIONS = (
             CREATE_CHUNKS_REFUSED_BY_FILE,
         ),
     ),
+    Migration("change times of files", (ADD_CTIME, ADD_TOUCHES)),
 )
 
 #: The first schema that knows transcripts. A reader may meet an older one that no writer has opened since.
 TRANSCRIPTS_SCHEMA_NUMBER = 2
+
+#: The first schema that knows change times of files.
+CTIME_SCHEMA_NUMBER = 3
 
 #: What `PRAGMA user_version` says of an index that has all migrations.
 SCHEMA_NUMBER = len(MIGRATIONS)

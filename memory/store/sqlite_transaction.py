@@ -38,10 +38,11 @@ from schemas.documents import DocumentKey, FileStat
 PARTLY = ""
 
 UPSERT_FILE = """
-INSERT INTO files (source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO files (source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (source, path) DO UPDATE SET
     size = excluded.size, mtime_ns = excluded.mtime_ns, inode = excluded.inode,
+    ctime_ns = excluded.ctime_ns, touches = iif(content_hash = excluded.content_hash, touches + 1, 0),
     content_hash = excluded.content_hash, revision = excluded.revision,
     indexed_at = excluded.indexed_at, notes = excluded.notes
 RETURNING id
@@ -49,7 +50,9 @@ RETURNING id
 
 RENAME_FILE = "UPDATE files SET source = ?, path = ?, revision = ? WHERE id = ?"
 DELETE_FILE = "DELETE FROM files WHERE id = ?"
-TOUCH_FILE = "UPDATE files SET size = ?, mtime_ns = ?, inode = ? WHERE source = ? AND path = ?"
+TOUCH_FILE = """
+UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, touches = touches + 1 WHERE source = ? AND path = ?
+"""
 TOUCH_FILE_OF_CONTENT = f"{TOUCH_FILE} AND content_hash = ?"
 
 SELECT_CHUNKS_OF_FILE = "SELECT id, vector_state FROM chunks WHERE file_id = ?"

@@ -90,7 +90,7 @@ class InMemoryStore(InMemoryReader, Store):
                 file = self._files.get(key)
                 if file is None or (content_hashes is not None and content_hashes.get(key) != file.content_hash):
                     continue
-                self._files[key] = replace(file, stat=stat)
+                self._files[key] = replace(file, stat=stat, touches=file.touches + 1)
                 self._settle(key, fresh=False)
             self._commit()
 
@@ -199,6 +199,8 @@ class InMemoryStore(InMemoryReader, Store):
         return write_chunks(self._chunks, change, self._next_chunk_id)
 
     def _put_file(self, change: DocumentWrite | TranscriptWrite, content_hash: str) -> None:
+        before = self._files.get(change.key)
+        touches = before.touches + 1 if before is not None and before.content_hash == content_hash else 0
         self._files[change.key] = IndexedFile(
             key=change.key,
             stat=change.stat,
@@ -206,6 +208,7 @@ class InMemoryStore(InMemoryReader, Store):
             revision=self._transactions + 1,
             indexed_at=time.time(),
             notes=change.notes,
+            touches=touches,
         )
 
     def _next_chunk_id(self) -> int:

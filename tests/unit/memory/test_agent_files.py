@@ -65,7 +65,7 @@ def test_the_long_term_memory_and_all_notes_below_memory_are_documents(workspace
 def test_a_scan_says_what_stat_says(workspace: Path) -> None:
     path = write(workspace / "memory/a.md", "12345")
     result = path.stat()
-    expected = FileStat(5, result.st_mtime_ns, result.st_ino)
+    expected = FileStat(5, result.st_mtime_ns, result.st_ino, result.st_ctime_ns)
     assert files_of(workspace).scan().documents == {key("memory/a.md"): expected}
     assert files_of(workspace).stat(key("memory/a.md")) == expected
 
@@ -301,7 +301,7 @@ def test_a_read_gives_text_stat_hash_and_notes(workspace: Path) -> None:
     result = path.stat()
     assert files_of(workspace).read(key("MEMORY.md")) == SourceText(
         text="line\r\nbad \ufffd\ufffd\n",
-        stat=FileStat(len(data), result.st_mtime_ns, result.st_ino),
+        stat=FileStat(len(data), result.st_mtime_ns, result.st_ino, result.st_ctime_ns),
         content_hash=hashlib.sha256(data).hexdigest(),
         notes=("invalid UTF-8 was replaced", "NUL characters were replaced"),
     )
