@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from memory.agent_files import AgentFiles
+from producers import inotify_directories
 from producers.falling_back import FallingBackWatcher, open_watcher
 from producers.watching import WatchMode
 from schemas.settings import AgentSettings
@@ -571,6 +572,45 @@ def test_a_folder_that_may_not_be_watched_is_named_and_the_rest_is_watched(
     desk.wait_for("memory/open/a.md")
     desk.watcher.refresh("main")
     assert desk.watcher.state("main").reason is None
+
+
+def test_other_permissions_and_times_of_a_document_are_heard(desk: Desk) -> None:
+    notes = [write(desk.memory / name) for name in ("locked.md", "timed.md", "linked.md", "read.md")]
+    desk.watch()
+    notes[0].chmod(0)
+    os.utime(notes[1], ns=(1, 1))
+    os.link(notes[2], desk.root / "link.md")
+    notes[3].read_bytes()
+    assert {"memory/locked.md", "memory/timed.md"} <= desk.settle()
+    notes[0].chmod(0o644)
+    assert "memory/locked.md" in desk.settle()
+    notes[3].read_bytes()
+    assert desk.settle() == set()
+
+
+def test_a_folder_that_may_be_listed_no_longer_or_again_asks_for_a_comparison(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def access(path: str, _mode: int) -> bool:  # as for anybody: root may list all
+        return os.stat(path).st_mode & 0o500 == 0o500  # noqa: PTH116 - as the real one
+
+    monkeypatch.setattr(inotify_directories.os, "access", access)
+    folders = [desk.memory, desk.memory / "below"]
+    write(folders[1] / "a.md")
+    desk.watch()
+    for folder in folders:
+        desk.heard.uncertain.clear()
+        folder.chmod(0o755)
+        os.utime(folder)
+        desk.settle()
+        assert desk.heard.uncertain == []
+        folder.chmod(0o300)
+        desk.settle()
+        assert "main" in desk.heard.uncertain
+        desk.heard.uncertain.clear()
+        folder.chmod(0o755)
+        desk.settle()
+        assert "main" in desk.heard.uncertain
 
 
 def test_a_mistake_while_watching_ends_in_polling_and_not_in_silence(

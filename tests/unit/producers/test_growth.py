@@ -24,10 +24,11 @@ class File:
         self.reads: list[tuple[int, int]] = []
         self.inode = 7
         self.written = 0
+        self.changed = 1
 
     @property
     def stat(self) -> FileStat:
-        return FileStat(len(self.data), self.written, self.inode)
+        return FileStat(len(self.data), self.written, self.inode, self.changed)
 
     def append(self, data: bytes) -> None:
         self.data += data
@@ -52,6 +53,14 @@ def test_a_transcript_that_is_as_it_was_is_not_due_and_not_read() -> None:
     file = File(LINE)
     growth = file.handed_over()
     assert file.look(growth) is Due.NOT
+    assert file.reads == []
+
+
+def test_a_transcript_that_was_changed_in_place_waits_for_its_quiet_time_and_is_not_read_here() -> None:
+    file = File(LINE)
+    growth = file.handed_over()
+    file.changed += 1
+    assert file.look(growth) is Due.QUIET
     assert file.reads == []
 
 

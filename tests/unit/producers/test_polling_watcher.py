@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from memory.agent_files import Scan, WatchRoot
+from memory.agent_files import AgentFiles, Scan, WatchRoot
 from producers import polling_watcher
 from producers.polling_watcher import PollingWatcher, differences
 from producers.watching import WatchMode
 from schemas.documents import DocumentKey, FileStat
+from schemas.settings import AgentSettings
 from tests.waiting import wait_until
 
 
@@ -86,6 +90,56 @@ def test_each_change_is_told_once(heard: Heard, watcher: PollingWatcher) -> None
     files.let_a_round_pass()
     files.let_a_round_pass()
     assert sorted(heard.changes) == ["/w/a.md", "/w/b.md", "/w/c.md"]
+
+
+def with_ctime(**ctimes: int) -> Scan:
+    return Scan({note(name): FileStat(1, 1, 1, ctime) for name, ctime in ctimes.items()}, True, (), ())
+
+
+def test_a_change_time_that_moved_alone_is_told_once_when_it_has_come_to_rest(
+    heard: Heard, watcher: PollingWatcher
+) -> None:
+    files = Listed()
+    files.now = with_ctime(a=1, b=1)
+    watcher.add_root("main", files)
+    files.now = with_ctime(a=2, b=1)
+    wait_until(lambda: heard.changes == ["/w/a.md"])
+    files.let_a_round_pass()
+    files.let_a_round_pass()
+    assert heard.changes == ["/w/a.md"]
+
+
+def test_change_times_that_are_those_of_each_look_are_no_news(heard: Heard, watcher: PollingWatcher) -> None:
+    class Restless(Listed):
+        def scan(self) -> Scan:
+            super().scan()
+            return Scan(
+                {key: replace(stat, ctime_ns=self.rounds) for key, stat in self.now.documents.items()}, True, (), ()
+            )
+
+    files = Restless(a=1)
+    watcher.add_root("main", files)
+    for _ in range(3):
+        files.let_a_round_pass()
+    assert heard.changes == []
+    files.now = Listed(a=2).now
+    wait_until(lambda: heard.changes == ["/w/a.md"])
+    files.now = Listed().now
+    wait_until(lambda: heard.changes == ["/w/a.md"] * 2)
+
+
+def test_an_edit_that_keeps_size_and_time_is_heard_by_polling(
+    heard: Heard, watcher: PollingWatcher, tmp_path: Path
+) -> None:
+    path = tmp_path / "memory/a.md"
+    path.parent.mkdir()
+    path.write_text("one")
+    before = path.stat()
+    wait_until(lambda: time.time_ns() > before.st_ctime_ns + 20_000_000)  # a tick of the file system's clock
+    watcher.add_root("main", AgentFiles(AgentSettings(id="main", workspace=tmp_path)))
+    path.write_text("two")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    wait_until(lambda: str(path) in heard.changes)
 
 
 def test_what_cannot_be_listed_is_not_taken_for_deleted(heard: Heard, watcher: PollingWatcher) -> None:

@@ -80,7 +80,7 @@ def test_new_changed_and_vanished_documents_are_marked_the_most_important_first(
     assert report.lane is Lane.LIVE
 
 
-def test_a_file_with_another_inode_or_time_is_looked_at_even_if_the_size_is_the_same(bench: Bench) -> None:
+def test_a_file_with_another_inode_or_another_time_is_looked_at_even_if_the_size_is_the_same(bench: Bench) -> None:
     bench.write("memory/a.md", "one")
     key = DocumentKey("memory", "memory/a.md")
     stat = bench.files.scan().documents[key]
@@ -88,6 +88,7 @@ def test_a_file_with_another_inode_or_time_is_looked_at_even_if_the_size_is_the_
         FileStat(stat.size, stat.mtime_ns + 1, stat.inode),
         FileStat(stat.size, stat.mtime_ns - 1, stat.inode),
         FileStat(stat.size, stat.mtime_ns, stat.inode + 1),
+        FileStat(stat.size, stat.mtime_ns, stat.inode, stat.ctime_ns - 1),
     ):
         bench.index = RememberedFiles({key: other})
         assert bench.reconcile().changed == 1

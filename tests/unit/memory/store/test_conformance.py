@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def test_a_document_comes_back_as_it_was_written(store: Store) -> None:
     write = DocumentWrite(
         key=NOTE,
         expected_revision=0,
-        stat=FileStat(size=3, mtime_ns=-5, inode=2**64 - 1),
+        stat=FileStat(size=3, mtime_ns=-5, inode=2**64 - 1, ctime_ns=1_800_000_000_123_456_789),
         content_hash="abc",
         added=(chunk("first 一\n", 0, vector=vector(1)), chunk("second", 1), chunk("third", 2, refused="too long")),
         notes=("invalid UTF-8 was replaced", "注意"),
@@ -420,6 +421,26 @@ def test_touch_changes_the_stat_and_not_the_revision(store: Store) -> None:
     assert file.stat == FileStat(1, 2, 3)
     assert store.revision(NOTE) == revision
     assert store.file(OTHER) is None
+
+
+def test_touches_count_how_often_the_same_content_was_found_again(store: Store) -> None:
+    def touches() -> int:
+        file = store.file(NOTE)
+        assert file is not None
+        return file.touches
+
+    write = document(NOTE, "one")
+    store.write([write])
+    assert touches() == 0
+    store.touch({NOTE: FileStat(1, 2, 3, 4)})
+    store.touch({NOTE: FileStat(1, 2, 3, 5)}, content_hashes={NOTE: write.content_hash})
+    assert touches() == 2
+    store.touch({NOTE: FileStat(1, 2, 3, 6)}, content_hashes={NOTE: "of another reading"})
+    assert touches() == 2
+    store.write([replace(write, expected_revision=store.revision(NOTE), added=())])
+    assert touches() == 3
+    store.write([replace(write, expected_revision=store.revision(NOTE), added=(), content_hash="another")])
+    assert touches() == 0
 
 
 def test_touch_leaves_a_document_alone_whose_content_is_another_by_now(store: Store) -> None:

@@ -19,6 +19,7 @@ from memory.store.sqlite_rows import as_blob
 from memory.store.sqlite_schema import MIGRATIONS, create_chunks_vec, migrate
 from memory.store.sqlite_writer import SqliteStore
 from memory.store.writer import WriteOutcome
+from schemas.documents import FileStat
 from tests.storing import STAT, TALK, chunk, document, key, mark, piece, said, text_hash, vector
 
 NOTE = key("memory/note.md")
@@ -79,6 +80,13 @@ def says_what_it_said(reader: SqliteReader) -> None:
     assert (reader.counts().chunks, reader.counts().vectors_refused) == (2, 1)
     assert reader.transcript(TALK) is None
     assert reader.transcript(NOTE) is None
+    file = reader.file(NOTE)
+    assert file is not None
+    assert (file.stat.size, file.stat.mtime_ns, file.stat.inode, file.touches) == (10, 20, 30, 0)
+    # It was indexed half a second after the epoch: what changed later is read, and nothing else.
+    assert file.stat.agrees_with(FileStat(10, 20, 30, 400_000_000))
+    assert not file.stat.agrees_with(FileStat(10, 20, 30, 600_000_000))
+    assert list(reader.files()) == [file]
     assert reader.check() == []
 
 
