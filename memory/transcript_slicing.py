@@ -35,8 +35,9 @@ SLICE_BYTES = 64 * 1024 * 1024
 SLICE_LINES = 100_000
 
 
-#: In place of a time that some file has: a document counts as changed until its last slice is in.
+#: In place of times that some file has: a document counts as changed until its last slice is in.
 _UNFINISHED = 0
+_NO_CTIME = -1
 
 #: The same, for a file that was written to while it was read: its lines may be of two contents, so that the next run
 #: compares all of them, not the last one alone.
@@ -107,7 +108,7 @@ def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader)
     known, mark = store.file(key), store.transcript(key)
     if known is None or mark is None or not mark.lines or known.stat.size != mark.offset:
         return None  # such as a last line without its end, which the mark says nothing of
-    if known.stat.mtime_ns in (_UNFINISHED, _WRITTEN_MEANWHILE):
+    if _is_unfinished(known.stat) or known.stat.mtime_ns == _WRITTEN_MEANWHILE:
         return None
     with files.opened_transcript(key) as opened:
         if opened.compressed or opened.stat.size != known.stat.size:
@@ -216,7 +217,7 @@ class _Slicing:
             known is not None
             and known.inode == stat.inode
             and known.mtime_ns != _WRITTEN_MEANWHILE
-            and (stat.size > known.size or known.mtime_ns == _UNFINISHED)
+            and (stat.size > known.size or _is_unfinished(known))
         )
         if self._opened.compressed or not only_grew:
             return _after_the_same(self._opened, mark)
@@ -282,7 +283,12 @@ class _Slicing:
     def _unfinished(self, offset: int) -> FileStat:
         """A stat that no file has."""
         time = _WRITTEN_MEANWHILE if self._opened.changed() else _UNFINISHED
-        return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode)
+        return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode, ctime_ns=_NO_CTIME)
+
+
+def _is_unfinished(stat: FileStat) -> bool:
+    """A file may well be of 1970 by its time, but was never changed then."""
+    return stat.mtime_ns == _UNFINISHED and stat.ctime_ns <= 0
 
 
 def _after_the_same(opened: OpenTranscript, mark: TranscriptMark) -> Iterator[RawLine] | None:

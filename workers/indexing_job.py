@@ -238,7 +238,11 @@ class _Turn:
 
 
 def _look(indexer: Indexer, key: DocumentKey) -> str:
-    """What decides whether reading the document may end otherwise: its file, the settings, the program."""
+    """What decides whether reading the document may end otherwise: its file, the settings, the program.
+
+    Without the change time, which often moves while the content stays (links, permissions, some file systems all the
+    time): each of these trials costs the lives of workers. A person may ask for one (`recalld dead retry`).
+    """
     stat = indexer.files.stat(key)
     file = f"{stat.size} {stat.mtime_ns} {stat.inode}" if stat is not None else "gone"
     return f"{file} {indexer.fingerprint().digest} {recalld_version()}"

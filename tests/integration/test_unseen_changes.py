@@ -185,6 +185,15 @@ def test_an_edit_that_keeps_size_and_time_is_noticed_by_all_who_compare_and_inde
     assert world.indexer.target().check() == []
 
 
+def test_a_transcript_of_1970_is_no_unfinished_one(world: World) -> None:
+    os.utime(world.talk, ns=(0, 0))
+    world.index(world.TALK)
+    in_place(world.talk)
+    assert world.stale() == [world.TALK]
+    world.index(world.TALK)
+    assert (world.found("second"), world.found("hidden"), world.stale()) == (0, 1, [])
+
+
 def chmod(path: Path) -> None:
     path.chmod(0o600 if path.stat().st_mode & 0o077 else 0o644)
 
