@@ -79,7 +79,9 @@ def scan_roots(roots: Sequence[Root]) -> Scan:
 
 def file_stat(result: os.stat_result) -> FileStat:
     """What is remembered of a stat."""
-    return FileStat(result.st_size, result.st_mtime_ns, result.st_ino, result.st_ctime_ns)
+    mtime_ns, ctime_ns = result.st_mtime_ns, result.st_ctime_ns
+    # Mostly they are equal, and one number for both: of a million files that is 32 MB less.
+    return FileStat(result.st_size, mtime_ns, result.st_ino, mtime_ns if mtime_ns == ctime_ns else ctime_ns)
 
 
 def _scan_names(found: _Found, root: Root) -> None:
