@@ -73,7 +73,7 @@ class WatchedDirectories:
         self._callback_ids = itertools.count(1)
         #: Directories that the kernel refused to watch for lack of permission, and for whom.
         self.refused: dict[str, set[str]] = {}
-        #: Directories that could be listed no longer when somebody changed their permissions.
+        #: Watched directories that could be listed no longer when somebody changed their permissions.
         self.locked: set[str] = set()
 
     def __contains__(self, path: str) -> bool:
@@ -123,6 +123,7 @@ class WatchedDirectories:
 
     def drop(self, path: str) -> Directory | None:
         """Watch this one directory no longer, for anybody."""
+        self.locked.discard(path)
         directory = self._by_path.pop(path, None)
         if directory is None:
             return None
@@ -143,6 +144,7 @@ class WatchedDirectories:
     def drop_watch(self, wd: int) -> list[Directory]:
         """The kernel removed a watch (its directory was deleted or unmounted): forget it."""
         watch = self._by_wd.pop(wd, None)
+        self.locked.difference_update(watch.paths if watch else ())
         return [self._by_path.pop(path) for path in watch.paths] if watch else []
 
     def release(self, agent: str, paths: Iterable[str]) -> None:
@@ -164,12 +166,13 @@ class WatchedDirectories:
 
     def access_changed(self, path: str) -> bool:
         """Whether somebody took away or gave the permission to list a directory, when its attributes changed."""
-        if not os.access(path, os.R_OK | os.X_OK):
+        if os.access(path, os.R_OK | os.X_OK):
+            was_locked = path in self.locked or path in self.refused
+            self.locked.discard(path)
+            return was_locked
+        if path in self._by_path:
             self.locked.add(path)
-            return True
-        was_locked = path in self.locked or path in self.refused
-        self.locked.discard(path)
-        return was_locked
+        return True
 
     def _add_watch(self, path: str, agent: str, *, follow: bool) -> WatchDescriptor | None:
         mask = EVENT_MASK if follow else EVENT_MASK | InotifyConstants.IN_DONT_FOLLOW
