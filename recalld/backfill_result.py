@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from recalld.backfill_plan import BackfillPlan
 from recalld.waiting_for_index import Outcome
 from recalld.wiring import fingerprint_of, generations_of
-from schemas.documents import DocumentKey
+from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage
 from schemas.settings import Settings
 
@@ -62,9 +62,16 @@ def transcript_states(settings: Settings, plan: BackfillPlan) -> TranscriptState
         key
         for key, stat in plan.wanted.items()
         # One that grows meanwhile counts as soon as the index has what was there; its rest is not this backfill's.
-        if key not in failed and (key not in known or known[key].mtime_ns < stat.mtime_ns)
+        if key not in failed and (key not in known or is_behind(known[key], stat))
     )
     return TranscriptStates(len(plan.wanted) - len(failed) - len(left), failed, left)
+
+
+def is_behind(known: FileStat, wanted: FileStat) -> bool:
+    """Whether what the index knows of a file is older than what was wanted of it."""
+    if known.mtime_ns != wanted.mtime_ns:
+        return known.mtime_ns < wanted.mtime_ns
+    return known.ctime_ns != 0 and known.ctime_ns < wanted.ctime_ns
 
 
 def missing_documents(settings: Settings, plan: BackfillPlan) -> Sequence[DocumentKey]:
