@@ -16,7 +16,7 @@ from memory.file_troubles import file_troubles
 from memory.index_look import IndexLook, deep_findings, look_into_index, with_build
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
-from memory.standing_still import build_troubles, clock_troubles
+from memory.standing_still import build_troubles, clock_troubles, silence_troubles
 from memory.status_sources import StatusSources
 from memory.watch_state import WatchState, read_watch_state
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
@@ -57,6 +57,8 @@ def agent_status(
     endpoint = _endpoint(sources)
     troubles = _troubles(agent, sources, scan, index, endpoint, now)
     progress = sources.pending.vector_progress(agent.id) if sources.pending is not None else None
+    if all(trouble.part != f"provider {sources.choice.name}" for trouble in troubles):
+        troubles += silence_troubles(endpoint, progress, provider=sources.choice.name, now=now)
     in_jobs = texts_in_jobs(settings.home, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
     vectors, vectors_stuck = vector_progress(
         index.state,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from schemas.ports import Pending
+from schemas.ports import EndpointState, Pending, VectorProgress
 from schemas.status import IndexState, QueueState, TroubleState
 
 #: A mark may be made by another machine, whose clock differs by less than this.
 _CLOCK_SECONDS = 5.0
+
+#: An endpoint that owes an answer for so long while no vector joins the index stands still.
+SILENCE_SECONDS = 60.0
 
 #: A build with nothing left in the queue is looked at by the workers every five minutes.
 BUILD_SECONDS = 900.0
@@ -23,6 +26,21 @@ def clock_troubles(pending: Pending | None, *, now: float) -> Iterator[TroubleSt
             "machines differ; set them (`timedatectl set-ntp true`)"
         )
         yield TroubleState(part="clock", message=message, since=now)
+
+
+def silence_troubles(
+    endpoint: EndpointState | None, progress: VectorProgress | None, *, provider: str, now: float
+) -> Iterator[TroubleState]:
+    """An endpoint that leaves requests without an answer; not one that is slow, as long as vectors come in."""
+    if endpoint is None or endpoint.since is None:
+        return
+    still_since = max(endpoint.since, progress.at if progress is not None else 0.0)
+    if now - still_since > SILENCE_SECONDS:
+        message = (
+            f"{endpoint.reason}; keywords work meanwhile, and it is asked again by itself (`recalld doctor --online` "
+            "asks it now)"
+        )
+        yield TroubleState(part=f"provider {provider}", message=message, since=endpoint.since)
 
 
 def build_troubles(index: IndexState, queue: QueueState, *, in_batch_jobs: int, now: float) -> Iterator[TroubleState]:

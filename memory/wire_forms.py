@@ -42,7 +42,7 @@ def endpoint_status(state: EndpointState | None) -> EndpointStatus | None:
     """Whether requests to the provider may leave."""
     if state is None:
         return None
-    return EndpointStatus(condition=state.condition, until=state.until, reason=state.reason)
+    return EndpointStatus(condition=state.condition, until=state.until, reason=state.reason, since=state.since)
 
 
 def trouble_state(trouble: Trouble) -> TroubleState:

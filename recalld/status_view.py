@@ -145,6 +145,8 @@ def _endpoint(endpoint: Mapping[str, Any] | None) -> str:
     text = str(endpoint["condition"])
     if endpoint.get("reason"):
         text += f": {endpoint['reason']}"
+    if endpoint.get("since"):
+        text += f" for {duration(max(0.0, time.time() - endpoint['since']))}"
     if endpoint.get("until"):
         text += f"; next try in {duration(max(1.0, endpoint['until'] - time.time()))}"
     return text

@@ -42,6 +42,12 @@ def _behind(state: Mapping[str, Any]) -> int:
     return max(int(state["queue"].get("pending", 0)), differing - len(state.get("deadLetters", ())))
 
 
+def _held_up(state: Mapping[str, Any]) -> str:
+    """Why no vectors come, when the endpoint is the reason."""
+    endpoint = state.get("endpoint") or {}
+    return f"; {endpoint['reason']}" if endpoint.get("reason") else ""
+
+
 class Progress:
     """Tells how far indexing is, as long as there is something to index."""
 
@@ -93,6 +99,8 @@ class Progress:
             rates = [rate for state in states if (rate := state["vectors"].get("rate"))]
             if lacking and etas:
                 text += f", {sum(rates):.0f} a second, about {_duration(max(etas))} left"
+            if lacking:
+                text += "".join(dict.fromkeys(map(_held_up, states)))
         now = time.monotonic()
         if text == self._said or (
             self._busy and not self._terminal and now - self._said_at < _LINE_SECONDS and self._said

@@ -62,9 +62,10 @@ class Usage:
 
 
 class EndpointCondition(StrEnum):
-    """Whether requests to an embedding endpoint may leave."""
+    """Whether requests to an embedding endpoint may leave. Waiting: they may, and one is without an answer for long."""
 
     OK = "ok"
+    WAITING = "waiting"
     COOLING_DOWN = "cooling down"
     NOT_ANSWERING = "not answering"
     STOPPED = "stopped"
@@ -75,12 +76,23 @@ class EndpointState:
     """What everybody who uses a provider's account knows about it.
 
     `until` is the Unix time of the next try, None when it may be now; `reason` is the provider's sentence when it
-    refused for good.
+    refused for good, or who does not answer; `since` is the Unix time since when an answer is owed, None when none is.
     """
 
     condition: EndpointCondition = EndpointCondition.OK
     until: float | None = None
     reason: str | None = None
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A request to a provider's account and model, at `address`, is without an answer for so many seconds."""
+
+    account: str
+    model: str
+    address: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +140,8 @@ class ProcessSign:
     `born` tells it from another process of the same `pid`. `heard_at` is Unix time, `silent_seconds` what has passed
     since; `awoke_seconds`, how long ago the process found that it had stood still (the machine slept), None when it
     did not lately. `stuck` says in words which of its threads do not get on, `doing` what they have been at
-    for some time. `version` is recalld's; `outdated` tells that its settings were changed since.
+    for some time, `unanswered` which embedding requests it waits for. `version` is recalld's; `outdated` tells that its
+    settings were changed since.
     """
 
     role: str
@@ -141,6 +154,7 @@ class ProcessSign:
     awoke_seconds: float | None = None
     stuck: tuple[str, ...] = ()
     doing: tuple[str, ...] = ()
+    unanswered: tuple[Unanswered, ...] = ()
     version: str | None = None
     outdated: OutdatedSettings | None = None
 

@@ -226,11 +226,16 @@ class UsageState(_Wire):
 
 
 class EndpointStatus(_Wire):
-    """Whether requests to the provider's endpoint may leave, `until` when not (Unix time), and what it said."""
+    """Whether requests to the provider's endpoint may leave, `until` when not (Unix time), and what it said.
+
+    `since` is the Unix time since when a request is without an answer: for more than ten seconds then. The condition
+    is "waiting" where that is all that is known.
+    """
 
     condition: EndpointCondition
     until: float | None = None
     reason: str | None = None
+    since: float | None = None
 
 
 class AgentStatus(_Wire):

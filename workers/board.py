@@ -8,15 +8,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
 import redis
 import structlog
 
+from memory.process_states import SILENT_SECONDS
 from memory.redaction import redact
 from schemas.ports import (
     BrokerFacts,
+    EndpointCondition,
     EndpointState,
     FleetNumbers,
     Pending,
@@ -200,11 +203,15 @@ class Board:
             return BrokerFacts("?", "not known", why, writable=False, refuses=True) if why is not None else None
 
     def endpoint(self, account: str, model: str) -> EndpointState | None:
-        """Whether requests to a provider's account may leave; None for nobody's account, and without the broker."""
+        """Whether requests to a provider's account may leave, and whether one is without an answer for long.
+
+        None for nobody's account, and without the broker.
+        """
         if not account:
             return None
         try:
-            return endpoint_state(self._client, account, model)
+            state = endpoint_state(self._client, account, model)
+            return _unanswered(state, read_signs(self._client, self._keys), account, model)
         except redis.RedisError:
             return None
 
@@ -238,3 +245,23 @@ class Board:
 def today_utc() -> date:
     """The day that usage is counted under now: the same one on every host."""
     return datetime.now(UTC).date()
+
+
+def _unanswered(state: EndpointState, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointState:
+    """The state with what the processes that live wait for."""
+    if state.condition not in {EndpointCondition.OK, EndpointCondition.NOT_ANSWERING}:
+        return state
+    owed = [
+        (request.seconds + sign.silent_seconds, request.address)
+        for sign in signs
+        if sign.silent_seconds <= SILENT_SECONDS
+        for request in sign.unanswered
+        if (request.account, request.model) == (account, model)
+    ]
+    if not owed:
+        return state
+    seconds, address = max(owed)
+    waiting = EndpointCondition.WAITING if state.condition is EndpointCondition.OK else state.condition
+    return replace(
+        state, condition=waiting, reason=f"{address} has not answered a request", since=time.time() - seconds
+    )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import redis
 
+from memory.embedding.asking import Asking
 from memory.embedding.coordination import Claims, Coordination, NoClaims
 from memory.embedding.gate import Gate, LocalGate
 from memory.embedding.provider import EmbeddingProvider
@@ -48,6 +49,8 @@ class BrokerCoordination:
         self._client = client
         self._keys = keys
         self._cache_scope = cache_scope
+        #: This process's requests.
+        self.asking = Asking()
         self._reach = reach or Reach()
         self._usage = _SharedUsage(board, self._reach)
         self._claimant = Claimant(
@@ -60,7 +63,9 @@ class BrokerCoordination:
     def __call__(self, provider: EmbeddingProvider) -> Coordination:
         """What is shared about a provider: the same gate for the same account and model."""
         with self._lock:
-            return Coordination(gate=self._gate(provider), claims=self._claims_of(provider), usage=self._usage)
+            return Coordination(
+                gate=self._gate(provider), claims=self._claims_of(provider), usage=self._usage, asking=self.asking
+            )
 
     def close(self) -> None:
         """Give up what is claimed. The client stays open."""

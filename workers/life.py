@@ -19,10 +19,11 @@ from typing import Any, Final
 import redis
 import structlog
 
+from memory.embedding.asking import Asking
 from memory.local_processes import born, is_the_same
 from memory.pulses import Pulses
 from memory.version import recalld_version
-from schemas.ports import OutdatedSettings, ProcessSign
+from schemas.ports import OutdatedSettings, ProcessSign, Unanswered
 from schemas.settings import Settings
 from workers.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.names import Keys
@@ -57,7 +58,7 @@ class LifeSigns:
     """Says every few seconds that this process lives, from a small thread, between `start` and `stop`.
 
     The thread tells how the working threads are, so that it does not go on as if nothing were while they are stuck,
-    and whether the settings are `outdated`.
+    what they are `asking` embedding endpoints, and whether the settings are `outdated`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LifeSigns:
         pulses: Pulses,
         *,
         beat_seconds: float = BEAT_SECONDS,
+        asking: Asking | None = None,
         outdated: Callable[[], OutdatedSettings | None] = lambda: None,
     ) -> None:
         self._client: Any = connect(settings, answer_seconds=IMPATIENT_SECONDS)
@@ -74,6 +76,7 @@ class LifeSigns:
         self._say = self._client.register_script(_SAY)
         self._role = role
         self._pulses = pulses
+        self._asking = asking or Asking()
         self._beat_seconds = beat_seconds
         self._outdated = outdated
         self._host = socket.gethostname()
@@ -116,6 +119,7 @@ class LifeSigns:
                 log.info("stood_still", seconds=round(stood_still, 1))
                 self._awoke = time.monotonic()
                 self._pulses.forgive(stood_still)
+                self._asking.forgive(stood_still)
             self._beat()
             asked_at = time.monotonic()
             if self._role == "work" and asked_at - buried_at >= BURY_SECONDS:
@@ -141,6 +145,7 @@ class LifeSigns:
             "awokeSeconds": time.monotonic() - self._awoke if self._awoke is not None else None,
             "stuck": self._pulses.problems(),
             "doing": self._pulses.long_steps(),
+            "unanswered": [asdict(one) for one in self._asking.unanswered()],
             "version": recalld_version(),
             "outdated": asdict(outdated) if (outdated := self._outdated()) is not None else None,
         }
@@ -218,8 +223,9 @@ def _read(client: redis.Redis, keys: Keys) -> list[tuple[str, ProcessSign]]:
             silent_seconds=silent,
             awoke_seconds=awoke + silent if awoke is not None else None,
             stuck=tuple(body["stuck"]),
-            doing=tuple(body.get("doing", ())),  # a process of an earlier version says nothing of it
             # A process that was started before an upgrade does not tell.
+            doing=tuple(body.get("doing", ())),
+            unanswered=tuple(Unanswered(**one) for one in body.get("unanswered", ())),
             version=body.get("version"),
             outdated=OutdatedSettings(**outdated) if (outdated := body.get("outdated")) else None,
         )

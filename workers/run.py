@@ -98,7 +98,7 @@ def run_workers(
         coordinating(settings) as coordination,
     ):
         runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
-        life = LifeSigns(settings, role, pulses, outdated=outdated)
+        life = LifeSigns(settings, role, pulses, asking=coordination.asking, outdated=outdated)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
         # One set of threads a queue, so that a long job of one can never hold up another.

@@ -90,6 +90,7 @@ class EmbeddingBatcher:
             provider,
             self._gate,
             Meter(provider, coordination.usage),
+            asking=coordination.asking,
             stopping=self._stopping,
             dimensions=dimensions,
             patience_seconds=patience_seconds,

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from memory.embedding.asking import Asking
 from memory.embedding.gate import Gate, LocalGate
 from memory.embedding.provider import EmbeddingProvider
 from schemas.ports import Usage, UsageRecorder
@@ -45,11 +46,15 @@ class NoUsage(UsageRecorder):
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """The gate of the provider's account and model, the claims of its identity, and where usage is counted."""
+    """The gate of the provider's account and model, the claims of its identity, and where usage is counted.
+
+    `asking` are this process's requests to all providers.
+    """
 
     gate: Gate
     claims: Claims = field(default_factory=NoClaims)
     usage: UsageRecorder = field(default_factory=NoUsage)
+    asking: Asking = field(default_factory=Asking)
 
 
 #: How a process finds what it has in common with the others.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memory.embedding.answers import check_dimensions, no_embeddings, read_answer
-from memory.embedding.endpoint import account_of, identity_of
+from memory.embedding.endpoint import account_of, identity_of, normalised_url
 from memory.embedding.endpoint_errors import ErrorReader
 from memory.embedding.provider import EmbeddingProvider, Embeddings, ProviderLimits
 from memory.embedding.wording import clean, cut_to_bytes
@@ -63,6 +63,7 @@ class OpenAIProvider(EmbeddingProvider):
             headers=headers,
         )
         self.account = account_of(base_url=base_url, api_key=api_key, headers=headers)
+        self.address = normalised_url(base_url)
         self._base_url = base_url
         self._api_key = api_key
         self._dimensions = dimensions

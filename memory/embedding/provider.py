@@ -54,7 +54,8 @@ class EmbeddingProvider(ABC):
     what numbers come back (provider, model, dimensions asked, endpoint, input types); it goes into the
     index fingerprint and the cache key, and is the same in every process. `account` names whose limits requests
     count against (endpoint and key, as a digest that gives nothing away); it is "" where nobody counts, as with a
-    model on this machine, and then there is nothing to share with other processes.
+    model on this machine, and then there is nothing to share with other processes. `address` is where requests go,
+    without secrets, for messages.
     """
 
     name: str
@@ -62,6 +63,7 @@ class EmbeddingProvider(ABC):
     identity: str
     limits: ProviderLimits
     account: str = ""
+    address: str = ""
 
     @abstractmethod
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:

@@ -17,6 +17,7 @@ import structlog
 import tenacity
 
 from memory.chunking import estimate_tokens
+from memory.embedding.asking import Asking
 from memory.embedding.gate import Admission, Gate
 from memory.embedding.metering import Item, Meter
 from memory.embedding.pacing import Urgency
@@ -93,12 +94,14 @@ class BatchSender:
         meter: Meter,
         *,
         stopping: threading.Event,
+        asking: Asking | None = None,
         dimensions: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._provider = provider
         self._gate = gate
         self._meter = meter
+        self._asking = asking or Asking()
         self._stopping = stopping
         self._patience = patience_seconds
         self._lock = threading.Lock()
@@ -232,7 +235,8 @@ class BatchSender:
         failure: RecalldError | None = Transient("the request failed in a way that nobody foresaw")
         billed: int | None = None
         try:
-            answer = self._provider.embed_documents([item.text for item in items])
+            with self._asking.request(self._provider):
+                answer = self._provider.embed_documents([item.text for item in items])
             billed = answer.tokens
             rounded, unusable = round_rows(answer.vectors, expected=len(items), dimensions=self.dimensions)
             if unusable.all() and not repeats:

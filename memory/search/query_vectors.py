@@ -67,6 +67,7 @@ class QueryVectors:
         self._executor = executor
         coordination = coordination or alone(provider)
         self._gate = coordination.gate
+        self._asking = coordination.asking
         self._meter = Meter(provider, coordination.usage)
         self._capacity = capacity
         self._model_wait_seconds = model_wait_seconds
@@ -242,7 +243,8 @@ class QueryVectors:
         answer: Embeddings | None = None
         ended: RecalldError | None = None
         try:
-            answer = self.provider.embed_query(item.text)
+            with self._asking.request(self.provider):
+                answer = self.provider.embed_query(item.text)
             vector: Vector = check_and_round(answer.vectors, expected=1, dimensions=None)[0]
         except Exception as error:
             ended = error if isinstance(error, RecalldError) else RecalldError(_sentence(error))

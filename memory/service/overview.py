@@ -16,6 +16,7 @@ from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager
 from memory.service.agents import ServedAgents
 from memory.service.timeline import days_of, timeline
+from memory.standing_still import silence_troubles
 from memory.store.reader import IndexCounts, StoreReader
 from memory.version import recalld_version
 from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state, trouble_state
@@ -29,8 +30,8 @@ from schemas.overview import (
     QueueAnswer,
     TimelineAnswer,
 )
-from schemas.ports import PendingReader
-from schemas.status import EndpointStatus, QueueState, TroubleState
+from schemas.ports import EndpointState, PendingReader, VectorProgress
+from schemas.status import QueueState, TroubleState
 
 #: Dead letters that are listed; the rest is counted.
 MAX_DEAD_LETTERS = 200
@@ -98,6 +99,10 @@ class Overview:
             return AgentQueue(agent=agent, queue=queue, troubles=shared, error=error)
         provider = manager.provider
         figures = glance.figures if glance is not None else None
+        endpoint = self._endpoint(provider.account, provider.model) if provider is not None else None
+        troubles = self._troubles(agent)
+        if provider is not None and all(one.part != f"provider {provider.name}" for one in troubles):
+            troubles += tuple(silence_troubles(endpoint, self._progress(agent), provider=provider.name, now=now))
         return AgentQueue(
             agent=agent,
             queue=queue,
@@ -107,8 +112,8 @@ class Overview:
             revision=figures.revision if figures is not None else "",
             provider=provider.name if provider is not None else None,
             model=provider.model if provider is not None else None,
-            endpoint=self._endpoint(provider.account, provider.model) if provider is not None else None,
-            troubles=(*self._troubles(agent), *shared),
+            endpoint=endpoint_status(endpoint),
+            troubles=(*troubles, *shared),
             error=glance.problem if glance is not None else None,
         )
 
@@ -120,9 +125,11 @@ class Overview:
         pending = self._pending.pending(agent) if self._pending is not None else None
         return queue_state(pending, now=now)
 
-    def _endpoint(self, account: str, model: str) -> EndpointStatus | None:
-        state = self._pending.endpoint(account, model) if self._pending is not None else None
-        return endpoint_status(state)
+    def _endpoint(self, account: str, model: str) -> EndpointState | None:
+        return self._pending.endpoint(account, model) if self._pending is not None else None
+
+    def _progress(self, agent: str) -> VectorProgress | None:
+        return self._pending.vector_progress(agent) if self._pending is not None else None
 
     def _troubles(self, agent: str) -> tuple[TroubleState, ...]:
         if self._pending is None:

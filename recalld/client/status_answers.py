@@ -226,7 +226,7 @@ class UsageState(TypedDict):
 
 
 class EndpointStatusAlways(TypedDict):
-    condition: Literal["ok", "cooling down", "not answering", "stopped"]
+    condition: Literal["ok", "waiting", "cooling down", "not answering", "stopped"]
 
 
 class EndpointStatus(EndpointStatusAlways, total=False):
@@ -234,6 +234,7 @@ class EndpointStatus(EndpointStatusAlways, total=False):
 
     until: float
     reason: str
+    since: float
 
 
 class AgentStatusAlways(TypedDict):

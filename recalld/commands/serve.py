@@ -40,7 +40,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
         with (
             traced(settings, "serve"),
             coordinating(settings) as coordination,
-            LifeSigns(settings, "serve", pulses, outdated=age),
+            LifeSigns(settings, "serve", pulses, asking=coordination.asking, outdated=age),
             watchdog(pulses.problems),
         ):
             serve(

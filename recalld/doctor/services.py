@@ -12,6 +12,7 @@ from memory.start_again import start_again_troubles
 from memory.taking_over import provider_of
 from memory.version import recalld_version
 from recalld.doctor.finding import Finding, Level
+from recalld.status_view import duration
 from recalld.who_runs import anybody_runs
 from recalld.wiring import BrokerSide
 from schemas.errors import RecalldError, Terminal, UserError
@@ -164,11 +165,14 @@ def _told(
         return None
     reason = (state.reason if state is not None else None) or (trouble.message if trouble is not None else None)
     what = condition if condition is not EndpointCondition.OK else "in trouble"
+    told = f"{name} is {what}{f': {reason}' if reason else ''}"
+    if state is not None and state.since is not None:
+        told = f"{reason} for {duration(time.time() - state.since)}"
     refused = condition is EndpointCondition.STOPPED
     return Finding(
         "provider",
         Level.PROBLEM if refused or trouble is not None else Level.WARNING,
-        f"{name} is {what}{f': {reason}' if reason else ''}",
+        told,
         _CORRECT if refused else "nothing: it is asked again by itself; `recalld doctor --online` asks it now",
         agent=agent.id,
         speaks_for=frozenset({part}),

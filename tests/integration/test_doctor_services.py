@@ -201,6 +201,11 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
             with pytest.MonkeyPatch.context() as said:
                 said.setattr(board_module.Board, "endpoint", lambda *_, state=state: state)
                 assert found().level is level, condition
+        silent = EndpointState(EndpointCondition.WAITING, None, "openai has not answered a request", time.time() - 90)
+        with pytest.MonkeyPatch.context() as said:
+            said.setattr(board_module.Board, "endpoint", lambda *_: silent)
+            waits = found()
+        assert (waits.level, waits.message) == (Level.WARNING, "openai has not answered a request for 1 min 30 s")
         trouble = TroubleState(part="provider openai", message="a passing failure (HTTP 500)", since=1.0)
         called = found(troubles=(trouble,))
         assert (called.level, "HTTP 500" in called.message) == (Level.PROBLEM, True), "as status calls it"

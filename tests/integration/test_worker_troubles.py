@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
+from memory import standing_still
+from memory.embedding import asking
 from memory.embedding.batching import EmbeddingBatcher
 from memory.indexing import Indexer
+from memory.reporting import build_status
 from memory.store.errors import StoreFull
 from memory.store.sqlite_writer import SqliteStore
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
+from schemas.status import AgentStatus
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
@@ -23,6 +28,7 @@ from workers.board import Board
 from workers.broker import DoorbellBroker, make_broker, message
 from workers.broker_server import BrokerServer
 from workers.job_queue import BrokerJobQueue
+from workers.life import LifeSigns
 from workers.marks import Waiting
 from workers.names import EMBED_PENDING, INDEX_PENDING
 from workers.runtime import Runtime
@@ -331,3 +337,29 @@ def test_workers_that_are_to_stop_wait_for_no_provider_and_hand_back_what_is_lef
         workers.start()
         wait_until(workers.complete)
     assert not server.paid_twice, "the answer that came too late for the index is in the cache"
+
+
+def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_for(
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "UNUSUAL_SECONDS", 0.1)
+    monkeypatch.setattr(run, "LifeSigns", partial(LifeSigns, beat_seconds=0.05))
+    monkeypatch.setattr(standing_still, "SILENCE_SECONDS", 0.0)
+    server.open.clear()
+    with Workers(remote) as workers:
+        workers.write("memory/note.md", "the kettle")
+        workers.mark("memory/note.md")
+
+        def told() -> AgentStatus | None:
+            [agent] = build_status(remote, workers.board).agents
+            return agent if agent.endpoint is not None and agent.endpoint.condition != "ok" else None
+
+        status = wait_until(told)
+        assert status.endpoint is not None
+        assert (status.endpoint.condition, status.ok) == ("waiting", False)
+        assert status.endpoint.reason == f"openai at {server.url} has not answered a request"
+        [trouble] = [one for one in status.troubles if one.part == "provider openai"]
+        assert trouble.since == status.endpoint.since
+        server.open.set()
+        wait_until(lambda: workers.complete() and told() is None)
+        assert build_status(remote, workers.board).ok

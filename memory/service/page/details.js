@@ -32,7 +32,7 @@ export function liveDetails(agent, at) {
         ]),
       ),
     fact(t("provider"), agent.provider ? `${agent.provider}${agent.model ? ` · ${agent.model}` : ""}` : t("keywordsOnly")),
-    endpoint && fact(t("endpoint"), endpointOf(endpoint)),
+    endpoint && fact(t("endpoint"), endpointOf(endpoint, at)),
     ...(agent.troubles ?? []).map((trouble) =>
       fact(t("troubles"), make("span", { className: "badtext" }, `${trouble.part}: `, sentence(trouble.message))),
     ),
@@ -50,9 +50,10 @@ function behind(queue, at) {
   return `${clock(at - queue.oldestSeconds)} (${span(queue.oldestSeconds)})`;
 }
 
-function endpointOf(endpoint) {
+function endpointOf(endpoint, at) {
   const words = listed([
     t("endpointState")[endpoint.condition],
+    endpoint.since === undefined ? "" : span(Math.max(0, at - endpoint.since)),
     endpoint.until === undefined ? "" : t("nextTry", clock(endpoint.until)),
   ]);
   const bad = endpoint.condition !== "ok";

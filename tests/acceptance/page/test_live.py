@@ -108,6 +108,26 @@ def test_the_provider_its_endpoint_and_what_it_cost_are_shown(
         expect(agent).to_contain_text("stub · hashed-words-64")
 
 
+def test_an_endpoint_that_has_not_answered_is_a_notice_first_and_a_trouble_in_the_end(
+    settings: Settings, store: Store, browser: Browser
+) -> None:
+    class Board(QuietBoard):
+        seconds = 14.0
+
+        def endpoint(self, account: str, model: str) -> EndpointState | None:
+            reason = "openai at http://127.0.0.1:9/v1 has not answered a request"
+            return EndpointState(EndpointCondition.WAITING, None, reason, time.time() - self.seconds)
+
+    board = Board()
+    with running(settings, board) as service, visiting(browser, service.base_url) as visit:
+        agent = visit.open().locator("#agents")
+        expect(agent.locator(".condition")).to_have_text("Provider has not answered yet")
+        expect(agent).to_contain_text(re.compile(r"no answer yet · \d+ s.* openai at http://127.0.0.1:9/v1 has not"))
+        board.seconds = 600.0
+        expect(agent.locator(".condition")).to_have_text("In trouble")
+        expect(agent).to_contain_text("provider stub: openai at http://127.0.0.1:9/v1 has not answered a request; keyw")
+
+
 def test_a_service_that_restarts_is_said_and_the_page_goes_on_by_itself(
     settings: Settings, store: Store, browser: Browser
 ) -> None:

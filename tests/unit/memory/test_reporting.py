@@ -308,3 +308,32 @@ def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_m
     assert status.ok
     assert status.endpoint is not None
     assert status.endpoint.condition is EndpointCondition.COOLING_DOWN
+
+
+def test_an_endpoint_that_does_not_answer_is_named_first_as_a_notice_then_as_a_trouble(settings: Settings):
+    def look(seconds: float, *, told: tuple[Trouble, ...] = ()) -> AgentStatus:
+        now = time.time()
+        board = Silent(QUIET, told)
+        board.state = EndpointState(EndpointCondition.WAITING, None, "openai has not answered a request", now - seconds)
+        [agent] = build_status(settings, board).agents
+        return agent
+
+    notice = look(15.0)
+    assert notice.ok
+    assert notice.endpoint is not None
+    assert (notice.endpoint.condition, notice.endpoint.reason) == ("waiting", "openai has not answered a request")
+    assert notice.endpoint.since == pytest.approx(time.time() - 15.0, abs=10.0)
+    standing = look(600.0)
+    assert not standing.ok
+    [trouble] = standing.troubles
+    assert (trouble.part, "has not answered a request" in trouble.message) == ("provider stub", True)
+    assert trouble.since == pytest.approx(time.time() - 600.0, abs=10.0)
+    failed = Trouble(part="provider stub", message="did not answer in time", since=1.0)
+    assert [one.message for one in look(600.0, told=(failed,)).troubles] == ["did not answer in time"], "told once"
+
+
+class Silent(Board):
+    """No vector came in, ever."""
+
+    def vector_progress(self, agent: str) -> VectorProgress:
+        return VectorProgress()

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from memory.standing_still import BUILD_SECONDS, build_troubles, clock_troubles
-from schemas.ports import Pending
+from memory.standing_still import (
+    BUILD_SECONDS,
+    SILENCE_SECONDS,
+    build_troubles,
+    clock_troubles,
+    silence_troubles,
+)
+from schemas.ports import EndpointCondition, EndpointState, Pending, VectorProgress
 from schemas.status import BuildState, IndexState, QueueState
 
 NOW = 1_000_000.0
@@ -55,3 +61,23 @@ def test_a_build_that_gets_on_or_has_a_reason_to_wait_is_none(
     queue: QueueState, index: IndexState | None, in_batch_jobs: int
 ):
     assert troubles(queue, index=index, in_batch_jobs=in_batch_jobs) == []
+
+
+def silence(*, seconds: float | None, vectors_ago: float | None = None) -> list[str]:
+    since = None if seconds is None else NOW - seconds
+    state = EndpointState(EndpointCondition.WAITING, None, "openai at http://x/v1 has not answered a request", since)
+    progress = None if vectors_ago is None else VectorProgress(rate=1.0, at=NOW - vectors_ago)
+    return [one.message for one in silence_troubles(state, progress, provider="openai", now=NOW)]
+
+
+def test_an_endpoint_that_leaves_requests_without_an_answer_for_long_is_a_trouble():
+    [told] = silence(seconds=SILENCE_SECONDS + 1)
+    assert told.startswith("openai at http://x/v1 has not answered a request; keywords work meanwhile")
+    assert silence(seconds=SILENCE_SECONDS + 1, vectors_ago=SILENCE_SECONDS + 1)
+
+
+def test_a_slow_endpoint_is_none_as_long_as_vectors_come_in():
+    assert (
+        silence(seconds=300.0, vectors_ago=5.0) == silence(seconds=SILENCE_SECONDS - 1) == silence(seconds=None) == []
+    )
+    assert list(silence_troubles(None, None, provider="openai", now=NOW)) == []

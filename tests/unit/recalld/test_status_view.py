@@ -102,6 +102,10 @@ def test_an_endpoint_is_mentioned_when_it_is_not_well():
     assert line(EndpointCondition.OK) == []
     assert line(EndpointCondition.COOLING_DOWN, seconds=12) == ["endpoint      cooling down; next try in 12 s"]
     assert line(EndpointCondition.NOT_ANSWERING) == ["endpoint      not answering"]
+    waiting = EndpointStatus(
+        condition=EndpointCondition.WAITING, reason="openai has not answered a request", since=time.time() - 13.2
+    )
+    assert "endpoint      waiting: openai has not answered a request for 13 s" in lines(endpoint=waiting)
     assert line(EndpointCondition.STOPPED, reason="the key is refused: set OPENAI_API_KEY", seconds=40) == [
         "endpoint      stopped: the key is refused: set OPENAI_API_KEY; next try in 40 s"
     ]

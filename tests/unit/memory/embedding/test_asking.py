@@ -1,0 +1,103 @@
+"""What a process waits for, by endpoint, and for how long."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from memory.embedding import asking as module
+from memory.embedding.asking import REMEMBERED_SECONDS, UNUSUAL_SECONDS, Asking
+from memory.embedding.stub import StubProvider
+from schemas.errors import RecalldError, Terminal, Throttled, Transient
+
+LONG = UNUSUAL_SECONDS + 5.0
+
+
+class Remote(StubProvider):
+    """The stub, as somebody else's."""
+
+    account = "account"
+    address = "http://127.0.0.1:9/v1"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.asking = Asking(clock=lambda: self.now)
+
+    def fail(self, error: RecalldError, *, after: float) -> None:
+        with suppress(type(error)), self.asking.request(Remote()):
+            self.now += after
+            raise error
+
+    def owed(self) -> list[float]:
+        return [one.seconds for one in self.asking.unanswered()]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_request_is_told_from_an_unusual_time_on_until_it_is_answered(clock: Clock):
+    with clock.asking.request(Remote()):
+        clock.now += UNUSUAL_SECONDS - 1
+        assert clock.owed() == []
+        clock.now += 6.0
+        [one] = clock.asking.unanswered()
+        assert (one.account, one.model, one.seconds) == ("account", Remote().model, UNUSUAL_SECONDS + 5)
+        assert one.address == "stub at http://127.0.0.1:9/v1"
+    assert clock.owed() == []
+
+
+def test_a_request_that_was_broken_off_is_followed_by_the_same_silence_until_an_answer(clock: Clock):
+    clock.fail(Transient("did not answer in time"), after=120.0)
+    clock.now += 5.0
+    assert clock.owed() == [125.0]
+    with clock.asking.request(Remote()):
+        clock.now += 1.0
+        assert clock.owed() == [126.0]
+    assert clock.owed() == []
+
+
+@pytest.mark.parametrize("error", [Throttled("slow down"), Terminal("the key is refused"), RecalldError("odd")])
+def test_a_refusal_is_an_answer_however_late(clock: Clock, error: RecalldError):
+    clock.fail(error, after=LONG)
+    assert clock.owed() == []
+
+
+def test_a_passing_failure_that_came_soon_is_an_answer(clock: Clock):
+    clock.fail(Transient("HTTP 500"), after=1.0)
+    clock.now += LONG
+    assert clock.owed() == []
+
+
+def test_one_request_may_hang_while_others_are_answered(clock: Clock):
+    with clock.asking.request(Remote()):
+        clock.now += LONG
+        with clock.asking.request(Remote()):
+            pass
+        assert clock.owed() == [LONG]
+
+
+def test_what_nobody_asks_any_more_is_forgotten(clock: Clock):
+    clock.fail(Transient("did not answer in time"), after=LONG)
+    clock.now += REMEMBERED_SECONDS
+    assert clock.owed() == []
+
+
+def test_a_process_that_stood_still_does_not_blame_the_endpoint(clock: Clock):
+    with clock.asking.request(Remote()):
+        clock.now += 3600.0
+        clock.asking.forgive(3600.0 - 1.0)
+        assert clock.owed() == []
+        clock.now += LONG
+        assert clock.owed() == [LONG + 1.0]
+
+
+def test_a_model_on_this_machine_is_nobody_to_wait_for(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "UNUSUAL_SECONDS", 0.0)
+    with clock.asking.request(StubProvider()):
+        clock.now += LONG
+        assert clock.owed() == []
