@@ -30,6 +30,9 @@ PENDING_TOO_LONG_SECONDS = 60.0
 #: Notes of documents that are listed; the rest is counted.
 _MAX_NOTES = 50
 
+#: What is said of a document whose dead letter was dropped.
+_LEFT_OUT = "left out, for its dead letter was dropped; it is read again when it changes, or by `recalld dead retry`"
+
 
 def agent_status(
     settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool = False
@@ -53,6 +56,7 @@ def agent_status(
         sessions=agent.sync.sessions,
         now=now,
         watched=watch is not None and watch.mode != "off" and pending is not None,
+        left_out=index.left_out,
     )
     endpoint = _endpoint(sources)
     troubles = _troubles(agent, sources, scan, index, endpoint, now)
@@ -174,6 +178,9 @@ def _watching(watch: WatchState | None) -> WatchingState | None:
 
 def _notes(index: IndexLook) -> tuple[str, ...]:
     notes = [f"{key.path}: {note}" for key, file in sorted(index.files.items()) for note in file.notes]
+    failed = {(letter.source, letter.path) for letter in index.dead_letters}
+    out = sorted(key.path for key in index.left_out if (key.source, key.path) not in failed)
+    notes = [*(f"{path}: {_LEFT_OUT}" for path in out), *notes]
     if len(notes) > _MAX_NOTES:
         notes = [*notes[:_MAX_NOTES], f"... and {len(notes) - _MAX_NOTES} more"]
     if index.unfinished is not None:

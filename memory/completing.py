@@ -8,6 +8,7 @@ from memory.carrying_over import carry_over, missing_transcripts
 from memory.emptied_folders import with_emptied
 from memory.fingerprint import NO_VECTORS, embedding_of, redaction_of
 from memory.indexing import Indexer
+from memory.left_out import left_out
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import OtherVersion
 from memory.store.letters import EMBEDDING_REFUSED
@@ -20,7 +21,7 @@ _ASKED = "account"
 
 
 def differences(indexer: Indexer) -> list[DocumentKey]:
-    """Documents in which disk and the index that is written differ, those that could not be read aside."""
+    """Documents in which disk and the index that is written differ, those that failed or are left out aside."""
     store, files = indexer.target(), indexer.files
     indexed = {file.key: file.stat for file in store.files()}
     scan = with_emptied(files.scan(), files, indexed)
@@ -42,7 +43,8 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
         ]
     # A document with refused chunks was read, and its next version will be.
     failed = {letter.key for letter in store.dead_letters() if letter.error_class != EMBEDDING_REFUSED}
-    return [key for key in changed if key not in failed]
+    aside = failed | left_out(store, files)
+    return [key for key in changed if key not in aside]
 
 
 def release_refused(indexer: Indexer) -> int:

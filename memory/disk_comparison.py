@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from memory.agent_files import AgentFiles, Scan
 from memory.session_roots import SESSIONS_SOURCE
@@ -25,19 +25,23 @@ def compare(
     sessions: SyncSessions,
     now: float,
     watched: bool,
+    left_out: Collection[DocumentKey] = (),
 ) -> DiskState:
     """Count what differs.
 
-    `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`.
+    `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`. Those
+    that a person `left_out` are neither missing nor stale.
     """
     on_disk = scan.documents
     moving_since = now - _QUIET_TIMES * sessions.quiet_seconds - _SPARE_SECONDS
-    missing = stale = growing = 0
+    missing = stale = growing = out = 0
     for key, stat in on_disk.items():
         known = indexed.get(key)
         if known is not None and known.stat.agrees_with(stat):
             continue
-        if watched and key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
+        if key in left_out:
+            out += 1
+        elif watched and key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
             growing += 1
         elif known is None:
             missing += 1
@@ -54,5 +58,6 @@ def compare(
         stale=stale,
         vanished=notes_gone + len(forgotten),
         growing=growing,
+        left_out=out,
         kept=len(transcripts) - len(forgotten),
     )

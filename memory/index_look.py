@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from memory.agent_files import Scan
 from memory.build_progress import build_progress
 from memory.fingerprint import NO_VECTORS, fingerprint
+from memory.left_out import left_out
 from memory.status_sources import StatusSources
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import IndexedFile, StoreReader, VectorBackend
@@ -24,7 +25,7 @@ _ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|mar
 @dataclass(frozen=True, slots=True)
 class IndexLook:
     """What a look showed. `integrity` is None unless it was asked for; `trouble` is why the index cannot be read,
-    `unfinished` why it is not known whether it holds together."""
+    `unfinished` why it is not known whether it holds together; `left_out` are documents whose letters were dropped."""
 
     state: IndexState
     files: dict[DocumentKey, IndexedFile]
@@ -34,6 +35,7 @@ class IndexLook:
     integrity: tuple[str, ...] | None
     trouble: str | None
     unfinished: str | None = None
+    left_out: frozenset[DocumentKey] = frozenset()
 
 
 def look_into_index(settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool) -> IndexLook:
@@ -100,6 +102,7 @@ def _look(
         integrity=integrity,
         trouble=None,
         unfinished=unfinished,
+        left_out=frozenset(left_out(reader, sources.files)),
     )
 
 

@@ -13,6 +13,7 @@ from datetime import date
 
 from memory.agent_files import AgentFiles, Scan, priority
 from memory.emptied_folders import with_emptied
+from memory.left_out import left_out
 from memory.scanning import MEMORY_SOURCE
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreCorrupt
@@ -78,16 +79,15 @@ def reconcile(
     began, cpu_began = time.monotonic(), time.thread_time()
     complete = building()
     scan = files.scan()
-    remembered, failed, vectors_pending = _remembered(indexed)
+    remembered, failed, out, vectors_pending = _remembered(indexed, files)
     if complete or remembered is None:
         # Imports are not looked at again, unless an index comes into being that does not have them.
         scan = files.scan(imported=True)
     remembered = remembered or {}
     scan = with_emptied(scan, files, remembered)
-    new = [key for key in scan.documents if key not in remembered]
-    changed = [
-        key for key, stat in scan.documents.items() if key in remembered and not remembered[key].agrees_with(stat)
-    ]
+    differing = {key: stat for key, stat in scan.documents.items() if key not in out}
+    new = [key for key in differing if key not in remembered]
+    changed = [key for key, stat in differing.items() if key in remembered and not remembered[key].agrees_with(stat)]
     absent = [key for key in remembered if key not in scan.documents]
     vanished = [
         *(key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)),
@@ -129,20 +129,22 @@ def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
 
 
 def _remembered(
-    indexed: Callable[[], StoreReader | None],
-) -> tuple[dict[DocumentKey, FileStat] | None, Sequence[DocumentKey], bool]:
-    """What the index knows of the files, None when there is none; what failed; whether chunks wait for their vectors.
+    indexed: Callable[[], StoreReader | None], files: AgentFiles
+) -> tuple[dict[DocumentKey, FileStat] | None, Sequence[DocumentKey], set[DocumentKey], bool]:
+    """What the index knows of the files, None when there is none; what failed and what a person left out because it
+    did; whether chunks wait for their vectors.
 
     A damaged index knows nothing: the worker that gets the marks sets it aside and builds a new one.
     """
     try:
         reader = indexed()
         if reader is None:
-            return None, (), False
+            return None, (), set(), False
         try:
             known = {file.key: file.stat for file in reader.files()}
-            return known, [letter.key for letter in reader.dead_letters()], reader.counts().vectors_pending > 0
+            failed = [letter.key for letter in reader.dead_letters()]
+            return known, failed, left_out(reader, files), reader.counts().vectors_pending > 0
         finally:
             reader.close()
     except StoreCorrupt:
-        return None, (), False
+        return None, (), set(), False

@@ -6,10 +6,12 @@ import difflib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memory.agent_files import AgentFiles
 from memory.generation_writing import GenerationWriter
+from memory.leaving_out import leave_out, take_in
+from memory.left_out import left_out
 from memory.session_roots import COMPRESSED
 from memory.store.letters import EMBEDDING_REFUSED
 from memory.store.options import StoreOptions
@@ -31,13 +33,15 @@ _MOST_SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One document that failed, or whose letter was dropped and that still holds refused chunks (`letter` None)."""
+    """One document that failed, or whose letter was dropped (`letter` None): one that still holds refused chunks, or
+    that is `left_out` until it changes."""
 
     agent: AgentSettings
     key: DocumentKey
     letter: DeadLetterRow | None
     file: IndexedFile | None = None
     refused: tuple[RefusedChunk, ...] = field(default=())
+    left_out: bool = False
 
 
 def failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> list[Failed]:
@@ -78,22 +82,33 @@ def retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> t
         with _stores(settings, agent) as stores:
             # While a generation is built, the same chunks may be refused in both.
             asked += [(one, max([store.retry_dead_letter(one.key) for store in stores], default=0)) for one in mine]
+            for one in mine:
+                for store in stores:
+                    take_in(store, one.key)
         queued = _tell(settings, agent, mine, broker) and queued
     return asked, queued
 
 
-def drop(settings: Settings, failed: Sequence[Failed]) -> None:
-    """Forget that these documents failed."""
+def drop(settings: Settings, failed: Sequence[Failed]) -> list[Failed]:
+    """Forget that these documents failed; those that could not be read are left out until they change.
+
+    Returns them as they are from now on.
+    """
+    out: set[tuple[str, DocumentKey]] = set()
     for agent in {one.agent.id: one.agent for one in failed}.values():
+        mine = [one for one in failed if one.agent.id == agent.id]
+        unread = {one.key: one.letter.last_at for one in mine if one.letter is not None and _is_unread(one)}
+        files = AgentFiles.of(settings, agent)
         with _stores(settings, agent) as stores:
-            for one in failed:
-                if one.agent.id == agent.id:
-                    for store in stores:
-                        store.drop_dead_letter(one.key)
+            for store in stores:
+                out |= {(agent.id, key) for key in leave_out(store, files, unread)}
+                for one in mine:
+                    store.drop_dead_letter(one.key)
+    return [replace(one, letter=None, left_out=one.left_out or (one.agent.id, one.key) in out) for one in failed]
 
 
 def _tell(settings: Settings, agent: AgentSettings, failed: Sequence[Failed], broker: BrokerSide) -> bool:
-    unread = [one.key for one in failed if one.letter is not None and one.letter.error_class != EMBEDDING_REFUSED]
+    unread = [one.key for one in failed if _is_unread(one)]
     try:
         broker.queue.mark_changed(agent.id, unread, lane=Lane.LIVE)
         broker.queue.request_vectors(agent.id)
@@ -103,6 +118,11 @@ def _tell(settings: Settings, agent: AgentSettings, failed: Sequence[Failed], br
         write_event(settings.home, Event(kind="reconcile", agent=agent.id))
         return False
     return True
+
+
+def _is_unread(one: Failed) -> bool:
+    """Whether the document itself could not be read, or is left out because of that."""
+    return one.left_out or (one.letter is not None and one.letter.error_class != EMBEDDING_REFUSED)
 
 
 def _named(settings: Settings, agents: Sequence[AgentSettings], failed: Sequence[Failed], path: str) -> Failed:
@@ -125,12 +145,16 @@ def _matches(settings: Settings, agents: Sequence[AgentSettings], failed: Sequen
 
 
 def _dropped(settings: Settings, agent: AgentSettings, path: str, key: DocumentKey | None) -> list[Failed]:
-    """A document without a letter that holds refused chunks all the same."""
+    """A document without a letter that holds refused chunks all the same, or is left out."""
+    files = AgentFiles.of(settings, agent)
     named = [DocumentKey("memory", path), DocumentKey("sessions", path), key]
     with _readers(settings, agent) as readers:
         for candidate in named:
-            if candidate is not None and any(reader.refused_chunks(candidate) for reader in readers):
-                return [_failed(agent, candidate, None, readers)]
+            if candidate is None:
+                continue
+            is_out = any(candidate in left_out(reader, files) for reader in readers)
+            if is_out or any(reader.refused_chunks(candidate) for reader in readers):
+                return [replace(_failed(agent, candidate, None, readers), left_out=is_out)]
     return []
 
 

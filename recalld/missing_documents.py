@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from memory.agent_files import AgentFiles
+from memory.left_out import left_out
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings, Settings
@@ -16,12 +17,14 @@ def missing_sentence(
     """Say that files are missing in the index although nothing is queued; None when none is.
 
     An empty queue is no proof: somebody else may have taken from it. Files that changed after Unix time `before` are
-    left to the next look, and those that failed have their dead letters.
+    left to the next look, and those that failed have their dead letters, or were left out.
     """
-    on_disk = AgentFiles.of(settings, agent).scan().documents
+    files = AgentFiles.of(settings, agent)
+    on_disk = files.scan().documents
     known = {file.key for file in reader.files()} if reader is not None else set()
     failed = {letter.key for letter in reader.dead_letters()} if reader is not None else set()
-    missing = _missing(on_disk, known | failed, before=before)
+    out = left_out(reader, files) if reader is not None else set()
+    missing = _missing(on_disk, known | failed | out, before=before)
     if not missing:
         return None
     return (

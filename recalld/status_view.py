@@ -167,6 +167,7 @@ def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
     on_disk = "not looked at" if disk.get("files") is None else f"{disk['files']} on disk"
     parts = [f"{on_disk}, {index['files']} indexed"]
     parts += [f"{disk[name]} {name}" for name in ("missing", "stale", "vanished", "growing", "kept") if disk.get(name)]
+    parts += [f"{disk['leftOut']} left out"] if disk.get("leftOut") else []
     return ", ".join(parts)
 
 

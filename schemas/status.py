@@ -19,7 +19,8 @@ class DiskState(_Wire):
     `files` is None when the disk was not looked at. `missing` are on disk and not in the index, `stale`
     differ in size, times or inode, `vanished` are in the index, not on disk, and to be forgotten. Transcripts that
     were written to a moment ago are `growing` instead; those whose memory stays although no configured folder holds
-    them (any more) are `kept`.
+    them (any more) are `kept`. What could not be read is `left_out`, instead of missing or stale, when its dead letter
+    was dropped, until its file changes.
     """
 
     files: int | None = None
@@ -28,6 +29,7 @@ class DiskState(_Wire):
     vanished: int = 0
     growing: int = 0
     kept: int = 0
+    left_out: int = 0
 
 
 class BuildState(_Wire):

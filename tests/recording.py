@@ -123,6 +123,9 @@ class RememberedFiles:
     def dead_letters(self) -> list[DeadLetterRow]:
         return self.letters
 
+    def meta(self, name: str) -> str | None:
+        return None
+
     def counts(self) -> IndexCounts:
         return IndexCounts(files=len(self._files), vectors_pending=self._vectors_pending)
 

@@ -14,6 +14,7 @@ class DiskStateAlways(TypedDict):
     vanished: int
     growing: int
     kept: int
+    leftOut: int
 
 
 class DiskState(DiskStateAlways, total=False):

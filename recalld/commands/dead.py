@@ -62,7 +62,8 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
         print_json(_body(one) | {"refused": _refused(one), "indexed": _indexed(one)})
         return
     click.echo(f"{_title(one)}{_history(one)}")
-    click.echo(f"    reason   {printable_name(one.letter.reason) if one.letter else 'its dead letter was dropped'}")
+    dropped = "its dead letter was dropped" + ("; it is left out until it changes" if one.left_out else "")
+    click.echo(f"    reason   {printable_name(one.letter.reason) if one.letter else dropped}")
     for chunk in one.refused:
         click.echo(f"    refused  lines {chunk.start_line}-{chunk.end_line}: {printable_name(chunk.reason)}")
     if one.file is None:
@@ -116,18 +117,18 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
 def drop(invocation: Invocation, *, paths: Sequence[str], as_json: bool) -> None:
     """Forget that documents failed; refused lines stay found by keywords only.
 
-    A file that still cannot be read is listed again when it is looked at the next time. Leaves with exit code 3
-    when nothing failed at a PATH; then nothing is dropped.
+    A file that could not be read is left out, and `recalld status` says so, until it changes, the index is made anew,
+    or `recalld dead retry PATH`. Leaves with exit code 3 when nothing failed at a PATH; then nothing is dropped.
     """
     from recalld import dead_letters
 
     failed = dead_letters.chosen(invocation.settings, invocation.agents(), paths)
-    dead_letters.drop(invocation.settings, failed)
+    dropped = dead_letters.drop(invocation.settings, failed)
     if as_json:
-        print_json({"dropped": [_name(one) for one in failed]})
+        print_json({"dropped": [_name(one) | {"leftOut": one.left_out} for one in dropped]})
         return
-    for one in failed:
-        click.echo(f"{_title(one)}: dropped")
+    for one in dropped:
+        click.echo(f"{_title(one)}: dropped{'; the file is left out until it changes' if one.left_out else ''}")
 
 
 def _what_happens(count: int, *, queued: bool, working: bool) -> str:

@@ -212,6 +212,66 @@ def test_a_dropped_letter_comes_back_when_the_file_changes_and_fails_again(
     assert indexed(commands) == (0, 0), "what is gone does not fail any more"
 
 
+def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_status_says_so(
+    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.agent_files.MAX_DOCUMENT_BYTES", 30)
+    (workspace / "memory" / "mixed.md").unlink()
+    (workspace / "memory" / "good.md").write_text("The okapi.\n")
+    note = workspace / "memory" / "large.md"
+    note.write_text("The okapi is large, very large.\n")
+    assert indexed(commands) == (1, 1)
+    assert "dropped; the file is left out until it changes" in commands.say("dead", "drop", "memory/large.md")
+    assert indexed(commands) == (0, 0), "no comparison tries it again, and none misses it"
+    [agent] = commands.json("status")["agents"]
+    assert (agent["ok"], agent["disk"]["missing"], agent["disk"]["leftOut"]) == (True, 0, 1)
+    [left] = agent["notes"]
+    assert left.startswith("memory/large.md: left out, for its dead letter was dropped")
+    assert "2 on disk, 1 indexed, 1 left out" in commands.say("status")
+    assert "it is left out until it changes" in commands.say("dead", "show", "memory/large.md")
+
+    assert "will be read again" in commands.say("dead", "retry", "memory/large.md")
+    assert indexed(commands) == (1, 1)
+    commands.say("dead", "drop", "memory/large.md")
+    note.write_text("The okapi is small.\n")
+    assert indexed(commands) == (0, 0)
+    assert "large.md" in commands.say("search", "small")
+    [agent] = commands.json("status")["agents"]
+    assert (agent["disk"]["leftOut"], agent["notes"]) == (0, [])
+
+
+def test_a_file_that_was_mended_before_its_letter_was_dropped_is_not_left_out(
+    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.agent_files.MAX_DOCUMENT_BYTES", 30)
+    (workspace / "memory" / "mixed.md").unlink()
+    (workspace / "memory" / "good.md").write_text("The okapi.\n")
+    note = workspace / "memory" / "large.md"
+    note.write_text("The okapi is large, very large.\n")
+    assert indexed(commands) == (1, 1)
+    note.write_text("The okapi is small.\n")
+    assert commands.say("dead", "drop", "memory/large.md") == "main: memory/large.md: dropped\n"
+    assert indexed(commands) == (0, 0)
+    assert "large.md" in commands.say("search", "small")
+
+
+def test_a_new_index_tries_again_what_was_left_out(
+    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "memory" / "mixed.md").unlink()
+    note = workspace / "memory" / "large.md"
+    note.write_text("The okapi is large.\n")
+    with monkeypatch.context() as smaller:
+        smaller.setattr("memory.agent_files.MAX_DOCUMENT_BYTES", 10)
+        (workspace / "memory" / "good.md").write_text("Large.\n")
+        assert indexed(commands) == (1, 1)
+        commands.say("dead", "drop", "memory/large.md")
+    assert indexed(commands) == (0, 0)
+    assert commands.run("rebuild", "--json")[0] == 0
+    assert commands.json("status")["agents"][0]["disk"]["leftOut"] == 0
+    assert "large.md" in commands.say("search", "okapi")
+
+
 def test_letters_of_several_agents_are_told_apart(
     commands: CommandLine, home: Path, workspace: Path, tmp_path: Path
 ) -> None:

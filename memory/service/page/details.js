@@ -92,7 +92,11 @@ function onDisk(disk) {
     disk.stale && t("diskStale", number(disk.stale)),
     disk.vanished && t("diskVanished", number(disk.vanished)),
   ].filter(Boolean);
-  const moving = [disk.growing && t("diskGrowing", number(disk.growing)), disk.kept && t("diskKept", number(disk.kept))];
+  const moving = [
+    disk.growing && t("diskGrowing", number(disk.growing)),
+    disk.kept && t("diskKept", number(disk.kept)),
+    disk.leftOut && t("diskLeftOut", number(disk.leftOut)),
+  ];
   const first = differs.length > 0 ? [number(disk.files), t("diskDiffers"), ...differs] : [t("diskSame", disk.files)];
   return make("span", { className: differs.length > 0 ? "badtext" : "" }, listed([...first, ...moving]));
 }

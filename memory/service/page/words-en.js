@@ -144,6 +144,7 @@ export const en = {
   diskVanished: (n) => `${n} deleted`,
   diskGrowing: (n) => `${n} growing`,
   diskKept: (n) => `${n} kept without a file`,
+  diskLeftOut: (n) => `${n} left out on purpose`,
   eta: "Vectors ready in",
   watch: "Watching",
   workspace: "Folder",

@@ -143,6 +143,7 @@ export const zh = {
   diskVanished: (n) => `${n} 个已删除`,
   diskGrowing: (n) => `${n} 个正在增长`,
   diskKept: (n) => `${n} 个文件已不在但仍保留`,
+  diskLeftOut: (n) => `${n} 个按要求略过`,
   eta: "向量完成还需",
   watch: "监视",
   workspace: "文件夹",
