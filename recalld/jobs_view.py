@@ -11,13 +11,17 @@ import click
 import redis
 
 from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.private_broker import frozen_pid
 from memory.taking_over import provider_of
 from recalld.invocation import Invocation
 from recalld.status_view import duration
+from recalld.who_runs import anybody_runs
 from recalld.wiring import open_broker
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
+from workers.broker_server import AWAY
 from workers.queue_listing import queued_jobs
+from workers.refusing import refusal
 
 #: Seconds for which a batch job that is over is still shown to a person.
 _SHOWN_SECONDS = 86_400.0
@@ -26,18 +30,21 @@ NOTHING_FOUND = 3
 
 
 def jobs_answer(invocation: Invocation) -> dict[str, Any]:
-    """What is listed. Times are Unix seconds; `queue` is None when the broker does not answer."""
+    """What is listed. Times are Unix seconds; `queue` is None when nobody tells of it, and `queueProblem` why."""
     settings = invocation.settings
     ids = [agent.id for agent in invocation.agents()]
-    return {
-        # Without --agent also those of agents that are not configured any more.
-        "batchJobs": [_shown(job) for job in _jobs(settings) if invocation.agent is None or job.agent in ids],
-        "queue": _queue(settings, ids),
-    }
+    # Without --agent also those of agents that are not configured any more.
+    jobs = [_shown(job) for job in _jobs(settings) if invocation.agent is None or job.agent in ids]
+    queue, problem = None, None
+    try:
+        queue = _queue(settings, ids)
+    except redis.RedisError as error:
+        problem = _problem(settings, error)
+    return {"batchJobs": jobs, "queue": queue, "queueProblem": problem}
 
 
 def jobs_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """The answer for a terminal."""
+    """The answer for a terminal; the problem of the queue is for whoever prints it."""
     now = time.time()
     jobs = [job for job in answer["batchJobs"] if job["endedAt"] is None or now - job["endedAt"] < _SHOWN_SECONDS]
     yield click.style("batch jobs", bold=True) + ("" if jobs else ": none")
@@ -46,7 +53,8 @@ def jobs_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         if job["message"]:
             yield f"    {job['message']}"
     if answer["queue"] is None:
-        yield click.style("queue", bold=True) + ": the broker does not answer; nothing is running"
+        known = "not known" if answer["queueProblem"] else "nothing runs; `recalld up` starts everything"
+        yield click.style("queue", bold=True) + f": {known}"
         return
     yield click.style("queue", bold=True) + ("" if any(map(_busy, answer["queue"])) else ": empty")
     for agent in filter(_busy, answer["queue"]):
@@ -135,13 +143,27 @@ def _shown(job: BatchJob) -> dict[str, Any]:
     }
 
 
-def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]] | None:
+def _problem(settings: Settings, error: redis.RedisError) -> str | None:
+    """Why the queue cannot be asked and what to do; None when it is a private one that nobody needs just now."""
+    if settings.broker.url is not None:
+        return refusal(error) or AWAY
+    frozen = frozen_pid(settings.home)
+    if frozen is not None:
+        return f"the private broker is stopped; `kill -CONT {frozen}` lets it go on"
+    if not anybody_runs(settings.home):
+        return None
+    return (
+        f"recalld runs and its private broker does not answer: look into {settings.home / 'broker' / 'valkey.log'}; "
+        "`recalld up` starts it again when it is gone"
+    )
+
+
+def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
+    """Raises `redis.RedisError`."""
     broker = open_broker(settings)
     try:
         messages = queued_jobs(broker.client, broker.keys)
         waiting = {agent: broker.queue.marks.waiting(agent) for agent in agents}
-    except redis.RedisError:
-        return None
     finally:
         broker.client.close()
     return [

@@ -33,6 +33,9 @@ from workers.refusing import TlsFailed, in_words, refusal
 
 log = structlog.get_logger(__name__)
 
+#: What is said of a configured server that does not answer.
+AWAY = "the broker named by REDIS_URL (broker.url) does not answer; start it, or correct the URL"
+
 #: Seconds that a server gets to load its file and answer.
 START_TIMEOUT_SECONDS = 20.0
 
@@ -88,7 +91,7 @@ class BrokerServer:
             self._adopt()
             return
         if self._settings.broker.url is not None:
-            raise UserError("the broker named by REDIS_URL (broker.url) does not answer; start it, or correct the URL")
+            raise UserError(AWAY)
         with self._start_lock():
             if not self.answers():
                 self._start()

@@ -5,13 +5,17 @@ from __future__ import annotations
 import click
 
 from recalld.invocation import Invocation, pass_invocation
+from schemas.errors import UserError
 
 
 @click.group("jobs", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """List the batch jobs at embedding providers, and what waits and runs in the queue."""
+    """List the batch jobs at embedding providers, and what waits and runs in the queue.
+
+    Leaves with exit code 1 when the broker does not answer although it should.
+    """
     if ctx.invoked_subcommand is not None:
         return
     from recalld.asking import print_json
@@ -20,9 +24,11 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     answer = jobs_answer(ctx.ensure_object(Invocation))
     if as_json:
         print_json(answer)
-        return
-    for line in jobs_lines(answer):
-        click.echo(line)
+    else:
+        for line in jobs_lines(answer):
+            click.echo(line)
+    if answer["queueProblem"] is not None:
+        raise UserError(answer["queueProblem"])
 
 
 @command.command("cancel")

@@ -103,3 +103,23 @@ def test_a_job_that_nobody_knows_is_said(home: Path, environment: dict[str, str]
     unknown = recalld("jobs", "cancel", "0123", home=home, environment=environment)
     assert unknown.returncode == 3
     assert unknown.stderr == "recalld: no batch job is called 0123: `recalld jobs` lists them\n"
+
+
+def test_a_broker_that_is_not_there_is_said_as_by_every_command_and_one_that_nobody_needs_is_no_failure(
+    home: Path, workspace: Path
+) -> None:
+    (home / "recalld.toml").parent.mkdir(parents=True, exist_ok=True)
+    (home / "recalld.toml").write_text(f'[[agents]]\nid = "main"\nworkspace = "{workspace}"\n', "utf-8")
+    resting = recalld("jobs", home=home)
+    assert (resting.returncode, resting.stderr) == (0, "")
+    assert resting.stdout == "batch jobs: none\nqueue: nothing runs; `recalld up` starts everything\n"
+    away = {"REDIS_URL": "redis://127.0.0.1:1/0"}
+    said = recalld("index", home=home, environment=away)
+    shown = recalld("jobs", home=home, environment=away)
+    assert (shown.returncode, shown.stderr) == (said.returncode, said.stderr)
+    assert "start it, or correct the URL" in shown.stderr
+    assert shown.stdout == "batch jobs: none\nqueue: not known\n"
+    told = recalld("jobs", "--json", home=home, environment=away)
+    assert told.returncode == 1
+    answer = json.loads(told.stdout)
+    assert (answer["queue"], f"recalld: {answer['queueProblem']}\n") == (None, said.stderr)
