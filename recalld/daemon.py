@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from recalld.child import announce_ready, last_act, stop_event
 from recalld.client import Client
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
+from recalld.logs import configure_logs
 from recalld.notifying import watchdog
 from recalld.settings_age import SettingsAge
 from recalld.supervisor import STOP_SECONDS, Child, Supervisor
@@ -60,6 +62,8 @@ _READY_SECONDS = 60.0
 
 def run_daemon(invocation: Invocation) -> int:
     """Run until Ctrl-C; returns the exit code."""
+    # The terminal is for what `up` says; its parts write logs of their own.
+    configure_logs(level=logging.WARNING, process="up")
     age = SettingsAge(invocation)
     settings = invocation.settings
     if not settings.agents:

@@ -26,6 +26,9 @@ def command() -> None:
     its lines, which are then found by keywords only. Nothing of this goes away by itself, except by an edit that
     mends it. Every command works with and without a running daemon.
     """
+    from recalld.logs import configure_logs
+
+    configure_logs(level=40)
 
 
 @command.command("list")

@@ -20,7 +20,9 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         return
     from recalld.asking import print_json
     from recalld.jobs_view import jobs_answer, jobs_lines
+    from recalld.logs import configure_logs
 
+    configure_logs(level=40)
     answer = jobs_answer(ctx.ensure_object(Invocation))
     if as_json:
         print_json(answer)
