@@ -176,10 +176,12 @@ class Indexer:
             # What is there already costs nothing, and takes no key.
             group.vectors.update(self.held_vectors(list(texts), identity=embedding_of(store.meta("identity"))))
             return group
-        group.vectors.update(self.supply.lookup(list(texts)))
+        paid = self.supply.lookup(list(texts))
+        group.vectors.update(paid)
         missing = [digest for digest in texts if digest not in group.vectors]
         group.vectors.update(self.held_vectors(missing))
         missing = [digest for digest in missing if digest not in group.vectors]
+        self.supply.count_looks(hits=len(paid), misses=len(missing))
         if (
             missing
             and not self._left_to_jobs(len(missing), lane)

@@ -277,7 +277,6 @@ class _Turn:
         if noted is None:
             return set()
         reference, taken = noted
-        self.supply.count_misses(len(taken))
         job = self.ledger.job(reference)
         if job is not None:
             self._follower().send(job)

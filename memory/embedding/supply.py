@@ -21,7 +21,7 @@ from schemas.documents import Lane
 class CacheLooks:
     """How many texts' vectors were found in the cache, and how many had to be asked for.
 
-    A text is looked up again for as long as its vector waits; it is counted when that is found or asked for.
+    A text is counted when it comes into the index, not when it is looked up again because its vector waits.
     """
 
     hits: int = 0
@@ -63,16 +63,13 @@ class EmbeddingSupply:
         """Vectors that were paid for already."""
         if not hashes or self.cache is None or self.choice.provider is None:
             return {}
-        found = self.cache.get_many(self.identity, hashes)
-        with self._counting:
-            self._looks = CacheLooks(self._looks.hits + len(found), self._looks.misses)
-        return found
+        return self.cache.get_many(self.identity, hashes)
 
-    def count_misses(self, count: int) -> None:
-        """So many texts are asked for that the cache did not have."""
+    def count_looks(self, *, hits: int, misses: int) -> None:
+        """So many new texts were found in the cache, and so many have to be asked for."""
         if self.cache is not None:
             with self._counting:
-                self._looks = CacheLooks(self._looks.hits, self._looks.misses + count)
+                self._looks = CacheLooks(self._looks.hits + hits, self._looks.misses + misses)
 
     def take_cache_looks(self) -> CacheLooks:
         """How often texts were looked for in the cache since this was asked last."""
@@ -98,7 +95,6 @@ class EmbeddingSupply:
             raise RuntimeError("there is no provider to ask; see `available`")
         if dimensions is not None:
             self._batcher.expect_dimensions(dimensions)
-        self.count_misses(len(texts))
         return self._batcher.submit(texts, lane=lane, agent=agent)
 
     def stop(self) -> None:

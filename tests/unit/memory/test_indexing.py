@@ -15,7 +15,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.provider import ProviderLimits
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.stub import StubProvider
-from memory.embedding.supply import EmbeddingSupply
+from memory.embedding.supply import CacheLooks, EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport
 from memory.store.options import StoreOptions
@@ -280,6 +280,33 @@ def test_other_settings_build_a_generation_aside_that_replaces_the_old_one_when_
     assert complete_generation(changed)
     assert changed.generations.current() != old
     assert provider.inputs == 3, "unchanged texts came from the cache"
+
+
+@pytest.mark.parametrize("limits", [FAST, SLOW])
+def test_a_text_counts_once_in_the_hit_rate_whenever_its_vector_comes(world: World, limits: ProviderLimits) -> None:
+    key = world.write("MEMORY.md", "One text, two agents.\n")
+    first = world.indexer(StubProvider(limits=limits), agent="one")
+    index(first, key)
+    fill(first)
+    fill(first)
+    assert first.supply.take_cache_looks() == CacheLooks(hits=0, misses=1)
+    second = world.indexer(StubProvider(limits=limits), agent="two")
+    index(second, key)
+    fill(second)
+    assert second.supply.take_cache_looks() == CacheLooks(hits=1, misses=0)
+    assert second.supply.take_cache_looks() == CacheLooks()
+
+
+def test_a_text_that_comes_late_from_the_provider_was_not_found_in_the_cache(world: World) -> None:
+    provider = StubProvider(limits=FAST)
+    provider.answer_next(Transient("overloaded", retry_after=60))
+    indexer = world.indexer(provider)
+    index(indexer, key := world.write("MEMORY.md", "Found by keyword.\n"))
+    [chunk] = indexer.target().chunks_of(key)
+    # Its answer came when nobody waited for it any longer.
+    world.cache.put_many(indexer.supply.identity, {chunk.text_hash: provider.embed_documents(["x"]).vectors[0]})
+    assert fill(indexer).ready == 1
+    assert indexer.supply.take_cache_looks() == CacheLooks(hits=0, misses=1)
 
 
 def test_a_missing_key_does_not_throw_vectors_away(world: World) -> None:
