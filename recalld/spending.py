@@ -1,4 +1,4 @@
-"""What embedding cost while a command ran."""
+"""What embedding documents cost while a command ran; what others searched for meanwhile is theirs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from dataclasses import fields, replace
 
 from memory.prices import price_of
 from recalld.status_view import FREE_OF_CHARGE, amount, dollars
-from schemas.ports import PendingReader, Usage
+from schemas.ports import Usage
 from schemas.settings import AgentSettings
+from workers.board import Board
 
 
 class Spending:
     """Counts from the moment it is made on."""
 
-    def __init__(self, reader: PendingReader, agents: Sequence[AgentSettings]) -> None:
-        self._reader = reader
+    def __init__(self, board: Board, agents: Sequence[AgentSettings]) -> None:
+        self._board = board
         self._agents = {agent.id: agent for agent in agents}
         self._before = {
-            (agent.id, usage.provider, usage.model): usage for agent in agents for usage in reader.usage(agent.id)
+            (agent.id, usage.provider, usage.model): usage
+            for agent in agents
+            for usage in board.indexing_usage(agent.id)
         }
 
     def of(self, agent: str) -> list[Usage]:
@@ -27,7 +30,7 @@ class Spending:
 
     def all_of(self, agent: str) -> list[Usage]:
         """What was embedded for an agent since then, at whatever price."""
-        return [self._since(agent, usage) for usage in self._reader.usage(agent)]
+        return [self._since(agent, usage) for usage in self._board.indexing_usage(agent)]
 
     def sentence(self, agent: str, usage: Usage) -> str:
         """One line for a person."""

@@ -176,10 +176,11 @@ class BrokerFacts:
 class UsageRecorder(Protocol):
     """Where those who send embedding requests say what they cost."""
 
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage]) -> None:
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         """Add one request. `agents` are the shares of the agents whose texts it carried. Never raises.
 
-        The shares' inputs and tokens add up to the request's; its count is in each of them.
+        The shares' inputs and tokens add up to the request's; its count is in each of them. `queries`: it was for a
+        search, not for an index.
         """
 
 

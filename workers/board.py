@@ -51,6 +51,9 @@ USAGE_DAY_KEPT_SECONDS = 40 * 86_400
 #: What is counted of every request; names of fields of `Usage`.
 _COUNTED = ("requests", "failed", "inputs", "tokens")
 
+#: Of what searches asked for the same is counted once more, under names that begin so.
+_QUERIES = "queries."
+
 
 class Board:
     """Implements `PendingReader`, `UsageRecorder` and `TroubleReporter` over the broker.
@@ -145,18 +148,21 @@ class Board:
             if self._client.hdel(self._keys.troubles(agent), part):
                 log.info("trouble_over", part=part, agent=agent)
 
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage]) -> None:
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         """Add one request to what its agents cost, and to what all of them do (agent "*")."""
         with self._quietly():
-            self.add_usage([(usage, agents)])
+            self.add_usage([(usage, agents, queries)])
 
-    def add_usage(self, requests: Sequence[tuple[Usage, Mapping[str, Usage]]]) -> None:
+    def add_usage(self, requests: Sequence[tuple[Usage, Mapping[str, Usage], bool]]) -> None:
         """Like `record_usage` for several requests, in one round trip. Raises `redis.RedisError`."""
         counts: Counter[tuple[str, str]] = Counter()
-        for usage, agents in requests:
+        for usage, agents, queries in requests:
             for agent, share in [*agents.items(), ("*", usage)]:
                 for counted in _COUNTED:
-                    counts[agent, f"{counted}|{share.provider}|{share.model}"] += getattr(share, counted)
+                    of = f"|{share.provider}|{share.model}"
+                    counts[agent, counted + of] += getattr(share, counted)
+                    if queries:
+                        counts[agent, _QUERIES + counted + of] += getattr(share, counted)
         today = today_utc()
         with self._client.pipeline(transaction=False) as pipe:
             for (agent, field), number in counts.items():
@@ -169,6 +175,13 @@ class Board:
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """What embedding for this agent cost on one day (UTC), or ever; the provider and model asked most first."""
+        return self._usage(agent, day, of_queries=True)
+
+    def indexing_usage(self, agent: str) -> Sequence[Usage]:
+        """What embedding this agent's documents cost, ever: without the queries of those who searched."""
+        return self._usage(agent, None, of_queries=False)
+
+    def _usage(self, agent: str, day: date | None, *, of_queries: bool) -> Sequence[Usage]:
         try:
             found = self._client.hgetall(self._keys.usage(agent, day))
         except redis.RedisError:
@@ -178,7 +191,14 @@ class Board:
             counted, provider, model = field.decode().split("|", 2)
             counts.setdefault((provider, model), {})[counted] = int(number)
         known = [
-            Usage(provider, model, **{name: numbers.get(name, 0) for name in _COUNTED})
+            Usage(
+                provider,
+                model,
+                **{
+                    name: numbers.get(name, 0) - (0 if of_queries else numbers.get(_QUERIES + name, 0))
+                    for name in _COUNTED
+                },
+            )
             for (provider, model), numbers in counts.items()
         ]
         return sorted(known, key=lambda usage: (-usage.requests, usage.provider, usage.model))

@@ -114,11 +114,11 @@ class _SharedUsage(UsageRecorder):
         self._board = board
         self._reach = reach
         self._lock = threading.Lock()
-        self._uncounted: list[tuple[Usage, Mapping[str, Usage]]] = []
+        self._uncounted: list[tuple[Usage, Mapping[str, Usage], bool]] = []
 
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage]) -> None:
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         with self._lock:
-            requests, self._uncounted = [*self._uncounted, (usage, agents)], []
+            requests, self._uncounted = [*self._uncounted, (usage, agents, queries)], []
         try:
             self._reach.ask(lambda: self._board.add_usage(requests))
         except BrokerUnavailable:

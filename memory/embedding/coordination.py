@@ -40,7 +40,7 @@ class NoClaims(Claims):
 class NoUsage(UsageRecorder):
     """Counts nothing."""
 
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage]) -> None:
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         pass
 
 

@@ -19,10 +19,11 @@ class Item:
 
 
 class Meter:
-    """Counts the requests of one provider."""
+    """Counts the requests of one provider; those of searches if they are `queries`."""
 
-    def __init__(self, provider: EmbeddingProvider, recorder: UsageRecorder) -> None:
+    def __init__(self, provider: EmbeddingProvider, recorder: UsageRecorder, *, queries: bool = False) -> None:
         self._provider = provider
+        self._queries = queries
         self._recorder = recorder
 
     def count(self, items: Sequence[Item], *, failed: bool, billed: int | None) -> None:
@@ -47,6 +48,7 @@ class Meter:
         self._recorder.record_usage(
             self._usage(0 if failed else len(items), tokens, failed=failed),
             agents=agents,
+            queries=self._queries,
         )
 
     def _usage(self, inputs: int, tokens: int, *, failed: bool) -> Usage:

@@ -68,7 +68,7 @@ class QueryVectors:
         coordination = coordination or alone(provider)
         self._gate = coordination.gate
         self._asking = coordination.asking
-        self._meter = Meter(provider, coordination.usage)
+        self._meter = Meter(provider, coordination.usage, queries=True)
         self._capacity = capacity
         self._model_wait_seconds = model_wait_seconds
         self._clock = clock

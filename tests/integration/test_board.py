@@ -13,6 +13,7 @@ from redis.connection import AbstractConnection as Connection
 
 from memory.pulses import Pulses
 from memory.reporting import build_status
+from recalld.spending import Spending
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
@@ -287,3 +288,18 @@ def test_a_broker_that_cannot_write_its_file_takes_nothing_new(client: redis.Red
     facts = broker_facts(full)
     assert (facts.writable, "free space on its disk" in str(facts.warning)) == (False, True)
     assert broker_facts(client).writable
+
+
+def test_what_searches_cost_is_told_with_the_rest_and_is_none_of_an_indexing_commands(
+    board: Board, settings: Settings
+) -> None:
+    [agent] = settings.agents
+    spending = Spending(board, [agent])
+    board.record_usage(spent(inputs=4, tokens=60), agents={"main": spent(inputs=4, tokens=60)})
+    for _ in range(3):
+        board.record_usage(spent(inputs=1, tokens=7), agents={"main": spent(inputs=1, tokens=7)}, queries=True)
+    assert board.usage("main") == board.usage("*") == [spent(4, inputs=7, tokens=81)]
+    assert spending.of("main") == [spent(inputs=4, tokens=60)]
+    again = Spending(board, [agent])
+    board.record_usage(spent(inputs=1, tokens=7), agents={"main": spent(inputs=1, tokens=7)}, queries=True)
+    assert again.of("main") == []

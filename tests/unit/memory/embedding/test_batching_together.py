@@ -78,7 +78,7 @@ class Bill:
         self.all: list[Usage] = []
         self.agents: list[Mapping[str, Usage]] = []
 
-    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage]) -> None:
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         self.all.append(usage)
         self.agents.append(agents)
 

@@ -227,7 +227,8 @@ class Recorder:
     def __init__(self) -> None:
         self.counted: list[tuple[Usage, dict[str, Usage]]] = []
 
-    def record_usage(self, usage: Usage, *, agents) -> None:
+    def record_usage(self, usage: Usage, *, agents, queries: bool = False) -> None:
+        assert queries
         self.counted.append((usage, dict(agents)))
 
 
