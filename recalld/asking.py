@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
@@ -20,6 +19,7 @@ from recalld.client import (
 )
 from recalld.client.home import running_service
 from recalld.invocation import Invocation
+from recalld.terminal_text import printable_json
 from schemas.errors import UserError
 
 #: A JSON object, as the service answers it.
@@ -77,7 +77,7 @@ def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:
 
 def print_json(answer: Answer) -> None:
     """The answer as one JSON object, readable by people and machines."""
-    click.echo(json.dumps(answer, ensure_ascii=False, indent=2))
+    click.echo(printable_json(answer, indent=2))
 
 
 def remark(text: str) -> None:

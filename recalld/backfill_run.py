@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from recalld.indexing_run import workers_for
 from recalld.invocation import Invocation
 from recalld.progress_bar import ProgressBar
 from recalld.spending import Spending
-from recalld.terminal_text import printable_name
+from recalld.terminal_text import printable_json, printable_name
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
 from recalld.wiring import open_broker
@@ -190,4 +189,4 @@ def _nothing(paths: Sequence[Path], found: Found) -> str:
 
 
 def _print(body: dict[str, Any]) -> None:
-    click.echo(json.dumps(body, ensure_ascii=False))
+    click.echo(printable_json(body))

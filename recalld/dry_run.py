@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -18,6 +17,7 @@ from memory.taking_over import provider_of
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.status_view import duration
+from recalld.terminal_text import printable_json
 from recalld.wiring import generations_of, indexed_by
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
@@ -43,7 +43,7 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
             if not as_json:
                 click.echo(f"{agent.id}: {estimate_sentence(choice, found)}")
     if as_json:
-        click.echo(json.dumps({"ok": True, "dryRun": True, "agents": bodies}, ensure_ascii=False))
+        click.echo(printable_json({"ok": True, "dryRun": True, "agents": bodies}))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from recalld.child import stop_event
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.spending import Spending
-from recalld.terminal_text import printable_name
+from recalld.terminal_text import printable_json, printable_name
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
 from recalld.wiring import BrokerSide, building_in, fingerprint_of, indexed_by, open_broker
@@ -164,7 +163,7 @@ def _report_json(
             for one in outcomes
         ],
     }
-    click.echo(json.dumps(body, ensure_ascii=False))
+    click.echo(printable_json(body))
 
 
 def _report(

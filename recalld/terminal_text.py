@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,9 @@ _ESCAPED = {
     code: f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code < 0xDD00 else chr(code).encode("unicode_escape").decode()
     for code in (*_COMMANDS, ord("\t"), ord("\n"))
 }
+
+#: The same in JSON, where it means what stood there.
+_IN_JSON = {code: f"\\u{code:04x}" for code in _COMMANDS}
 
 #: The way back; of names that are kept, none holds halves of surrogate pairs.
 _ESCAPES = {shown: chr(code) for code, shown in _ESCAPED.items() if not 0xD800 <= code < 0xE000}
@@ -46,3 +50,8 @@ def printable_answer(answer: Any) -> Any:
     if isinstance(answer, (list, tuple)):
         return [printable_answer(value) for value in answer]
     return answer
+
+
+def printable_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON that commands no terminal: what would is escaped, and reads back as it was."""
+    return json.dumps(value, ensure_ascii=False, indent=indent).translate(_IN_JSON)

@@ -23,7 +23,8 @@ from schemas.settings import Settings
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
 _FILES_BESIDE, _FILES_AN_AGENT, _FILES_ENOUGH = 256, 8, 4096
 
-#: Bytes without which nothing can be indexed, and with which it soon cannot.
+#: Bytes with which it is soon over, as no index can be built beside another one (`memory.disk_space`), and with which
+#: that may come.
 _NO_SPACE, _LITTLE_SPACE = 50_000_000, 500_000_000
 
 #: Seconds by which a clock may be wrong without anybody noticing.
@@ -121,7 +122,9 @@ def disk(settings: Settings, *, free: int | None = None) -> Finding:
         free = stat.f_bavail * stat.f_frsize
     largest = max((tree_bytes(folder) for folder in _children(settings.indexes_path)), default=0)
     if free < _NO_SPACE:
-        return Finding("disk", Level.PROBLEM, f"{size(free)} are free for {home}: nothing can be indexed", "free some")
+        beside = ", and no new index can be built beside the present one" if largest else ""
+        message = f"{size(free)} are free for {home}: what does not fit into that is not indexed{beside}"
+        return Finding("disk", Level.PROBLEM, message, f"keep {size(max(_LITTLE_SPACE, 2 * largest))} free")
     if free < max(_LITTLE_SPACE, 2 * largest):
         return Finding(
             "disk",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recalld.terminal_text import printable, printable_answer, printable_name, typed_name
+from recalld.terminal_text import printable, printable_answer, printable_json, printable_name, typed_name
 
 
 def test_text_of_a_note_gives_a_terminal_no_commands():
@@ -37,3 +39,19 @@ def test_a_name_that_is_typed_as_it_was_shown_is_the_name(name: str):
     shown = printable_name(name)
     assert typed_name(shown) == name
     assert not {"\x1b", "\x07", "\x9b", "\r", "\n", "\u202e"} & set(shown)
+
+
+def test_json_on_a_terminal_commands_nothing_and_means_the_same():
+    answer = {"pa\x9bth": "a\x9b2J\u202eb\u2066\x7f\udcff\x1b.md", "text": "网关 🦊 é"}
+    shown = printable_json(answer, indent=2)
+    assert json.loads(shown) == answer
+    assert "a\\u009b2J\\u202eb\\u2066\\u007f\\udcff\\u001b.md" in shown
+    assert "网关 🦊 é" in shown
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_whatever_is_shown_as_json_reads_back_and_has_no_control_character(answer: dict[str, str]):
+    shown = printable_json(answer)
+    assert json.loads(shown) == answer
+    assert not set(shown) & {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), 0x202E, 0x2066, 0x2069)}
+    shown.encode()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from memory.disk_space import require_room
+from memory.store.errors import NoRoom
 from recalld.doctor import machine
 from recalld.doctor.finding import Level
 from schemas.settings import Settings
@@ -76,6 +78,19 @@ def test_an_extension_that_cannot_be_loaded_is_told_with_its_reason(settings: Se
 )
 def test_the_less_space_is_free_the_worse(settings: Settings, free: int, level: Level):
     assert machine.disk(settings, free=free).level is level
+
+
+def test_a_disk_that_is_nearly_full_is_not_said_to_take_nothing(settings: Settings):
+    told = machine.disk(settings, free=11_000_000)
+    assert told.message.startswith("11.0 MB are free for ")
+    assert told.message.endswith(": what does not fit into that is not indexed")
+    assert told.action == "keep 500.0 MB free"
+    folder = settings.indexes_path / "main"
+    folder.mkdir(parents=True)
+    (folder / "x.sqlite").write_bytes(b"x" * 1000)
+    assert machine.disk(settings, free=0).message.endswith("and no new index can be built beside the present one")
+    with pytest.raises(NoRoom):
+        require_room(folder / "x.sqlite", free=lambda _: machine._NO_SPACE)  # what it says holds at its bound
 
 
 def test_space_for_the_largest_index_to_be_built_anew_is_asked_for(settings: Settings):
