@@ -71,6 +71,7 @@ class Producers:
         troubles: TroubleReporter,
         *,
         indexed: Callable[[AgentSettings], StoreReader | None],
+        answering: Callable[[AgentSettings], StoreReader | None],
         building: Callable[[AgentSettings], bool],
         pulses: Pulses | None = None,
     ) -> None:
@@ -84,6 +85,7 @@ class Producers:
         self._queue = queue
         self._troubles = troubles
         self._indexed = indexed
+        self._answering = answering
         self._building = building
         self._report = WatchReport(settings.home, self._agents, troubles)
         self._schedule = ReconcileSchedule(
@@ -215,9 +217,10 @@ class Producers:
     # The scheduler's thread
 
     def start(self, watcher: Watcher, stop: threading.Event) -> None:
-        """Watch every agent and compare it for the first time, one after the other.
+        """Watch every agent, then compare each for the first time.
 
-        The watch comes first, so that no change falls between the two.
+        The watch comes first, so that no change falls between the two, and nobody's edit waits for the others'
+        comparisons.
         """
         self._watcher = watcher
         self._watch_epoch()
@@ -228,6 +231,9 @@ class Producers:
             if agent.sync.watch:
                 watcher.add_root(agent.id, self._files[agent.id])
             self._note_state(agent)
+        for _ in self._agents:
+            if stop.is_set():
+                return
             self._compare_next()
             self._report.publish(now=time.monotonic())
 
@@ -281,6 +287,7 @@ class Producers:
             self._files[agent.id],
             lambda: self._indexed(agent),
             self._queue,
+            answering=lambda: self._answering(agent),
             building=lambda: self._building(agent),
         )
         self._note_state(agent)

@@ -7,7 +7,7 @@ or inode differ from what the index remembers, and then by a worker, not here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -16,14 +16,15 @@ from memory.emptied_folders import with_emptied
 from memory.left_out import left_out
 from memory.scanning import MEMORY_SOURCE
 from memory.session_roots import SESSIONS_SOURCE
-from memory.store.errors import StoreCorrupt
+from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.handing_over import mark_in_calls
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.ports import JobQueue
 from schemas.settings import AgentSettings
 
-#: Up to so many documents that differ are as good as an edit; more of them wait in the backfill queue.
+#: Up to so many documents that differ are as good as an edit; more of them wait in the backfill queue. So do, however
+#: few, those that only a generation under construction lacks: nobody misses them, the old one answers with them.
 LIVE_DOCUMENTS = 20
 
 
@@ -32,9 +33,9 @@ class ReconcileReport:
     """What a comparison found.
 
     `on_disk` and `in_index` count documents (`in_index` is 0 when there is no index to compare with), `new`,
-    `changed` and `vanished` those that were marked, `spared` those that are absent and were left alone: where the
-    disk could not be listed, and transcripts that keep their memory. `problems` holds one sentence
-    each. Times in seconds.
+    `changed` and `vanished` those that were marked, `live` how many of them as edits, `spared` those that are absent
+    and were left alone: where the disk could not be listed, and transcripts that keep their memory. `problems` holds
+    one sentence each. Times in seconds.
     """
 
     agent: str
@@ -44,7 +45,7 @@ class ReconcileReport:
     changed: int
     vanished: int
     spared: int
-    lane: Lane | None
+    live: int
     vectors_requested: bool
     completion_requested: bool
     problems: tuple[str, ...]
@@ -63,14 +64,16 @@ def reconcile(
     indexed: Callable[[], StoreReader | None],
     queue: JobQueue,
     *,
+    answering: Callable[[], StoreReader | None] = lambda: None,
     building: Callable[[], bool] = lambda: False,
     today: date | None = None,
 ) -> ReconcileReport:
     """Queue every document whose file and index entry differ, the most important ones first.
 
     `indexed` opens the generation that the files must agree with, None when there is none (then everything on
-    disk is queued); the reader is closed here. `building` says whether a generation is under construction: it
-    may be whole now, so its completion is asked for.
+    disk is queued). `building` says whether a generation is under construction: it may be whole now, so its
+    completion is asked for. `answering` opens the generation that searches see; where it is another one, what it lacks
+    was edited and comes first. Readers are closed here.
 
     Raises:
         BrokerUnavailable: not everything was queued; reconcile again later.
@@ -80,47 +83,62 @@ def reconcile(
     complete = building()
     scan = files.scan()
     remembered, failed, out, vectors_pending = _remembered(indexed, files)
-    if complete or remembered is None:
+    anew = complete or remembered is None
+    if anew:
         # Imports are not looked at again, unless an index comes into being that does not have them.
         scan = files.scan(imported=True)
+    seen = _seen(answering) if anew else None
     remembered = remembered or {}
-    scan = with_emptied(scan, files, remembered)
-    differing = {key: stat for key, stat in scan.documents.items() if key not in out}
-    new = [key for key in differing if key not in remembered]
-    changed = [key for key, stat in differing.items() if key in remembered and not remembered[key].agrees_with(stat)]
-    absent = [key for key in remembered if key not in scan.documents]
-    vanished = [
-        *(key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)),
-        *files.forgotten_transcripts((key for key in absent if key.source == SESSIONS_SOURCE), scan),
-        # Their dead letters are all that is left of them.
-        *(key for key in failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))),
-    ]
+    scan = with_emptied(scan, files, remembered if seen is None else {**remembered, **seen})
+    lacking = [key for key in _differences(files, scan, remembered) if key not in out]
+    # Their dead letters are all that is left of them.
+    lost = [key for key in failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))]
+    edited = dict.fromkeys([*lacking, *lost] if seen is None else _differences(files, scan, seen))
 
     day = today or date.today()  # the day of the notes' names, which are local
-    marks = sorted([*new, *changed, *vanished], key=lambda key: priority(key, today=day, stat=scan.documents.get(key)))
-    lane = (Lane.BACKFILL if len(marks) > LIVE_DOCUMENTS else Lane.LIVE) if marks else None
-    if lane is not None:
-        mark_in_calls(queue, agent.id, marks, lane=lane)
+    marks = sorted(
+        {*lacking, *lost, *edited},
+        # However many edits there are: they come before what is only built.
+        key=lambda key: (key not in edited, priority(key, today=day, stat=scan.documents.get(key))),
+    )
+    live = len(edited) if len(edited) <= LIVE_DOCUMENTS else 0
+    mark_in_calls(queue, agent.id, marks[:live], lane=Lane.LIVE)
+    mark_in_calls(queue, agent.id, marks[live:], lane=Lane.BACKFILL)
     # The marked documents' jobs ask for what they leave pending themselves, not for what waited before.
     if vectors_pending:
         queue.request_vectors(agent.id)
     if complete:
         queue.request_completion(agent.id)
+    vanished = [key for key in marks if key not in scan.documents]
+    changed = sum(key in scan.documents and key in remembered for key in marks)
     return ReconcileReport(
         agent=agent.id,
         on_disk=len(scan.documents),
         in_index=len(remembered),
-        new=len(new),
-        changed=len(changed),
+        new=len(marks) - changed - len(vanished),
+        changed=changed,
         vanished=len(vanished),
-        spared=len(absent) - len(vanished),
-        lane=lane,
+        spared=sum(key not in scan.documents for key in remembered) - sum(key in remembered for key in vanished),
+        live=live,
         vectors_requested=vectors_pending,
         completion_requested=complete,
         problems=scan.problems,
         seconds=time.monotonic() - began,
         cpu_seconds=time.thread_time() - cpu_began,
     )
+
+
+def _differences(files: AgentFiles, scan: Scan, indexed: Mapping[DocumentKey, FileStat]) -> list[DocumentKey]:
+    """Documents whose file and index entry differ, those aside whose absence means nothing."""
+    differing = [
+        key for key, stat in scan.documents.items() if key not in indexed or not indexed[key].agrees_with(stat)
+    ]
+    absent = [key for key in indexed if key not in scan.documents]
+    return [
+        *differing,
+        *(key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)),
+        *files.forgotten_transcripts((key for key in absent if key.source == SESSIONS_SOURCE), scan),
+    ]
 
 
 def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
@@ -148,3 +166,17 @@ def _remembered(
             reader.close()
     except StoreCorrupt:
         return None, (), set(), False
+
+
+def _seen(answering: Callable[[], StoreReader | None]) -> dict[DocumentKey, FileStat] | None:
+    """What the generation knows that searches see, None when there is none that this version can read."""
+    try:
+        reader = answering()
+        if reader is None:
+            return None
+        try:
+            return {file.key: file.stat for file in reader.files()}
+        finally:
+            reader.close()
+    except (StoreCorrupt, OtherVersion):
+        return None

@@ -37,6 +37,7 @@ def run_producers(
     stop: threading.Event,
     *,
     indexed: Callable[[AgentSettings], StoreReader | None],
+    answering: Callable[[AgentSettings], StoreReader | None],
     building: Callable[[AgentSettings], bool],
     on_ready: Callable[[], None] | None = None,
     poll_interval_seconds: float = 5.0,
@@ -44,16 +45,19 @@ def run_producers(
 ) -> None:
     """Watch, compare and queue until `stop` is set.
 
-    `indexed` opens the generation of an agent that its files must agree with (None when there is none) and
-    `building` says whether one is under construction; both as for `reconciling.reconcile`. `on_ready` is called
-    once, when every agent is watched and was compared for the first time (or that failed and is tried again).
+    `indexed` opens the generation of an agent that its files must agree with (None when there is none), `answering`
+    the one that searches see, and `building` says whether one is under construction; all as for
+    `reconciling.reconcile`. `on_ready` is called once, when every agent is watched and was compared for the first time
+    (or that failed and is tried again).
     At the end, what waits for its quiet time is handed over. `pulses` are told whether the threads get on.
 
     Raises:
         UserError: the port for hooks cannot be had.
     """
     pulses = pulses or Pulses()
-    producers = Producers(settings, queue, troubles, indexed=indexed, building=building, pulses=pulses)
+    producers = Producers(
+        settings, queue, troubles, indexed=indexed, answering=answering, building=building, pulses=pulses
+    )
     hooks = _hook_server(settings, producers, troubles)
     watcher = open_watcher(producers, poll_interval_seconds=poll_interval_seconds)
     reader = InboxReader(inbox, producers.handle, pulse=pulses.of("inbox", limit_seconds=INBOX_LIMIT_SECONDS))

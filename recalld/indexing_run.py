@@ -22,7 +22,7 @@ from recalld.spending import Spending
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up_lock import daemon_pid
 from recalld.waiting_for_index import IndexWait, Outcome
-from recalld.wiring import BrokerSide, building_in, fingerprint_of, indexed_by, open_broker
+from recalld.wiring import BrokerSide, answering_for, building_in, fingerprint_of, indexed_by, open_broker
 from schemas.errors import UserError
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
@@ -114,6 +114,7 @@ def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSid
             AgentFiles.of(settings, agent),
             partial(indexed_by(settings), agent),
             broker.queue,
+            answering=partial(answering_for(settings), agent),
             building=partial(building_in(settings), agent),
         )
 

@@ -62,6 +62,11 @@ def indexed_by(settings: Settings) -> Callable[[AgentSettings], StoreReader | No
     return lambda agent: generations_of(settings, agent).target_reader(fingerprint_of(settings, agent).digest)
 
 
+def answering_for(settings: Settings) -> Callable[[AgentSettings], StoreReader | None]:
+    """For `reconcile`: the generation of an agent that searches see."""
+    return lambda agent: generations_of(settings, agent).open_reader()
+
+
 def building_in(settings: Settings) -> Callable[[AgentSettings], bool]:
     """For `reconcile`: whether a generation of an agent is under construction."""
     return lambda agent: generations_of(settings, agent).next() is not None

@@ -22,7 +22,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.notifying import watchdog
     from recalld.settings_age import SettingsAge
     from recalld.traces import traced
-    from recalld.wiring import building_in, indexed_by, open_broker
+    from recalld.wiring import answering_for, building_in, indexed_by, open_broker
     from workers.life import LifeSigns
 
     age = SettingsAge(invocation)
@@ -47,6 +47,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
                 broker.board,
                 stop,
                 indexed=indexed_by(settings),
+                answering=answering_for(settings),
                 building=building_in(settings),
                 on_ready=lambda: announce_ready(supervised=supervised),
                 pulses=pulses,

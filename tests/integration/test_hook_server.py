@@ -188,7 +188,12 @@ def test_the_producers_serve_hooks_as_long_as_they_run_and_only_if_a_port_is_set
         thread = threading.Thread(
             target=run_producers,
             args=(settings, RecordingQueue(), RecordingInbox(), RecordingTroubles(), stop),
-            kwargs={"indexed": lambda _: None, "building": lambda _: False, "on_ready": ready.set},
+            kwargs={
+                "indexed": lambda _: None,
+                "answering": lambda _: None,
+                "building": lambda _: False,
+                "on_ready": ready.set,
+            },
         )
         thread.start()
         try:

@@ -72,7 +72,7 @@ class House:
         settings = Settings(home=self.home, agents=tuple(self.agents))
         self.thread = threading.Thread(target=self._run, args=(settings,))
         self.thread.start()
-        assert self.ready.wait(10)
+        assert self.ready.wait(60)
 
     def _run(self, settings: Settings) -> None:
         run_producers(
@@ -82,6 +82,7 @@ class House:
             self.troubles,
             self.stop,
             indexed=self._indexed,
+            answering=lambda _: None,
             building=lambda _: False,
             on_ready=self.ready.set,
             poll_interval_seconds=0.02,
@@ -341,6 +342,25 @@ def test_a_second_look_follows_a_move(house: House, monkeypatch: pytest.MonkeyPa
 
     house.during_comparison = late_commit
     house.wait_for("main", "memory/a.md")
+
+
+def test_an_edit_at_the_start_does_not_wait_until_all_other_agents_were_compared(house: House) -> None:
+    house.agent("first")
+    house.agent("last")
+    house.remember()
+    found: list[bool] = []
+
+    def edited() -> None:
+        # Still in the first agent's comparison.
+        if not found:
+            found.append(False)
+            house.write("last/memory/a.md")
+            house.wait_for("last", "memory/a.md")
+            found[0] = True
+
+    house.during_comparison = edited
+    house.start()
+    assert found == [True]
 
 
 def test_a_workspace_that_is_not_there_loses_nothing(house: House) -> None:

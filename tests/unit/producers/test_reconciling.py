@@ -9,7 +9,7 @@ import pytest
 
 from memory.agent_files import AgentFiles
 from memory.imports import ImportedFolder, remember_import
-from memory.store.errors import StoreCorrupt, StoreUnreadable
+from memory.store.errors import OtherVersion, StoreCorrupt, StoreUnreadable
 from memory.store.reader import DeadLetterRow, StoreReader
 from producers.reconciling import LIVE_DOCUMENTS, ReconcileReport, reconcile
 from schemas.documents import DocumentKey, FileStat, Lane
@@ -29,6 +29,7 @@ class Bench:
         self.files = AgentFiles(self.agent)
         self.queue = RecordingQueue()
         self.index: RememberedFiles | None = RememberedFiles({})
+        self.answering: RememberedFiles | None = None
         self.building = False
 
     def write(self, path: str, text: str = "text") -> None:
@@ -46,6 +47,7 @@ class Bench:
             self.files,
             lambda: as_reader(self.index),
             self.queue,
+            answering=lambda: as_reader(self.answering),
             building=lambda: self.building,
             today=TODAY,
         )
@@ -77,7 +79,7 @@ def test_new_changed_and_vanished_documents_are_marked_the_most_important_first(
     report = bench.reconcile()
     assert (report.new, report.changed, report.vanished) == (1, 1, 1)
     assert bench.queue.marked("main") == ["MEMORY.md", "memory/2026-11-21.md", "memory/gone.md"]
-    assert report.lane is Lane.LIVE
+    assert report.live == report.marked
 
 
 def test_a_file_with_another_inode_or_another_time_is_looked_at_even_if_the_size_is_the_same(bench: Bench) -> None:
@@ -97,7 +99,7 @@ def test_a_file_with_another_inode_or_another_time_is_looked_at_even_if_the_size
 def test_many_differences_go_to_the_backfill_queue(bench: Bench) -> None:
     for number in range(LIVE_DOCUMENTS + 1):
         bench.write(f"memory/{number}.md")
-    assert bench.reconcile().lane is Lane.BACKFILL
+    assert bench.reconcile().live == 0
     assert {lane for _, _, lane in bench.queue.calls} == {Lane.BACKFILL}
 
 
@@ -107,6 +109,53 @@ def test_without_an_index_everything_on_disk_is_marked(bench: Bench) -> None:
     bench.index = None
     assert bench.reconcile().new == 2
     assert bench.queue.marked("main") == ["MEMORY.md", "memory/a.md"]
+
+
+def lanes(bench: Bench) -> dict[str, Lane]:
+    return {key.path: lane for _, keys, lane in bench.queue.calls for key in keys}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("notes", [5, LIVE_DOCUMENTS + 5])
+def test_an_edit_does_not_wait_behind_a_generation_that_is_built_anew(bench: Bench, *, notes: int, begun: bool) -> None:
+    for number in range(notes):
+        bench.write(f"memory/{number:03d}.md")
+    bench.remember()
+    bench.answering, bench.index, bench.building = bench.index, RememberedFiles({}) if begun else None, begun
+    bench.write("memory/003.md", "edited while nobody watched")
+    bench.write("memory/new.md")
+    (bench.workspace / "memory/004.md").unlink()
+    report = bench.reconcile()
+    found = lanes(bench)
+    assert {path for path, lane in found.items() if lane is Lane.LIVE} == {
+        "memory/003.md",
+        "memory/004.md",
+        "memory/new.md",
+    }
+    assert len(found) == notes + 1, "and all the rest is built, however little it is, behind what other agents edit"
+    assert (report.live, report.new, report.changed, report.vanished) == (3, notes, 0, 1)
+
+
+def test_of_many_edits_those_come_before_what_is_only_built(bench: Bench) -> None:
+    for number in range(2 * LIVE_DOCUMENTS):
+        bench.write(f"memory/{number:03d}.md")
+    bench.remember()
+    bench.answering, bench.index = bench.index, None
+    edited = [f"memory/{number:03d}.md" for number in range(LIVE_DOCUMENTS - 1, 2 * LIVE_DOCUMENTS)]
+    for path in edited:
+        bench.write(path, "edited")
+    assert bench.reconcile().live == 0
+    assert bench.queue.marked("main")[: len(edited)] == edited
+
+
+def test_an_answering_generation_that_cannot_be_read_tells_no_edits(bench: Bench) -> None:
+    bench.write("memory/a.md")
+
+    def unreadable() -> StoreReader | None:
+        raise OtherVersion("written by an older recalld")
+
+    report = reconcile(bench.agent, bench.files, lambda: None, bench.queue, answering=unreadable)
+    assert (report.new, report.live) == (1, 1)
 
 
 def test_a_damaged_index_counts_as_none(bench: Bench) -> None:
@@ -272,14 +321,14 @@ def test_transcripts_are_marked_after_the_notes_and_the_latest_first(bench: Benc
         write_at(folder / f"{name}.jsonl", seconds)
     report = bench.reconcile()
     assert bench.queue.marked("main") == ["memory/a.md", "sessions/b.jsonl", "sessions/c.jsonl", "sessions/a.jsonl"]
-    assert (report.new, report.lane) == (4, Lane.LIVE)
+    assert (report.new, report.live) == (4, 4)
 
 
 def test_many_transcripts_that_differ_go_to_the_backfill_queue(bench: Bench) -> None:
     folder = transcripts(bench)
     for number in range(LIVE_DOCUMENTS + 1):
         write_at(folder / f"{number}.jsonl", number)
-    assert bench.reconcile().lane is Lane.BACKFILL
+    assert bench.reconcile().live == 0
     assert bench.queue.marked("main")[0] == f"sessions/{LIVE_DOCUMENTS}.jsonl"
 
 
