@@ -18,6 +18,7 @@ from typing import Self
 from memory.decoding import decode
 from memory.document_roots import IGNORED_DIRECTORIES, LONG_TERM_NAMES, Root, is_utf8, join, parts_below, roots_of
 from memory.imports import ImportedFolder, imports_path
+from memory.known_files import KnownFiles
 from memory.open_transcripts import OpenTranscript
 from memory.safe_open import DocumentGone, DocumentRefused, DocumentUnreadable, opened_below, settled_stat, stat_below
 from memory.scanning import MEMORY_SOURCE, Scan, file_stat, scan_roots
@@ -97,12 +98,17 @@ class AgentFiles:
         """The files of an agent of this home, imported ones included, and those that are about to be (`drafted`)."""
         return cls(agent, imports=imports_path(settings.home, agent.id), drafted=drafted)
 
-    def scan(self, *, imported: bool = False) -> Scan:
+    def scan(self, *, imported: bool = False, but: KnownFiles | None = None) -> Scan:
         """All documents and their stat, those of `imported` folders only if asked for. Never raises for what the
-        disk says: see `Scan.problems`."""
-        notes, transcripts = scan_roots(self._roots()), self._sessions.scan(imported=imported)
+        disk says: see `Scan.problems`.
+
+        `but`: what an index knows; documents that are so are only counted. It is shown all that there are.
+        """
+        notes, transcripts = scan_roots(self._roots(), but=but), self._sessions.scan(imported=imported, but=but)
         return Scan(
             documents=notes.documents | transcripts.documents,
+            unchanged=but.unchanged if but is not None else 0,
+            archived=transcripts.archived,
             complete=notes.complete and transcripts.complete,
             problems=notes.problems + transcripts.problems,
             unlisted=notes.unlisted + transcripts.unlisted,

@@ -13,7 +13,7 @@ from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.emptied_folders import with_emptied
 from memory.file_troubles import file_troubles
-from memory.index_look import IndexLook, deep_findings, look_into_index, with_build
+from memory.index_look import IndexLook, absent_documents, deep_findings, look_into_index, with_build
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
 from memory.standing_still import build_troubles, clock_troubles, silence_troubles
@@ -47,11 +47,14 @@ def agent_status(
     # The queue first, the disk last: a document indexed in between then looks up to date, never forgotten.
     pending = sources.pending.pending(agent.id) if sources.pending is not None else None
     index = look_into_index(settings, agent, sources, deep=deep)
-    scan = with_emptied(sources.files.scan(), sources.files, index.files)
+    scan = sources.files.scan(but=index.known)
+    absent = absent_documents(sources, index.known)
+    scan = with_emptied(scan, sources.files, absent)
     watch = read_watch_state(settings.home, agent.id)
     disk = compare(
         scan,
-        index.files,
+        index.known,
+        absent,
         files=sources.files,
         sessions=agent.sync.sessions,
         now=now,
@@ -177,10 +180,12 @@ def _watching(watch: WatchState | None) -> WatchingState | None:
 
 
 def _notes(index: IndexLook) -> tuple[str, ...]:
-    notes = [f"{key.path}: {note}" for key, file in sorted(index.files.items()) for note in file.notes]
+    noted = [
+        f"{file.key.path}: {note}" for file in sorted(index.noted, key=lambda file: file.key) for note in file.notes
+    ]
     failed = {(letter.source, letter.path) for letter in index.dead_letters}
     out = sorted(key.path for key in index.left_out if (key.source, key.path) not in failed)
-    notes = [*(f"{path}: {_LEFT_OUT}" for path in out), *notes]
+    notes = [*(f"{path}: {_LEFT_OUT}" for path in out), *noted]
     if len(notes) > _MAX_NOTES:
         notes = [*notes[:_MAX_NOTES], f"... and {len(notes) - _MAX_NOTES} more"]
     if index.unfinished is not None:

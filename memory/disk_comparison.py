@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 
 from memory.agent_files import AgentFiles, Scan
+from memory.known_files import KnownFiles
 from memory.session_roots import SESSIONS_SOURCE
-from memory.store.reader import IndexedFile
 from schemas.documents import DocumentKey
 from schemas.memory_sections import SyncSessions
 from schemas.status import DiskState
@@ -19,7 +19,8 @@ _SPARE_SECONDS = 5.0
 
 def compare(
     scan: Scan,
-    indexed: Mapping[DocumentKey, IndexedFile],
+    known: KnownFiles,
+    absent: Sequence[DocumentKey],
     *,
     files: AgentFiles,
     sessions: SyncSessions,
@@ -27,33 +28,28 @@ def compare(
     watched: bool,
     left_out: Collection[DocumentKey] = (),
 ) -> DiskState:
-    """Count what differs.
+    """Count what differs: `scan` holds what is not as it is `known`, `absent` names what is known and not there.
 
     `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`. Those
     that a person `left_out` are neither missing nor stale.
     """
-    on_disk = scan.documents
     moving_since = now - _QUIET_TIMES * sessions.quiet_seconds - _SPARE_SECONDS
     missing = stale = growing = out = 0
-    for key, stat in on_disk.items():
-        known = indexed.get(key)
-        if known is not None and known.stat.agrees_with(stat):
-            continue
+    for key, stat in scan.documents.items():
         if key in left_out:
             out += 1
         elif watched and key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
             growing += 1
-        elif known is None:
+        elif key not in known:
             missing += 1
         else:
             stale += 1
-    absent = [key for key in indexed if key not in on_disk]
     transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
     forgotten = files.forgotten_transcripts(transcripts, scan)
     # Below a folder that could not be listed nothing is known to be gone.
     notes_gone = len(absent) - len(transcripts) if scan.complete else 0
     return DiskState(
-        files=len(on_disk),
+        files=scan.count,
         missing=missing,
         stale=stale,
         vanished=notes_gone + len(forgotten),

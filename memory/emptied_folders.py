@@ -32,7 +32,10 @@ def emptied(files: AgentFiles, indexed: Iterable[DocumentKey]) -> dict[str, int]
 
 
 def with_emptied(scan: Scan, files: AgentFiles, indexed: Iterable[DocumentKey]) -> Scan:
-    """The scan, in which folders that were emptied count as not listed: nothing in them is known to be gone."""
+    """The scan, in which folders that were emptied count as not listed: nothing in them is known to be gone.
+
+    `indexed`: all that the index holds, or only what of it is absent, as all of an emptied folder is.
+    """
     found = emptied(files, indexed)
     if not found:
         return scan

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from memory.agent_files import Scan
 from memory.build_progress import build_progress
 from memory.fingerprint import NO_VECTORS, fingerprint
+from memory.known_files import KnownFiles
 from memory.left_out import left_out
 from memory.status_sources import StatusSources
 from memory.store.errors import CheckUnfinished
@@ -24,11 +26,13 @@ _ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|mar
 
 @dataclass(frozen=True, slots=True)
 class IndexLook:
-    """What a look showed. `integrity` is None unless it was asked for; `trouble` is why the index cannot be read,
-    `unfinished` why it is not known whether it holds together; `left_out` are documents whose letters were dropped."""
+    """What a look showed. `noted` are the documents that have remarks. `integrity` is None unless it was asked for;
+    `trouble` is why the index cannot be read, `unfinished` why it is not known whether it holds together; `left_out`
+    are documents whose letters were dropped."""
 
     state: IndexState
-    files: dict[DocumentKey, IndexedFile]
+    known: KnownFiles
+    noted: tuple[IndexedFile, ...]
     dead_letters: tuple[DeadLetter, ...]
     vector_search: Availability
     text_search: Availability
@@ -44,10 +48,12 @@ def look_into_index(settings: Settings, agent: AgentSettings, sources: StatusSou
         with sources.lease() as reader:
             if reader is None:
                 nothing = Availability(available=True)
-                return IndexLook(_no_index(sources), {}, (), nothing, nothing, () if deep else None, None)
+                return IndexLook(_no_index(sources), KnownFiles(), (), (), nothing, nothing, () if deep else None, None)
             return _look(settings, agent, sources, reader, deep=deep)
     except RecalldError as error:
-        return IndexLook(_no_index(sources), {}, (), broken, broken, (str(error),) if deep else None, str(error))
+        return IndexLook(
+            _no_index(sources), KnownFiles(), (), (), broken, broken, (str(error),) if deep else None, str(error)
+        )
 
 
 def _no_index(sources: StatusSources) -> IndexState:
@@ -59,7 +65,7 @@ def with_build(state: IndexState, sources: StatusSources, scan: Scan, *, rate: f
         return state
     try:
         # Imported transcripts are not in the scan, but in the generation that answers.
-        documents = max(len(scan.documents), state.files)
+        documents = max(scan.count, state.files)
         return state.model_copy(update={"build": build_progress(sources.generations, documents=documents, rate=rate)})
     except RecalldError:
         return state  # a worker sets it aside and begins anew
@@ -71,7 +77,8 @@ def _look(
     counts = reader.counts()
     provider = sources.choice.provider
     wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
-    files = {file.key: file for file in reader.files()}
+    noted: list[IndexedFile] = []
+    known = KnownFiles(_telling(reader.files(), noted))
     dead_letters = tuple(map(dead_letter, reader.dead_letters()))
     state = IndexState(
         files=counts.files,
@@ -95,7 +102,8 @@ def _look(
             unfinished = str(error)
     return IndexLook(
         state=state,
-        files=files,
+        known=known,
+        noted=tuple(noted),
         dead_letters=dead_letters,
         vector_search=_vector_search(settings, sources, reader),
         text_search=_text_search(reader),
@@ -104,6 +112,25 @@ def _look(
         unfinished=unfinished,
         left_out=frozenset(left_out(reader, sources.files)),
     )
+
+
+def absent_documents(sources: StatusSources, known: KnownFiles) -> list[DocumentKey]:
+    """Names of what a look knew and the disk does not have; none when the index cannot be read any more."""
+    if not known.absentees:
+        return []
+    try:
+        with sources.lease() as reader:
+            return known.absent(reader.files()) if reader is not None else []
+    except RecalldError:
+        return []
+
+
+def _telling(files: Iterable[IndexedFile], noted: list[IndexedFile]) -> Iterator[IndexedFile]:
+    """The same, those with remarks put down."""
+    for file in files:
+        if file.notes:
+            noted.append(file)
+        yield file
 
 
 def _vector_search(settings: Settings, sources: StatusSources, reader: StoreReader) -> Availability:

@@ -8,8 +8,8 @@ import os
 #: Sentences of one kind that are told; the rest is counted.
 _TOLD = 20
 
-#: Documents that one listing of notes, or of transcripts, holds at most: each takes about 350 bytes of memory in every
-#: process that compares files and index, and as much again of what the index says of it.
+#: Documents that one listing of notes, or of transcripts, finds at most. In every process that compares files and index
+#: each takes about 350 bytes of memory if it is a transcript, new or changed, and 180 if the index knows it.
 MAX_DOCUMENTS = 2_000_000
 
 #: Characters of a path that are told at most, half of them from either end.

@@ -10,17 +10,22 @@ from dataclasses import dataclass, field
 
 from memory import scan_problems
 from memory.document_roots import LONG_TERM_NAMES, Root, is_folder_name, is_note_name, is_utf8, join, parts_below
+from memory.known_files import KnownFiles
 from memory.scan_problems import ScanProblems, printable
 from schemas.documents import DocumentKey, FileStat
 
 #: The `source` of every document of a workspace or an extra path.
 MEMORY_SOURCE = "memory"
 
+_LONG_TERM = tuple(DocumentKey(MEMORY_SOURCE, name) for name in LONG_TERM_NAMES)
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What is on disk.
 
+    `documents` are all of them, or those that are not as an index knows them, if the scan was told what it knows;
+    then there are so many `unchanged` ones, and `archived` names the sessions that unchanged archives were made of.
     `complete` is False when a folder could not be listed; nothing below one of `unlisted` (absolute paths) may
     be taken for deleted then. `problems`: one sentence each for a person.
     """
@@ -29,6 +34,13 @@ class Scan:
     complete: bool
     problems: tuple[str, ...]
     unlisted: tuple[str, ...]
+    unchanged: int = 0
+    archived: frozenset[str] = frozenset()
+
+    @property
+    def count(self) -> int:
+        """How many documents there are on the disk."""
+        return len(self.documents) + self.unchanged
 
     def hides(self, path: str | os.PathLike[str]) -> bool:
         """Whether an absolute path lies where the scan could not look, so that its absence means nothing."""
@@ -43,6 +55,25 @@ class _Found:
     documents: dict[DocumentKey, FileStat] = field(default_factory=dict)
     problems: ScanProblems = field(default_factory=ScanProblems)
     unlisted: list[str] = field(default_factory=list)
+    but: KnownFiles | None = None
+
+    def add(self, key: DocumentKey, stat: FileStat) -> None:
+        # The long-term memory's two names are compared with each other first.
+        if self.but is None or key in _LONG_TERM or self.but.differs(key, stat):
+            self.documents[key] = stat
+
+    def count(self) -> int:
+        return len(self.documents) + (self.but.unchanged if self.but is not None else 0)
+
+    def drop_second_name(self) -> None:
+        """Where file names ignore case, or with a hard link, both spellings of the long-term memory are one file."""
+        documents = self.documents
+        first, second = _LONG_TERM
+        if first in documents and second in documents and documents[first].inode == documents[second].inode:
+            del documents[second]
+        for key in _LONG_TERM:
+            if self.but is not None and key in documents and not self.but.differs(key, documents[key]):
+                del documents[key]
 
     def absent(self, folder: str, problem: str) -> None:
         self.unlisted.append(folder)
@@ -53,9 +84,10 @@ class _Found:
         self.problems.unlistable(folder, error)
 
 
-def scan_roots(roots: Sequence[Root]) -> Scan:
-    """List the documents of all roots. Costs a stat for each document and a listing for each folder."""
-    found = _Found()
+def scan_roots(roots: Sequence[Root], *, but: KnownFiles | None = None) -> Scan:
+    """List the documents of all roots, those aside that are as they are known. Costs a stat for each document and a
+    listing for each folder."""
+    found = _Found(but=but)
     for root in roots:
         if root.covered:
             continue
@@ -68,7 +100,7 @@ def scan_roots(roots: Sequence[Root]) -> Scan:
                 f"the extra path {printable(root.configured)} is neither a folder nor a Markdown file: "
                 "take it out of extra_paths"
             )
-    _drop_second_name(found.documents)
+    found.drop_second_name()
     return Scan(
         documents=found.documents,
         complete=not found.unlisted,
@@ -99,7 +131,7 @@ def _scan_names(found: _Found, root: Root) -> None:
             found.unlistable(root.folder, error)
             continue
         if stat.S_ISREG(result.st_mode):
-            found.documents[DocumentKey(MEMORY_SOURCE, join(root.prefix, name))] = file_stat(result)
+            found.add(DocumentKey(MEMORY_SOURCE, join(root.prefix, name)), file_stat(result))
         elif stat.S_ISLNK(result.st_mode):
             found.problems.link(path)
         elif not stat.S_ISDIR(result.st_mode):
@@ -119,11 +151,10 @@ def _scan_folder(found: _Found, root: Root) -> None:
         found.absent(top, _absent(root))
         return
     hole = join(root.prefix, *root.hole) if root.hole else None
-    documents = found.documents
     waiting = [(top, root.prefix)]
     while waiting:
         folder, prefix = waiting.pop()
-        if len(documents) > scan_problems.MAX_DOCUMENTS:
+        if found.count() > scan_problems.MAX_DOCUMENTS:
             found.unlisted.append(top)
             found.problems.too_many(folder, scan_problems.MAX_DOCUMENTS)
             return
@@ -147,20 +178,13 @@ def _scan_folder(found: _Found, root: Root) -> None:
                                 raise
                             found.problems.too_long(entry.path)
                             continue
-                        documents[DocumentKey(MEMORY_SOURCE, start + name)] = file_stat(result)
+                        found.add(DocumentKey(MEMORY_SOURCE, start + name), file_stat(result))
                         continue
                     tell_odd_entry(found.problems, entry, root.real, is_document=is_note_name(name))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             found.unlistable(folder, error)
-
-
-def _drop_second_name(documents: dict[DocumentKey, FileStat]) -> None:
-    """Where file names ignore case, or with a hard link, both spellings of the long-term memory are one file."""
-    first, second = (DocumentKey(MEMORY_SOURCE, name) for name in LONG_TERM_NAMES)
-    if first in documents and second in documents and documents[first].inode == documents[second].inode:
-        del documents[second]
 
 
 def tell_odd_entry(problems: ScanProblems, entry: os.DirEntry[str], top: str, *, is_document: bool) -> None:

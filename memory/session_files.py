@@ -14,6 +14,7 @@ from pathlib import Path
 
 from memory.document_roots import join
 from memory.imports import ImportedFolder, imported_folders, with_import
+from memory.known_files import KnownFiles
 from memory.open_transcripts import OpenTranscript
 from memory.safe_open import DocumentGone, DocumentRefused, opened_below, settled_stat, stat_below
 from memory.scanning import Scan, file_stat
@@ -48,8 +49,16 @@ class SessionFiles:
         self._forget_deleted = agent.sync.sessions.forget_deleted
         self._known_imports: tuple[tuple[int, int, int] | None, list[SessionRoot]] | None = None
 
-    def scan(self, *, imported: bool) -> Scan:
-        """All transcripts below configured folders and, if asked for, below imported ones."""
+    def scan(self, *, imported: bool, but: KnownFiles | None = None) -> Scan:
+        """All transcripts below configured folders and, if asked for, below imported ones; see `AgentFiles.scan`."""
+        scan = self._all(imported=imported)
+        if but is None:
+            return scan
+        documents = {key: stat for key, stat in scan.documents.items() if but.differs(key, stat)}
+        archived = (archived_path(key.path) for key in scan.documents if key not in documents)
+        return replace(scan, documents=documents, archived=frozenset(path for path in archived if path is not None))
+
+    def _all(self, *, imported: bool) -> Scan:
         scan = scan_sessions(self._configured())
         try:
             below = self._imported()
@@ -138,7 +147,7 @@ class SessionFiles:
         """See `AgentFiles.forgotten_transcripts`. Looks at nothing but the scan."""
         followed = [root for root in self._configured() if not root.covered]
         hidden = tuple(folder.rstrip(os.sep) + os.sep for folder in scan.unlisted)
-        archived = {archived_path(key.path) for key in scan.documents if key.source == SESSIONS_SOURCE}
+        archived = {archived_path(key.path) for key in scan.documents if key.source == SESSIONS_SOURCE} | scan.archived
         found = []
         for key in absent:
             if self._forget_deleted or key.path in archived:

@@ -7,19 +7,20 @@ or inode differ from what the index remembers, and then by a worker, not here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
 from memory.agent_files import AgentFiles, Scan, priority
 from memory.emptied_folders import with_emptied
+from memory.known_files import KnownFiles
 from memory.left_out import left_out
 from memory.scanning import MEMORY_SOURCE
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.handing_over import mark_in_calls
-from schemas.documents import DocumentKey, FileStat, Lane
+from schemas.documents import DocumentKey, Lane
 from schemas.ports import JobQueue
 from schemas.settings import AgentSettings
 
@@ -81,23 +82,29 @@ def reconcile(
     """
     began, cpu_began = time.monotonic(), time.thread_time()
     complete = building()
-    scan = files.scan()
     remembered, failed, out, vectors_pending = _remembered(indexed, files)
     anew = complete or remembered is None
-    if anew:
-        # Imports are not looked at again, unless an index comes into being that does not have them.
-        scan = files.scan(imported=True)
+    remembered = remembered or KnownFiles()
     seen = _seen(answering) if anew else None
-    remembered = remembered or {}
-    scan = with_emptied(scan, files, remembered if seen is None else {**remembered, **seen})
-    lacking = [key for key in _differences(files, scan, remembered) if key not in out]
+    # Imports are not looked at again, unless an index comes into being that does not have them.
+    scan = files.scan(imported=anew, but=remembered if seen is None else None)
+    differing = list(scan.documents)
+    edited: dict[DocumentKey, None] = {}
+    visible: list[DocumentKey] = []
+    if seen is not None:
+        differing = [key for key, stat in scan.documents.items() if remembered.differs(key, stat)]
+        edited = {key: None for key, stat in scan.documents.items() if seen.differs(key, stat) and key not in out}
+        visible = _absent(answering, seen)
+    absent = _absent(indexed, remembered)
+    scan = with_emptied(scan, files, {*absent, *visible})
     # Their dead letters are all that is left of them.
     lost = [key for key in failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))]
-    edited = dict.fromkeys([*lacking, *lost] if seen is None else _differences(files, scan, seen))
+    lacking = [*(key for key in differing if key not in out), *_gone(files, absent, scan), *lost]
+    edited |= dict.fromkeys(lacking if seen is None else _gone(files, visible, scan))
 
     day = today or date.today()  # the day of the notes' names, which are local
     marks = sorted(
-        {*lacking, *lost, *edited},
+        {*lacking, *edited},
         # However many edits there are: they come before what is only built.
         key=lambda key: (key not in edited, priority(key, today=day, stat=scan.documents.get(key))),
     )
@@ -113,12 +120,12 @@ def reconcile(
     changed = sum(key in scan.documents and key in remembered for key in marks)
     return ReconcileReport(
         agent=agent.id,
-        on_disk=len(scan.documents),
+        on_disk=scan.count,
         in_index=len(remembered),
         new=len(marks) - changed - len(vanished),
         changed=changed,
         vanished=len(vanished),
-        spared=sum(key not in scan.documents for key in remembered) - sum(key in remembered for key in vanished),
+        spared=len(absent) - len({*absent}.intersection(vanished)),
         live=live,
         vectors_requested=vectors_pending,
         completion_requested=complete,
@@ -128,14 +135,9 @@ def reconcile(
     )
 
 
-def _differences(files: AgentFiles, scan: Scan, indexed: Mapping[DocumentKey, FileStat]) -> list[DocumentKey]:
-    """Documents whose file and index entry differ, those aside whose absence means nothing."""
-    differing = [
-        key for key, stat in scan.documents.items() if key not in indexed or not indexed[key].agrees_with(stat)
-    ]
-    absent = [key for key in indexed if key not in scan.documents]
+def _gone(files: AgentFiles, absent: Sequence[DocumentKey], scan: Scan) -> list[DocumentKey]:
+    """Those of the absent documents whose absence means that they are to be forgotten."""
     return [
-        *differing,
         *(key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)),
         *files.forgotten_transcripts((key for key in absent if key.source == SESSIONS_SOURCE), scan),
     ]
@@ -148,7 +150,7 @@ def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
 
 def _remembered(
     indexed: Callable[[], StoreReader | None], files: AgentFiles
-) -> tuple[dict[DocumentKey, FileStat] | None, Sequence[DocumentKey], set[DocumentKey], bool]:
+) -> tuple[KnownFiles | None, Sequence[DocumentKey], set[DocumentKey], bool]:
     """What the index knows of the files, None when there is none; what failed and what a person left out because it
     did; whether chunks wait for their vectors.
 
@@ -159,7 +161,7 @@ def _remembered(
         if reader is None:
             return None, (), set(), False
         try:
-            known = {file.key: file.stat for file in reader.files()}
+            known = KnownFiles(reader.files())
             failed = [letter.key for letter in reader.dead_letters()]
             return known, failed, left_out(reader, files), reader.counts().vectors_pending > 0
         finally:
@@ -168,15 +170,31 @@ def _remembered(
         return None, (), set(), False
 
 
-def _seen(answering: Callable[[], StoreReader | None]) -> dict[DocumentKey, FileStat] | None:
+def _seen(answering: Callable[[], StoreReader | None]) -> KnownFiles | None:
     """What the generation knows that searches see, None when there is none that this version can read."""
     try:
         reader = answering()
         if reader is None:
             return None
         try:
-            return {file.key: file.stat for file in reader.files()}
+            return KnownFiles(reader.files())
         finally:
             reader.close()
     except (StoreCorrupt, OtherVersion):
         return None
+
+
+def _absent(opened: Callable[[], StoreReader | None], known: KnownFiles) -> list[DocumentKey]:
+    """Names of what an index knew and the disk does not have; none when it cannot be read any more."""
+    if not known.absentees:
+        return []
+    try:
+        reader = opened()
+        if reader is None:
+            return []
+        try:
+            return known.absent(reader.files())
+        finally:
+            reader.close()
+    except (StoreCorrupt, OtherVersion):
+        return []

@@ -213,7 +213,8 @@ class StoreReader(ABC):
 
     @abstractmethod
     def files(self) -> Iterator[IndexedFile]:
-        """All documents, in no promised order, as of one snapshot."""
+        """All documents, in no promised order, a page at a time: what is there all the while comes at least once, as it
+        is when its page is read."""
 
     @abstractmethod
     def chunks_by_path(self, source: str) -> dict[str, int]:

@@ -58,9 +58,12 @@ from memory.store.vector_shelf import VectorShelf
 from schemas.documents import DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
-SELECT_FILES = f"SELECT {FILE_COLUMNS} FROM files"  # noqa: S608 - a constant
+SELECT_FILES = f"SELECT id, {FILE_COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
 SELECT_OLD_FILE = f"SELECT {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
-SELECT_OLD_FILES = f"SELECT {FILE_COLUMNS_WITHOUT_CTIME} FROM files"  # noqa: S608 - a constant
+SELECT_OLD_FILES = f"SELECT id, {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
+
+#: Documents that are read at a time.
+_FILES_PAGE = 2_000
 
 # By the index on (file_id, ordinal): no chunk is read.
 SELECT_CHUNKS_BY_PATH = """
@@ -167,10 +170,17 @@ class SqliteReader(StoreReader):
         return indexed_file(row) if row else None
 
     def files(self) -> Iterator[IndexedFile]:
-        # Fetched at once: a half-read statement would hold its snapshot, and the write-ahead log with it.
-        with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_FILES if _knows_ctime(connection) else SELECT_OLD_FILES)
-        return map(indexed_file, rows)
+        # Pages, each fetched at once: a half-read statement would hold its snapshot, and the write-ahead log with it.
+        last = 0
+        while True:
+            with self._readers.borrow() as connection:
+                statement = SELECT_FILES if _knows_ctime(connection) else SELECT_OLD_FILES
+                rows = fetch(connection, statement, (last, _FILES_PAGE))
+            for row in rows:
+                yield indexed_file(row[1:])
+            if len(rows) < _FILES_PAGE:
+                return
+            last = rows[-1][0]
 
     def chunks_by_path(self, source: str) -> dict[str, int]:
         with self._readers.borrow() as connection:

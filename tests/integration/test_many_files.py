@@ -52,8 +52,13 @@ def test_a_great_many_files_and_folders_cost_little_each(tmp_path: Path) -> None
     assert peak < 700 * len(scan.documents)
 
     queue = RecordingQueue()
-    report = reconcile(agent, files, lambda: as_reader(RememberedFiles(dict(scan.documents))), queue)
+    known = as_reader(RememberedFiles(dict(scan.documents)))
+    tracemalloc.start()
+    report = reconcile(agent, files, lambda: known, queue)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert (report.marked, report.on_disk, queue.calls) == (0, FOLDERS * FILES, [])
+    assert peak < 260 * report.on_disk, "neither the disk's nor the index's documents are held, only digests"
 
     before = _descriptors()
     watcher = InotifyWatcher(_Deaf())

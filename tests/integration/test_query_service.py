@@ -333,9 +333,9 @@ def test_a_status_that_is_polled_looks_once_a_second(settings: Settings, notes: 
     looks: list[float] = []
     scan = AgentFiles.scan
 
-    def counted(self):
+    def counted(self, **asked):
         looks.append(time.monotonic())
-        return scan(self)
+        return scan(self, **asked)
 
     monkeypatch.setattr(AgentFiles, "scan", counted)
     with running(settings) as client:

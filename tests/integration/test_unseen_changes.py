@@ -24,6 +24,7 @@ from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport
+from memory.known_files import KnownFiles
 from memory.open_transcripts import OpenTranscript
 from memory.store.options import StoreOptions
 from memory.store.reader import MOST_TOUCHES
@@ -106,10 +107,11 @@ class World:
         return sorted(found)
 
     def disk_state(self) -> DiskState:
-        indexed = {file.key: file for file in self.indexer.target().files()}
-        sessions = self.agent.sync.sessions
-        scan = self.files.scan()
-        return compare(scan, indexed, files=self.files, sessions=sessions, now=time.time(), watched=False)
+        store, sessions = self.indexer.target(), self.agent.sync.sessions
+        known = KnownFiles(store.files())
+        scan = self.files.scan(but=known)
+        absent = known.absent(store.files())
+        return compare(scan, known, absent, files=self.files, sessions=sessions, now=time.time(), watched=False)
 
     def close(self) -> None:
         self.indexer.supply.close()

@@ -194,7 +194,7 @@ def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
         problems=(f"{locked} cannot be listed: permission denied",),
         unlisted=(locked,),
     )
-    monkeypatch.setattr(bench.files, "scan", lambda: hidden)
+    monkeypatch.setattr(bench.files, "scan", lambda **_: hidden)
     report = bench.reconcile()
     assert bench.queue.marked("main") == ["memory/locked-not/gone.md"]
     assert (report.vanished, report.spared) == (1, 2)

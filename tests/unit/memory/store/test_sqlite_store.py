@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sqlite_vec
 
-from memory.store import sqlite_check, sqlite_connection, sqlite_writer
+from memory.store import sqlite_check, sqlite_connection, sqlite_reader, sqlite_writer
 from memory.store.errors import (
     CheckUnfinished,
     StoreBusy,
@@ -155,6 +155,22 @@ def test_an_empty_file_and_a_strangers_database_are_no_index(tmp_path: Path) -> 
     for path in (empty, stranger):
         with pytest.raises(StoreCorrupt, match="holds no index"):
             SqliteReader(path, StoreOptions())
+
+
+def test_documents_are_listed_a_page_at_a_time_while_others_write(
+    sqlite_store: SqliteStore, index_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_reader, "_FILES_PAGE", 2)
+    names = [f"{number}.md" for number in range(6)]
+    sqlite_store.write([document(key(name)) for name in names[:5]])
+    reader = SqliteReader(index_path, StoreOptions())
+    files = reader.files()
+    seen = [next(files).key.path]
+    sqlite_store.write([document(key(names[5]))])
+    sqlite_store.write([DocumentDelete(key(names[3]), sqlite_store.revision(key(names[3])))])
+    seen += [file.key.path for file in files]
+    assert seen == [key(name).path for name in names if name != names[3]]
+    reader.close()
 
 
 def test_damaged_pages_are_reported_as_corrupt(sqlite_store: SqliteStore, index_path: Path) -> None:
