@@ -15,7 +15,7 @@ from pathlib import Path
 
 from memory.disk_space import free_bytes, require_room
 from memory.generations import CORRUPT, CURRENT, NEXT, Generations
-from memory.store.errors import NoRoom, OtherVersion, StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.errors import NoRoom, OtherVersion, StoreCorrupt, StoreFull, StoreUnreadable, Superseded
 from memory.store.options import StoreOptions
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_writer import SqliteStore, create_generation
@@ -35,6 +35,7 @@ _COMPANIONS = ("", "-wal", "-shm")
 
 class GenerationWriter(Generations):
     """One agent's folder, for workers. The folder is made when it is needed. `free` says how many bytes are free there.
+    `outdated` says whether the fingerprints that are asked for were decided upon before the pointers changed.
 
     Changes of the pointers exclude each other across processes; nothing else waits. Stores stay open from
     one call to the next. One whose generation was replaced stays usable for `RETIREMENT_SECONDS`, for those
@@ -45,9 +46,17 @@ class GenerationWriter(Generations):
         StoreFull: the disk is full.
     """
 
-    def __init__(self, folder: Path, options: StoreOptions, *, free: Callable[[Path], int | None] = free_bytes) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: StoreOptions,
+        *,
+        free: Callable[[Path], int | None] = free_bytes,
+        outdated: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__(folder, options)
         self._free = free
+        self._outdated = outdated
         self._lock = threading.RLock()
         self._open_stores: dict[str, Store] = {}
         self._retired: list[tuple[float, Store]] = []
@@ -64,6 +73,7 @@ class GenerationWriter(Generations):
         Raises:
             StoreCorrupt: a generation is damaged; `generation` on the error names the one to set aside.
             NoRoom: a new NEXT is needed and would not fit on the disk; CURRENT goes on answering.
+            Superseded: NEXT would be given up or begun for a fingerprint that is `outdated`.
         """
         with self._lock:
             if self._last is not None and self._last[0] == (fingerprint, self._writer_token()):
@@ -74,6 +84,12 @@ class GenerationWriter(Generations):
             self._retire(keep=names)
             self._last = (fingerprint, self._writer_token()), stores
             return list(stores)
+
+    def is_first(self, store: Store) -> bool:
+        """Whether a store of `open_writer` is still the one that must be right: what is written to another one alone
+        may never be found."""
+        name = self._existing(NEXT) or self._existing(CURRENT)
+        return name is not None and self._open_stores.get(name) is store
 
     def open_stores(self) -> list[Store]:
         """The stores that `open_writer` has open, in no promised order."""
@@ -118,12 +134,16 @@ class GenerationWriter(Generations):
             self._point(CURRENT, current)
         if target is not None and self._has(target, fingerprint):
             return [target, current]
-        if self._has(current, fingerprint):
-            if target is not None:
-                self._unpoint(NEXT)  # the settings went back before it was finished
+        wanted = self._has(current, fingerprint)
+        if wanted and target is None:
             return [current]
+        # The folder is locked: nobody begins a generation between this look and what follows from it.
+        if self._outdated():
+            raise Superseded("another generation was begun or put in place meanwhile; this is looked at again")
         if target is not None:
-            self._unpoint(NEXT)  # nobody wants it any more, and its space may be needed
+            self._unpoint(NEXT)  # the settings went back before it was finished, or its space may be needed
+        if wanted:
+            return [current]
         self._make_room(current)
         target = self._create(fingerprint, description)
         self._point(NEXT, target)

@@ -19,7 +19,7 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.generation_writing import GenerationWriter
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT, Group, IndexReport
-from memory.store.errors import KeywordsUnavailable, NoRoom
+from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
 from schemas.documents import DocumentKey, Lane
@@ -93,6 +93,8 @@ class Indexer:
         Raises:
             NoRoom: a new generation is needed and does not fit on the disk. The documents are in the one that answers,
                 as far as it can hold them; nobody was told that they are done.
+            Superseded: somebody began or gave up a generation meanwhile. Nobody was told of documents that the one
+                which must be right now may lack.
         """
         identity = self.fingerprint()
         try:
@@ -235,6 +237,8 @@ class Indexer:
         done = [key for key in dict.fromkeys([*group.done, *group.touched]) if key not in conflicts]
         for store in run.others:
             self._mirror(store, done)
+        if not self.generations.is_first(run.target):
+            raise Superseded("another generation is to be written since; these documents are looked at again")
         run.on_done(done)
         if conflicts:
             if attempt >= _MAX_CONFLICTS:

@@ -100,6 +100,9 @@ def take_over(settings: Settings, agent: AgentSettings, *, reason: str) -> bool:
         return False
     account = first.provider.account if first.provider is not None else None
     _note(folder, Takeover(_digest(agent), account, reason, since=time.time(), provider=first.name))
+    if first.provider is None and _is_in_use(settings, agent):
+        (folder / _FILE).unlink(missing_ok=True)  # somebody who has the key began to build since the look above
+        return False
     log.warning("fallback_took_over", agent=agent.id, fallback=agent.fallback, reason=reason)
     return True
 
@@ -122,11 +125,10 @@ def forget_void_takeover(settings: Settings, agent: AgentSettings) -> None:
 
 
 def takeover_token(settings: Settings, agent: AgentSettings) -> object:
-    """Differs when what `provider_of` says may differ: a takeover began or ended, or, where the index has a say in it,
-    another generation answers or is under construction. A few `stat`s.
+    """Differs when what `provider_of` and `take_over` say may differ: a takeover began or ended, or another generation
+    answers or is under construction. A few `stat`s.
     """
-    names = (_FILE, CURRENT, NEXT) if agent.provider == "auto" else (_FILE, CURRENT)
-    tokens = [_token(settings.indexes_path / agent.id / name) for name in names]
+    tokens = [_token(settings.indexes_path / agent.id / name) for name in (_FILE, CURRENT, NEXT)]
     return tokens if any(tokens) else None
 
 

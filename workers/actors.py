@@ -16,7 +16,7 @@ import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
 from memory import completing, tracing
-from memory.store.errors import KeywordsUnavailable, NoRoom, StoreCorrupt, StoreFull
+from memory.store.errors import KeywordsUnavailable, NoRoom, StoreCorrupt, StoreFull, Superseded
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
 from schemas.documents import Lane
@@ -240,7 +240,7 @@ def _attempt(
         message = f"{error}; {problem}" if problem else str(error)
         runtime.board.report(f"{PROVIDER}{_provider(runtime, agent)}", message, agent=agent)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
-    except Paced as error:
+    except (Paced, Superseded) as error:
         raise dramatiq.Retry(str(error), delay=int((error.retry_after or 1.0) * 1000)) from error
     except Transient as error:
         name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part

@@ -17,7 +17,7 @@ from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage
 from memory.embedding.vectors import round_rows
 from memory.indexing import Indexer, dimensions_of
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
-from memory.store.errors import StoreBusy, StoreFull
+from memory.store.errors import StoreBusy, StoreFull, Superseded
 from memory.store.reader import Vector
 from schemas.errors import Permanent, RecalldError, Terminal, Transient
 from schemas.ports import Usage
@@ -88,7 +88,7 @@ class JobFollower:
                     )
                     return
                 job_id = self._api.submit(file, reference=job.reference)
-        except (StoreFull, StoreBusy):
+        except (StoreFull, StoreBusy, Superseded):
             raise
         except Transient as error:
             self._failed_call(job, error)
@@ -114,7 +114,7 @@ class JobFollower:
                 self._find(self._api, job)
             else:
                 self._look(self._api, job, job.job_id)
-        except (StoreFull, StoreBusy):
+        except (StoreFull, StoreBusy, Superseded):
             raise
         except BatchUnavailable as error:
             self._not_taken(job, error)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import date
 
 import structlog
 
 from memory.agent_files import priority
-from memory.store.errors import StoreCorrupt
+from memory.store.errors import StoreCorrupt, Superseded
 from schemas.documents import Lane
 from workers.runtime import Runtime
 
@@ -47,8 +48,8 @@ def take_over_and_mark(runtime: Runtime, agent: str, *, reason: str) -> bool:
     """
     if not runtime.take_over(agent, reason=reason):
         return False
-    with runtime.indexer(agent) as indexer:
-        indexer.target()
+    with runtime.indexer(agent) as indexer, suppress(Superseded):
+        indexer.target()  # else the next job begins what is wanted then
     resolve_provider_troubles(runtime, agent)
     # Imported transcripts that the answering generation holds are found missing by the completion.
     _mark_everything(runtime, agent, imported=False)

@@ -51,10 +51,10 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             first = indexer.generations.current() is None
             turn.try_suspects(indexer)
             report = indexer.index(turn.claims(indexer), lane=lane, on_done=turn.done, out_of_time=turn.over)
-            building = indexer.generations.next() is not None
             # Also those of a job that died between its commit and its request.
             available = indexer.supply.available
             unfilled = available and bool(indexer.target().pending_chunks(1))
+            building = indexer.generations.next() is not None
             # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
             lacking = completing.differences(indexer) if first and not marks.waiting(agent).backfill else []
     except TimeLimitExceeded:

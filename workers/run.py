@@ -15,6 +15,7 @@ from dramatiq.worker import Worker
 
 from memory import completing
 from memory.pulses import Pulse, Pulses
+from memory.store.errors import Superseded
 from memory.taking_over import takeover_token
 from schemas.documents import Lane
 from schemas.errors import RecalldError, UserError
@@ -208,18 +209,25 @@ def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
     for agent in runtime.settings.agents:
         pulse.busy(f"keeps the house of {agent.id}")
         try:
-            with runtime.indexer(agent.id) as indexer:
-                indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
-                if takeover_token(runtime.settings, agent) is not None:
-                    indexer.target()  # a fallback that took over needs its own generation
-                if released := completing.release_refused(indexer):
-                    log.info("refused_again_asked", agent=agent.id, chunks=released)
-                if indexer.supply.available and indexer.target().pending_chunks(1):
-                    runtime.queue.request_vectors(agent.id)
-                if indexer.generations.next() is not None:
-                    runtime.queue.request_completion(agent.id)
-                BatchJobs(runtime).keep_house(indexer)
+            try:
+                _keep_house_of(runtime, agent.id)
+            except Superseded:
+                _keep_house_of(runtime, agent.id)  # somebody began or ended a build: with what is wanted now
         except (RecalldError, OSError) as error:
             runtime.board.report(HOUSEKEEPING, str(error), agent=agent.id)
         else:
             runtime.board.resolve(HOUSEKEEPING, agent=agent.id)
+
+
+def _keep_house_of(runtime: Runtime, agent: str) -> None:
+    with runtime.indexer(agent) as indexer:
+        indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
+        if takeover_token(runtime.settings, indexer.agent) is not None:
+            indexer.target()  # a fallback that took over needs its own generation
+        if released := completing.release_refused(indexer):
+            log.info("refused_again_asked", agent=agent, chunks=released)
+        if indexer.supply.available and indexer.target().pending_chunks(1):
+            runtime.queue.request_vectors(agent)
+        if indexer.generations.next() is not None:
+            runtime.queue.request_completion(agent)
+        BatchJobs(runtime).keep_house(indexer)

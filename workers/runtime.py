@@ -156,10 +156,16 @@ class Runtime:
         cannot_be_had = provider_of(self.settings, agent).error
         if cannot_be_had is not None:
             take_over(self.settings, agent, reason=cannot_be_had)
-        return _Open(self._make(agent), token=takeover_token(self.settings, agent))
+        # Before the provider is chosen: what changes meanwhile is seen by the next job.
+        token = takeover_token(self.settings, agent)
+        return _Open(self._make(agent, token), token=token)
 
-    def _make(self, agent: AgentSettings) -> Indexer:
-        generations = GenerationWriter(self.settings.indexes_path / agent.id, StoreOptions.of(self.settings.store))
+    def _make(self, agent: AgentSettings, token: object) -> Indexer:
+        generations = GenerationWriter(
+            self.settings.indexes_path / agent.id,
+            StoreOptions.of(self.settings.store),
+            outdated=lambda: takeover_token(self.settings, agent) != token,
+        )
         files = AgentFiles.of(self.settings, agent)
         return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))
 

@@ -13,6 +13,14 @@ class NoRoom(StoreFull):
     """A new generation beside the one that answers would not fit on the disk, so it is not begun."""
 
 
+class Superseded(Transient):
+    """Another generation was begun, given up or put in place meanwhile: look again at what is to be written, and with
+    which provider. Nothing is wrong."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after=0.2)
+
+
 class StoreBusy(Transient):
     """Another process holds the write lock for longer than the busy timeout."""
 

@@ -21,7 +21,7 @@ from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport
-from memory.store.errors import NoRoom
+from memory.store.errors import NoRoom, Superseded
 from memory.store.options import StoreOptions
 from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
@@ -203,6 +203,39 @@ def test_another_change_leaves_the_old_file_to_its_readers_for_a_while(world: Wo
     assert complete_generation(changed)
     assert old is not None
     assert (world.folder / old).exists()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_a_job_wrote_that_a_new_generation_does_not_have_is_not_said_to_be_done(
+    world: World, *, whole: bool
+) -> None:
+    old = world.indexer()
+    index(old)
+
+    def keys() -> Iterator[DocumentKey]:
+        changed = world.indexer(chunking={"tokens": 64, "overlap": 0})
+        index(changed)
+        assert not whole or complete_generation(changed)
+        yield world.write("MEMORY.md", "The gateway is called Granite.\n")
+
+    done: list[DocumentKey] = []
+    with pytest.raises(Superseded):
+        old.index(keys(), lane=Lane.LIVE, on_done=done.extend)
+    assert not done
+
+
+def test_a_generation_that_begins_to_answer_in_the_middle_of_a_job_goes_on_being_written(world: World) -> None:
+    index(world.indexer())
+    settings = {"chunking": {"tokens": 64, "overlap": 0}}
+    one, other = world.indexer(**settings), world.indexer(**settings)
+    index(one)
+
+    def keys() -> Iterator[DocumentKey]:
+        assert complete_generation(other)
+        yield world.write("MEMORY.md", "The gateway is called Granite.\n")
+
+    one.index(keys(), lane=Lane.LIVE, on_done=lambda _: None)
+    assert finds(other, "granite")
 
 
 def test_without_space_no_build_is_begun_and_live_changes_reach_the_old_generation(world: World) -> None:

@@ -7,6 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from memory import taking_over
+from memory.indexing import Indexer
+from memory.store.errors import Superseded
 from schemas.settings import Settings
 from workers import runtime as runtime_module
 from workers.runtime import Runtime
@@ -70,3 +73,91 @@ def test_of_many_agents_those_that_nobody_uses_are_closed(
                 opened.append(indexer)
         assert [bool(indexer.generations.open_stores()) for indexer in opened] == [False, False, True]
         assert used.generations.open_stores(), "it is the oldest, and in use"
+
+
+#: What two processes ask for, one of which has the key.
+ASKED = [{"provider": "auto"}, {"provider": "openai", "fallback": "stub"}]
+
+
+def asking(settings: Settings, key: str | None, **asked: Any) -> Settings:
+    """The settings of a process with a key, or without one. Nothing is sent with it."""
+    remote = {"base_url": "http://127.0.0.1:9/v1", "api_key": key} if key is not None else {}
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, "remote": remote, **asked}
+    return Settings.model_validate({"home": settings.home, "agents": [agent], "remote": remote, **asked})
+
+
+@pytest.fixture(params=ASKED, ids=["auto", "by name"])
+def two(settings: Settings, request: pytest.FixtureRequest) -> Iterator[tuple[Runtime, Runtime]]:
+    """A process without the key that has made the index, and one that has it."""
+    nothing = cast(Any, None)
+    keyless, keyed = (Runtime(asking(settings, key, **request.param), nothing, nothing) for key in (None, "a-key"))
+    with keyless.indexer("main") as indexer:
+        indexer.target()
+    yield keyless, keyed
+    keyless.close()
+    keyed.close()
+
+
+def test_a_job_that_began_before_a_build_does_not_throw_that_away(two: tuple[Runtime, Runtime]) -> None:
+    keyless, keyed = two
+    with keyless.indexer("main") as lent:
+        lent.target()
+        with keyed.indexer("main") as building:
+            building.target()
+        begun = lent.generations.next()
+        assert begun is not None
+        with pytest.raises(Superseded):
+            lent.target()
+        assert lent.generations.next() == begun
+    with keyless.indexer("main") as anew:
+        anew.target()
+        assert anew.supply.choice.error is not None
+        assert anew.generations.next() == begun, "it is left to those who have the key"
+
+
+def test_a_build_that_begins_while_the_provider_is_chosen_is_seen_by_the_next_job(
+    two: tuple[Runtime, Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyless, keyed = two
+    keyless.forget("main")
+
+    make = keyless._make
+
+    def making(*of: Any) -> Indexer:
+        made = make(*of)
+        with keyed.indexer("main") as building:
+            building.target()
+        return made
+
+    monkeypatch.setattr(keyless, "_make", making)
+    with keyless.indexer("main") as lent, pytest.raises(Superseded):
+        lent.target()
+    monkeypatch.undo()
+    with keyless.indexer("main") as anew:
+        anew.target()
+        assert anew.supply.choice.error is not None
+        assert anew.generations.next() is not None
+
+
+@pytest.mark.parametrize("two", [ASKED[1]], ids=["by name"], indirect=True)
+def test_no_fallback_takes_over_from_a_build_that_began_meanwhile(
+    two: tuple[Runtime, Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyless, keyed = two
+    keyless.forget("main")
+    with keyed.indexer("main"):
+        pass  # what took over is forgotten, and nothing is begun yet
+    note = taking_over._note
+
+    def noting(*of: Any) -> None:
+        with keyed.indexer("main") as building:
+            building.target()
+        note(*of)
+
+    monkeypatch.setattr(taking_over, "_note", noting)
+    with keyless.indexer("main") as indexer:
+        begun = indexer.generations.next()
+        indexer.target()
+        assert begun is not None
+        assert indexer.generations.next() == begun
+        assert indexer.supply.choice.error is not None
