@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 import structlog
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from schemas.settings import Settings
@@ -17,8 +18,10 @@ from workers.connection import connect, namespace
 from workers.names import Keys
 
 # The same examples each time, so that a red run is about what was changed. `--hypothesis-profile=default` looks for new
-# ones.
-hypothesis_settings.register_profile("repeated", derandomize=True)
+# ones. How long one of them takes, to make or to try, says nothing on a busy machine.
+hypothesis_settings.register_profile(
+    "repeated", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 hypothesis_settings.load_profile("repeated")
 
 
