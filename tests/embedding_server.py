@@ -22,6 +22,9 @@ from typing import Any, Self
 
 import numpy as np
 
+#: Nothing is held for longer, however slow the machine is.
+LONGEST_SECONDS = 120.0
+
 _TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff]")
 
 
@@ -31,8 +34,8 @@ class Failure:
 
     With a `status` it is answered with that and an error body (`message`, `code`, `type`, `param`, or `body` as it
     is). Otherwise a good answer is spoilt: `drop` vectors are missing, the rows of `nan` and `zero` are replaced,
-    `dimensions` overrides the width. `delay` seconds pass first; `disconnect` closes the connection unanswered;
-    `raw` is sent in place of the JSON.
+    `dimensions` overrides the width. `delay` seconds pass first, or as many as it takes until `held_until` is set;
+    `disconnect` closes the connection unanswered; `raw` is sent in place of the JSON.
     """
 
     status: int | None = None
@@ -47,6 +50,7 @@ class Failure:
     zero: tuple[int, ...] = ()
     dimensions: int | None = None
     delay: float = 0.0
+    held_until: threading.Event | None = None
     disconnect: bool = False
     raw: bytes | None = None
 
@@ -207,7 +211,7 @@ class EmbeddingServer:
         self.open.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
@@ -228,7 +232,9 @@ class EmbeddingServer:
             failure = self._failures.popleft() if self._failures else None
             failure = failure or self._chance()
         try:
-            self.open.wait(30)
+            self.open.wait(LONGEST_SECONDS)
+            if failure.held_until is not None:
+                failure.held_until.wait(LONGEST_SECONDS)
             if failure.delay or self.latency:
                 threading.Event().wait(failure.delay or self.latency)
             if failure.disconnect:

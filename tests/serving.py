@@ -43,16 +43,16 @@ def running(
     thread = threading.Thread(target=run, name="service")
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         if failures:
             raise failures[0]
         where = json.loads((settings.home / "run" / "service.json").read_text())
         assert where["pid"] == os.getpid()
-        with httpx.Client(base_url=f"http://127.0.0.1:{where['port']}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{where['port']}", timeout=60) as client:
             yield client
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
         assert not (settings.home / "run" / "service.json").exists()
 

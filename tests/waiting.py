@@ -10,8 +10,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], *, timeout: float = 30.0, what: str = "") -> T:
+def wait_until(predicate: Callable[[], T], *, timeout: float = 60.0, what: str = "") -> T:
     """Return the predicate's first true value.
+
+    `timeout` is no statement about speed: it ends a test that is red anyway, on a machine that does ten other things.
 
     Raises:
         AssertionError: it was not true within `timeout` seconds.

@@ -53,13 +53,13 @@ class Workers:
             target=run_workers, args=(self.settings, self.asked_to_stop), kwargs={"on_ready": ready.set}
         )
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
 
     def stop(self) -> None:
         """Ask them to stop and wait until they have."""
         self.asked_to_stop.set()
         if self._thread is not None:
-            self._thread.join(30)
+            self._thread.join(60)
             assert not self._thread.is_alive()
 
     def write(self, path: str, text: str, *, agent: str = "main") -> None:

@@ -156,7 +156,7 @@ def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
             wait_until(lambda: chunks(home) > 1_000, timeout=60, what="the backfill is under way")
             saved = time.monotonic()
             daemon.write("memory/urgent.md", "The okapi cannot wait.\n")
-            wait_until(lambda: finds(home, "okapi"), timeout=30)
+            wait_until(lambda: finds(home, "okapi"))
             took = time.monotonic() - saved
             waiting = daemon.status()["queue"]["pending"]
         finally:

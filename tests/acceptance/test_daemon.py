@@ -19,31 +19,31 @@ from tests.waiting import wait_until
 def daemon(home: Path, workspace: Path) -> Iterator[Daemon]:
     (workspace / "MEMORY.md").write_text("# Memory\n\nThe gateway listens on port 18789.\n", encoding="utf-8")
     with Daemon(home, workspace) as running:
-        wait_until(lambda: running.found("gateway port 18789", "MEMORY.md"), timeout=30)
+        wait_until(lambda: running.found("gateway port 18789", "MEMORY.md"))
         yield running
 
 
 def test_a_note_is_found_after_writing_editing_renaming_and_gone_after_deleting(daemon: Daemon) -> None:
     note = daemon.write("memory/2026-11-20.md", "# Friday\n\nWe chose Postgres because of pgvector.\n")
-    wait_until(lambda: daemon.found("why Postgres", "memory/2026-11-20.md"), timeout=20)
+    wait_until(lambda: daemon.found("why Postgres", "memory/2026-11-20.md"))
 
     daemon.write("memory/2026-11-20.md", "# Friday\n\n数据库迁移推迟到下个月，因为测试环境内存不足。\n")
-    wait_until(lambda: daemon.found("数据库迁移 推迟", "memory/2026-11-20.md"), timeout=20)
+    wait_until(lambda: daemon.found("数据库迁移 推迟", "memory/2026-11-20.md"))
     assert not any("Postgres" in result["snippet"] for result in daemon.search("why Postgres"))
 
     note.rename(daemon.workspace / "memory" / "migration.md")
-    wait_until(lambda: daemon.found("数据库迁移", "memory/migration.md"), timeout=20)
-    wait_until(lambda: not daemon.found("数据库迁移", "memory/2026-11-20.md"), timeout=20)
+    wait_until(lambda: daemon.found("数据库迁移", "memory/migration.md"))
+    wait_until(lambda: not daemon.found("数据库迁移", "memory/2026-11-20.md"))
 
     (daemon.workspace / "memory" / "migration.md").unlink()
-    wait_until(lambda: not daemon.found("数据库迁移", "memory/migration.md"), timeout=20)
+    wait_until(lambda: not daemon.found("数据库迁移", "memory/migration.md"))
 
 
 def test_results_say_the_exact_lines_and_get_reads_them(daemon: Daemon) -> None:
     lines = [f"line {number}" for number in range(1, 41)]
     lines[24] = "the incident INC-4711 was caused by a full disk"
     daemon.write("memory/incident.md", "\n".join(lines) + "\n")
-    wait_until(lambda: daemon.found("INC-4711", "memory/incident.md"), timeout=20)
+    wait_until(lambda: daemon.found("INC-4711", "memory/incident.md"))
     result = next(found for found in daemon.search("INC-4711") if found["path"] == "memory/incident.md")
     assert result["startLine"] <= 25 <= result["endLine"]
     read = daemon.run("get", "memory/incident.md", "--from", "25", "--lines", "1")
@@ -56,12 +56,12 @@ def test_what_happened_while_nothing_ran_is_found_at_the_next_start(home: Path, 
     daemon = Daemon(home, workspace)
     daemon.write("memory/before.md", "The walrus sleeps at noon.\n")
     with daemon:
-        wait_until(lambda: daemon.found("walrus", "memory/before.md"), timeout=30)
+        wait_until(lambda: daemon.found("walrus", "memory/before.md"))
     daemon.write("memory/between.md", "The pelican came while nobody looked.\n")
     (workspace / "memory" / "before.md").unlink()
     with daemon:
-        wait_until(lambda: daemon.found("pelican", "memory/between.md"), timeout=30)
-        wait_until(lambda: not daemon.found("walrus", "memory/before.md"), timeout=30)
+        wait_until(lambda: daemon.found("pelican", "memory/between.md"))
+        wait_until(lambda: not daemon.found("walrus", "memory/before.md"))
 
 
 @pytest.mark.parametrize("name", ["watch", "work", "serve", "broker"])
@@ -83,10 +83,10 @@ def test_children_end_when_the_supervisor_is_killed_and_the_next_start_goes_on(d
     children = [pid for name in ("watch", "work", "serve") for pid in daemon.children(name)]
     assert len(children) == 3
     daemon.kill()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), timeout=40)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
     daemon.write("memory/after.md", "After the crash the ibex was found.\n")
     daemon.start()
-    wait_until(lambda: daemon.found("ibex", "memory/after.md"), timeout=30)
+    wait_until(lambda: daemon.found("ibex", "memory/after.md"))
 
 
 def test_ctrl_c_drains_stops_everything_and_ends_well(home: Path, workspace: Path) -> None:
@@ -136,8 +136,8 @@ def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_pa
     with Daemon(tmp_path / "home-2", elsewhere, environment={"REDIS_URL": url}) as second:
         second.write("memory/own.md", "Only here: the quokka smiled.\n")
         daemon.write("memory/own.md", "Only there: the numbat yawned.\n")
-        wait_until(lambda: second.found("quokka", "memory/own.md"), timeout=30)
-        wait_until(lambda: daemon.found("numbat", "memory/own.md"), timeout=30)
+        wait_until(lambda: second.found("quokka", "memory/own.md"))
+        wait_until(lambda: daemon.found("numbat", "memory/own.md"))
         assert not second.search("numbat") or not any("numbat" in r["snippet"] for r in second.search("numbat"))
         assert not any("quokka" in r["snippet"] for r in daemon.search("quokka"))
 
@@ -151,28 +151,28 @@ def test_a_damaged_index_is_set_aside_and_everything_is_found_again(daemon: Daem
     index.write_bytes(b"\x00garbage\xff" * 5000)
     daemon.write("memory/new.md", "A new note about the capybara.\n")
     daemon.start()
-    wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"), timeout=40)
-    wait_until(lambda: daemon.found("capybara", "memory/new.md"), timeout=40)
+    wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"))
+    wait_until(lambda: daemon.found("capybara", "memory/new.md"))
     assert list(folder.glob("*corrupt*"))
-    wait_until(lambda: daemon.status()["ok"], timeout=20, what="the trouble is over")
+    wait_until(lambda: daemon.status()["ok"], what="the trouble is over")
 
 
 def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daemon) -> None:
     daemon.write("memory/a.md", "The first heron.\n")
-    wait_until(lambda: daemon.found("heron", "memory/a.md"), timeout=20)
+    wait_until(lambda: daemon.found("heron", "memory/a.md"))
     shutil.rmtree(daemon.workspace / "memory")
-    wait_until(lambda: not daemon.found("heron", "memory/a.md"), timeout=20)
+    wait_until(lambda: not daemon.found("heron", "memory/a.md"))
     daemon.write("memory/deep/b.md", "The second heron.\n")
-    wait_until(lambda: daemon.found("heron", "memory/deep/b.md"), timeout=20)
+    wait_until(lambda: daemon.found("heron", "memory/deep/b.md"))
 
 
 def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: Daemon) -> None:
     daemon.write("memory/other.md", "The other note is about the stoat.\n")
-    wait_until(lambda: daemon.found("stoat", "memory/other.md"), timeout=20)
+    wait_until(lambda: daemon.found("stoat", "memory/other.md"))
     shutil.rmtree(daemon.home / "indexes")
     daemon.write("memory/new.md", "The new note is about the fossa.\n")
     for query, path in (("fossa", "memory/new.md"), ("stoat", "memory/other.md"), ("gateway port", "MEMORY.md")):
-        wait_until(lambda query=query, path=path: daemon.found(query, path), timeout=20, what=path)
+        wait_until(lambda query=query, path=path: daemon.found(query, path), what=path)
 
 
 def test_another_service_in_the_same_home_does_not_hide_the_daemons(daemon: Daemon) -> None:
@@ -192,7 +192,7 @@ def test_a_service_is_found_when_the_one_that_was_found_before_it_is_gone(daemon
             registered = json.loads((daemon.home / "run" / "service.json").read_text())
             assert registered["port"] == early
             os.kill(registered["pid"], signal.SIGKILL)
-            wait_until(lambda: daemon.port() != early, timeout=20)
+            wait_until(lambda: daemon.port() != early)
             assert daemon.found("gateway port", "MEMORY.md")
 
 
@@ -206,9 +206,9 @@ def test_a_process_that_has_the_number_of_a_service_that_died_is_not_taken_for_i
 
 def test_rebuild_keeps_answering_and_pays_nothing_twice(daemon: Daemon) -> None:
     daemon.write("memory/kept.md", "The marmot kept its place.\n")
-    wait_until(lambda: daemon.found("marmot", "memory/kept.md"), timeout=20)
+    wait_until(lambda: daemon.found("marmot", "memory/kept.md"))
     before = daemon.status()["index"]["generation"]
     rebuilt = daemon.run("rebuild", "--json")
     assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
     assert daemon.found("marmot", "memory/kept.md")
-    wait_until(lambda: daemon.status()["index"]["generation"] != before, timeout=20)
+    wait_until(lambda: daemon.status()["index"]["generation"] != before)

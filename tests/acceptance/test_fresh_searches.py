@@ -21,7 +21,7 @@ def daemon(home: Path, workspace: Path, tmp_path: Path) -> Iterator[Daemon]:
         "sync.watch_debounce_ms = 600000\nsync.sessions.quiet_seconds = 3600\n"
     )
     with Daemon(home, workspace, config=config) as running:
-        wait_until(lambda: running.status()["ok"], timeout=30)
+        wait_until(lambda: running.status()["ok"])
         yield running
 
 

@@ -26,8 +26,8 @@ SLEEP_SECONDS = 25.0
 def daemon(home: Path, workspace: Path) -> Iterator[Daemon]:
     (workspace / "MEMORY.md").write_text("# Memory\n\nThe gateway listens on port 18789.\n", encoding="utf-8")
     with Daemon(home, workspace) as running:
-        wait_until(lambda: running.found("gateway port 18789", "MEMORY.md"), timeout=30)
-        wait_until(lambda: running.status()["ok"], timeout=30)
+        wait_until(lambda: running.found("gateway port 18789", "MEMORY.md"))
+        wait_until(lambda: running.status()["ok"])
         yield running
 
 

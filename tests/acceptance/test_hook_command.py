@@ -271,12 +271,12 @@ def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
 
     session.write_text(said("The walrus sleeps at noon."))
     with Daemon(home, workspace, config=config) as daemon:
-        wait_until(lambda: daemon.found("walrus", "sessions/0b1a.jsonl"), timeout=30)
+        wait_until(lambda: daemon.found("walrus", "sessions/0b1a.jsonl"))
         with session.open("a") as file:
             file.write(said("The pelican came back."))
         payload = {"hook_event_name": "PreCompact", "transcript_path": str(session)}
         assert run("claude-code", *daemon.options()[:2], home=home, payload=json.dumps(payload)).stderr == ""
-        wait_until(lambda: daemon.found("pelican", "sessions/0b1a.jsonl"), timeout=20)
+        wait_until(lambda: daemon.found("pelican", "sessions/0b1a.jsonl"))
 
         (url,) = [line.split()[-1] for line in daemon.said().splitlines() if "hooks at" in line]
         assert f"hooks         {url}" in daemon.run("status").stdout
@@ -284,7 +284,7 @@ def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
             file.write(said("The quokka smiled."))
         sent = httpx.post(url.replace("PROGRAM", "claude-code"), json=payload, trust_env=False)
         assert sent.json() == {"accepted": True}
-        wait_until(lambda: daemon.found("quokka", "sessions/0b1a.jsonl"), timeout=20)
+        wait_until(lambda: daemon.found("quokka", "sessions/0b1a.jsonl"))
 
         outside = {**payload, "transcript_path": str(tmp_path / "elsewhere.jsonl")}
         (tmp_path / "elsewhere.jsonl").write_text(said("The numbat must not be read."))
@@ -292,7 +292,7 @@ def test_a_compaction_is_searchable_long_before_its_session_is_quiet(
         assert not sent.json()["accepted"]
         told = ("claude-code", "--agent", "main", *daemon.options()[:2])
         assert run(*told, home=home, payload=json.dumps(outside)).returncode == 0
-        wait_until(lambda: "elsewhere.jsonl" in str(daemon.status()["troubles"]), timeout=20)
+        wait_until(lambda: "elsewhere.jsonl" in str(daemon.status()["troubles"]))
         assert not any("numbat" in result["snippet"] for result in daemon.search("numbat"))
 
 

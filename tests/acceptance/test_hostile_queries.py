@@ -64,9 +64,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         [sys.executable, "-m", "recalld", *command], cwd=REPOSITORY, env=clean_environment(), stderr=subprocess.DEVNULL
     ) as process:
         try:
-            port = wait_until(lambda: listening(folder / "home"), timeout=30)
+            port = wait_until(lambda: listening(folder / "home"))
             with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-                wait_until(lambda: ask(connection, "warm up")[0]["mode"] == "hybrid", timeout=30)
+                wait_until(lambda: ask(connection, "warm up")[0]["mode"] == "hybrid")
             yield port
             assert process.poll() is None, "the service is still there"
         finally:

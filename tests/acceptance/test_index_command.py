@@ -175,7 +175,7 @@ def test_without_the_actors_nothing_is_indexed(home: Path, workspace: Path, tmp_
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: pending(home) == 1, timeout=30, what="the note is marked")
+        wait_until(lambda: pending(home) == 1, what="the note is marked")
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=4)
         assert pending(home) == 1

@@ -236,7 +236,7 @@ def test_a_program_that_went_away_leaves_no_traceback(config: Path, home: Path):
         process.stdout.close()
         process.stdin.write(json.dumps(_HELLO) + "\n")
         process.stdin.close()
-        assert process.wait(30) == 141
+        assert process.wait(60) == 141
         assert process.stderr.read() == ""
 
 
@@ -272,7 +272,7 @@ def test_what_is_printed_by_mistake_does_not_reach_the_protocol(
         answers = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.stdin.close()
         assert process.stdout.read() == ""
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr.read() == "a stray line\n"
     assert answers[1]["result"]["structuredContent"]["text"] == "The build server is called Basalt."
 
@@ -286,7 +286,7 @@ def test_an_interrupt_ends_it_at_once(config: Path, home: Path):
         process.stdin.flush()
         assert '"serverInfo"' in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(5) == -signal.SIGINT
+        assert process.wait(60) == -signal.SIGINT
         assert process.stderr.read() == ""
 
 

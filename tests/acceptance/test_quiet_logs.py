@@ -58,7 +58,7 @@ def test_no_log_of_any_process_holds_a_note_a_transcript_a_query_or_a_secret(hom
                 client.post("/v1/tools", json={"name": "memory_search", "arguments": f"{{{WORDS[2]}"})
                 client.get("/metrics")
             daemon.run("emit", "changed", f"/nowhere/{WORDS[3]}.md")
-            wait_until(lambda: "event_refused" in (home / "log" / "watch.log").read_text("utf-8"), timeout=30)
+            wait_until(lambda: "event_refused" in (home / "log" / "watch.log").read_text("utf-8"))
         logs = {path.name: path.read_text("utf-8") for path in sorted(home.rglob("*.log"))}
         logs["up"] = daemon.said()
     assert {"watch.log", "work-1.log", "serve.log", "up"} <= logs.keys()
@@ -70,7 +70,7 @@ def test_no_log_of_any_process_holds_a_note_a_transcript_a_query_or_a_secret(hom
 def test_every_line_of_a_log_is_json_with_its_event_and_its_process(home: Path, workspace: Path) -> None:
     with Daemon(home, workspace) as daemon:
         daemon.write("memory/a.md", "The gateway listens on port 18789.\n")
-        wait_until(lambda: daemon.found("gateway port", "memory/a.md"), timeout=30)
+        wait_until(lambda: daemon.found("gateway port", "memory/a.md"))
     for name in ("watch", "work-1", "serve"):
         lines = [json.loads(line) for line in (home / "log" / f"{name}.log").read_text("utf-8").splitlines()]
         assert lines or name == "watch"

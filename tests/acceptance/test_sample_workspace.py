@@ -18,8 +18,8 @@ def test_the_sample_is_found_in_both_languages_with_the_bundled_model(tmp_path: 
         assert daemon.found("暖气阀门在哪里", "MEMORY.md")
         # By meaning, across languages: no word of these questions is in the note.
         note = daemon.write("memory/keys.md", "The spare key is with our neighbour on the third floor.\n")
-        wait_until(lambda: daemon.found("spare key neighbour", "memory/keys.md"), timeout=30)
-        wait_until(lambda: vectors_complete(daemon), timeout=30)
+        wait_until(lambda: daemon.found("spare key neighbour", "memory/keys.md"))
+        wait_until(lambda: vectors_complete(daemon))
         assert daemon.found("备用钥匙在邻居那里吗", "memory/keys.md")
         assert daemon.status()["provider"] == "local"
         note.unlink()

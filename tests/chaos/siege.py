@@ -280,7 +280,7 @@ class Siege:
         for path in sorted(self.workspace.glob("memory/*.md")):
             name, marker = f"memory/{path.name}", path.read_text().split()[-1]
             try:
-                wait_until(lambda name=name, marker=marker: name in self._search(marker), timeout=20)
+                wait_until(lambda name=name, marker=marker: name in self._search(marker))
             except AssertionError:
                 self.losses.append(name)
             self.documents += 1

@@ -82,9 +82,9 @@ def killed(tmp_path: Path, *, notes: int, words: int, kills: int) -> None:
             wait_until(
                 lambda paid=paid: server.inputs > paid or embedded(daemon, notes), timeout=60, what="some progress"
             )
-            (worker,) = wait_until(lambda: daemon.children("work"), timeout=30)
+            (worker,) = wait_until(lambda: daemon.children("work"))
             os.kill(worker, signal.SIGKILL)
-            wait_until(lambda worker=worker: worker not in daemon.children("work"), timeout=30)
+            wait_until(lambda worker=worker: worker not in daemon.children("work"))
         wait_until(lambda: embedded(daemon, notes), timeout=240, what=f"every vector (seed {seed})")
         # The requests in flight of a worker that dies, remote.concurrency of them at most, are paid again.
         assert server.inputs - server.distinct <= server.most_inputs * 4 * kills, (server.inputs, server.distinct, seed)

@@ -52,9 +52,9 @@ def test_a_killed_run_is_gone_on_with(home: Path, workspace: Path, server: Batch
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    assert reached.wait(30)
+    assert reached.wait(60)
     os.kill(run.pid, signal.SIGKILL)
-    run.wait(10)
+    run.wait(60)
     server.open.set()
     server.on_call = None
     again = recalld("index", home=home, environment=environment)

@@ -31,7 +31,7 @@ def test_everything_on_disk_is_found_after_any_number_of_kills(tmp_path: Path) -
             for number in range(ROUNDS):
                 write_some(daemon, chance, number)
                 target = chance.choice(TARGETS) if number >= len(TARGETS) else TARGETS[number]
-                wait_until(lambda target=target: processes(daemon, target), timeout=30, what=target)
+                wait_until(lambda target=target: processes(daemon, target), what=target)
                 if chance.random() < 0.5:
                     moment = time.monotonic() + chance.random()
                     wait_until(lambda moment=moment: time.monotonic() > moment)

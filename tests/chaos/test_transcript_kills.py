@@ -43,7 +43,7 @@ def killed(tmp_path: Path, *, kills: int, talks: int, turns: int) -> None:
             for number in range(kills):
                 said.go_on()
                 target = TARGETS[number % len(TARGETS)]
-                wait_until(lambda target=target: processes(daemon, target), timeout=30, what=target)
+                wait_until(lambda target=target: processes(daemon, target), what=target)
                 moment = time.monotonic() + said.chance.random()
                 wait_until(lambda moment=moment: time.monotonic() > moment)
                 for pid in processes(daemon, target):

@@ -64,11 +64,11 @@ def test_answers_do_not_mix(inbox: BrokerInbox) -> None:
     events = [event for _ in threads if (event := inbox.take(10)) is not None]
     [two] = [event for event in events if event.agent == "two"]
     inbox.answer(two)
-    threads[1].join(10)
+    threads[1].join(60)
     assert answers == {"two": True}
     [one] = [event for event in events if event.agent == "one"]
     inbox.answer(one)
-    threads[0].join(10)
+    threads[0].join(60)
     assert answers == {"one": True, "two": True}
 
 

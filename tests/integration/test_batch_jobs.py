@@ -89,7 +89,7 @@ def test_a_thousand_notes_are_one_job(
     settings = make(provider=provider)
     with Workers(settings) as workers:
         texts = _backfill(workers, 1000)
-        wait_until(workers.complete, timeout=20)
+        wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
         assert len(server.jobs) == 1
@@ -171,7 +171,7 @@ def test_more_texts_than_a_job_holds_wait_for_their_turn(
         wait_until(workers.settled)
         assert sum(job.open for job in _jobs(settings)) == 2
         server.open.set()
-        wait_until(workers.complete, timeout=20)
+        wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
         assert len(server.jobs) == 4
@@ -402,7 +402,7 @@ def test_another_model_stops_the_old_ones_job(make: Make, broker_server: BrokerS
     settings = make(model="another-model")
     with Workers(settings) as workers:
         workers.mark(*[f"memory/{number}.md" for number in range(NOTES)], lane=Lane.BACKFILL)
-        wait_until(workers.complete, timeout=15)
+        wait_until(workers.complete)
         wait_until(lambda: not any(job.open for job in _jobs(settings)))
     old, new = _jobs(settings)
     assert old.stop_reason == "the settings ask for other vectors"

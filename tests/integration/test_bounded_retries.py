@@ -36,7 +36,7 @@ def test_a_text_that_breaks_the_endpoint_becomes_a_dead_letter_and_its_neighbour
             for path in paths:
                 workers.write(path, f"{'A crocodile' if path == paths[5] else 'A heron'} is in {path}.")
             workers.mark(*paths)
-            wait_until(lambda: workers.counts().vectors_refused == 1, timeout=30)
+            wait_until(lambda: workers.counts().vectors_refused == 1)
             wait_until(lambda: workers.settled() and workers.counts().vectors_ready == 11)
             assert workers.finds("crocodile"), "keywords find it all the same"
             with workers.reading("main") as reader:

@@ -93,7 +93,7 @@ def test_a_private_broker_that_is_stopped_is_told_with_its_number_and_no_second_
     assert (found.level, found.action) == (Level.PROBLEM, f"`kill -CONT {pid}`")
     assert (unknown.level, "is not known" in unknown.message) == (Level.WARNING, True)
     assert list(agreeing_findings(status, [found])) == []
-    wait_until(lambda: build_status(settings, side.board).ok, timeout=30)
+    wait_until(lambda: build_status(settings, side.board).ok)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers.broker import make_broker, message
 from workers.broker_server import BrokerServer
-from workers.draining import drain
+from workers.draining import DRAIN_SECONDS, drain
 from workers.names import EMBED_PENDING, VECTORS_QUEUE, Keys
 from workers.runtime import Runtime
 
@@ -67,14 +67,14 @@ def test_a_request_that_is_never_answered_holds_the_end_no_longer_than_it_may(
         with workers:
             workers.write("memory/a.md", "The heron stands in the reeds.\n")
             workers.mark("memory/a.md")
-            assert server.reached.wait(20)
+            assert server.reached.wait(60)
             # Its keywords do not wait for the endpoint.
             wait_until(lambda: workers.finds("heron"))
             wait_until(lambda: workers.counts().vectors_pending == 1)
             workers.asked_to_stop.set()
             begun = time.monotonic()
             workers.stop()
-            assert time.monotonic() - begun < 15, "its time-out is two minutes"
+            assert time.monotonic() - begun < DRAIN_SECONDS + 10, "its time-out is two minutes"
     assert taken(workers.client, workers.keys) == []
 
 
@@ -103,7 +103,7 @@ def test_a_call_about_a_batch_job_that_is_never_answered_holds_the_end_no_longer
             workers.asked_to_stop.set()
             begun = time.monotonic()
             workers.stop()
-            assert time.monotonic() - begun < 15, "its time-out is minutes"
+            assert time.monotonic() - begun < DRAIN_SECONDS + 10, "its time-out is minutes"
         assert taken(workers.client, workers.keys) == []
         assert workers.client.llen(f"{workers.keys.dramatiq}:{VECTORS_QUEUE}") == 1, "another one goes on with it"
 
@@ -157,7 +157,7 @@ def test_a_job_that_does_not_end_is_given_back_when_its_time_is_over(
             workers.write("memory/a.md", "The heron stands in the reeds.\n")
             workers.write("memory/b.md", "The tern dives.\n")
             workers.mark("memory/a.md", "memory/b.md")
-            assert reading.wait(20)
+            assert reading.wait(60)
             workers.asked_to_stop.set()
             workers.stop()
             assert workers.waiting().running == 2
@@ -255,7 +255,7 @@ def test_another_process_goes_on_a_second_after_a_terminated_one_has_left(
         )
         try:
             workers.mark(*[f"memory/{number}.md" for number in range(5)])
-            wait_until(lambda: server.in_flight if hold == "provider" else workers.waiting().running, timeout=30)
+            wait_until(lambda: server.in_flight if hold == "provider" else workers.waiting().running)
             process.send_signal(signal.SIGTERM)
             begun = time.monotonic()
             assert process.wait(60) == 0
@@ -263,8 +263,7 @@ def test_another_process_goes_on_a_second_after_a_terminated_one_has_left(
         finally:
             process.kill()
         server.open.set()
+        assert took < DRAIN_SECONDS + 20
+        assert taken(workers.client, workers.keys) == [], "nobody has to notice first that it is dead"
         with workers:
-            begun = time.monotonic()
             wait_until(workers.complete)
-            assert took < 27
-            assert time.monotonic() - begun < 8, "a dead process is noticed after ten"

@@ -102,10 +102,10 @@ def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
     with Workers(with_fallback(settings, server)) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        wait_until(workers.troubles, timeout=30)
+        wait_until(workers.troubles)
         assert identity(workers) == "openai"
         monkeypatch.setattr(actors, "LOST_AFTER_SECONDS", 0.0)
-        wait_until(lambda: identity(workers) == "stub" and workers.complete(), timeout=30)
+        wait_until(lambda: identity(workers) == "stub" and workers.complete())
         assert not workers.troubles()
 
 

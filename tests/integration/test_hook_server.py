@@ -197,11 +197,11 @@ def test_the_producers_serve_hooks_as_long_as_they_run_and_only_if_a_port_is_set
         )
         thread.start()
         try:
-            assert ready.wait(20)
+            assert ready.wait(60)
             return read_hooks_state(settings.home)
         finally:
             stop.set()
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
 
     settings = house(tmp_path, "main")

@@ -80,7 +80,7 @@ class Desk:
         return {path for path in heard if not path.startswith("settled-")}
 
     def wait_for(self, *paths: str, agent: str = "main") -> None:
-        wait_until(lambda: set(paths) <= self.paths(agent), what=f"{paths} in {self.paths(agent)}", timeout=5)
+        wait_until(lambda: set(paths) <= self.paths(agent), what=f"{paths} in {self.paths(agent)}")
 
     def settle(self) -> set[str]:
         """Let everything that happened until now be heard, and return what was: the kernel keeps the order."""
@@ -400,7 +400,7 @@ def test_one_folder_under_two_names_is_heard_under_both(desk: Desk) -> None:
     desk.watch(str(desk.root / "shared"), agent="main")
     desk.watch(str(alias / "shared"), agent="other", workspace=desk.root / "other-workspace")
     write(desk.root / "shared/a.md", "more")
-    wait_until(lambda: {agent for agent, _ in desk.heard.changes} == {"main", "other"}, timeout=5)
+    wait_until(lambda: {agent for agent, _ in desk.heard.changes} == {"main", "other"})
 
 
 def test_three_hundred_workspaces_take_one_thread(desk: Desk) -> None:
@@ -459,7 +459,7 @@ def test_a_refresh_finds_folders_whose_events_were_lost(desk: Desk, monkeypatch:
             InotifyWatcher, "on_event", lambda self, event: reached.set() if event.name == b"end.md" else None
         )
         write(desk.memory / "end.md")
-        assert reached.wait(5)
+        assert reached.wait(60)
     assert desk.directories() == [".", "memory"]
     desk.watcher.refresh("main")
     assert desk.directories() == [".", "memory", "memory/moved", "memory/moved/deep"]
@@ -651,7 +651,7 @@ def test_several_may_wait_for_it_to_settle_at_once(desk: Desk) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert heard == [True] * 8
 
 

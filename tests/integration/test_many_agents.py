@@ -54,7 +54,7 @@ def service(home: Path) -> Iterator[tuple[httpx.Client, int]]:
             yield client, process.pid
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
 
 
 def descriptors(pid: int) -> int:

@@ -140,7 +140,7 @@ def test_workers_whose_claim_another_home_took_over_end_and_say_why(
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(60)
     claims.set(keys_of(shared).home, "another", px=30_000)
     thread.join(60)
     assert not thread.is_alive()

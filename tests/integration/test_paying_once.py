@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from contextlib import ExitStack
 
@@ -29,7 +30,7 @@ from workers.names import Keys
 TEXTS = {text_hash(f"note {number}"): f"note {number}" for number in range(20)}
 
 #: Seconds; the product's is 10.
-LEASE = 0.8
+LEASE = 2.0
 
 
 def supply_of(
@@ -59,7 +60,7 @@ def test_of_two_processes_that_want_the_same_texts_one_pays(
             supplies.append(supply)
         server.fail_next(Failure(delay=0.3))
         tickets = [supply.request(TEXTS, lane=Lane.LIVE, agent="main") for supply in supplies]
-        assert all(ticket.wait(5) for ticket in tickets)
+        assert all(ticket.wait(60) for ticket in tickets)
         assert [len(ticket.results()) for ticket in tickets] == [20, 20]
         assert server.inputs == server.distinct == 20
 
@@ -82,7 +83,7 @@ def test_what_a_killed_process_was_paying_for_is_paid_by_another_after_the_lease
         supply.request(TEXTS, lane=Lane.LIVE, agent="main")
         threading.Event().wait(60)
     """)
-    server.fail_next(Failure(delay=20))
+    server.fail_next(Failure(held_until=threading.Event()))
     child = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY)
     supply, coordination = supply_of(settings, keys, server.url, client)
     try:
@@ -91,7 +92,7 @@ def test_what_a_killed_process_was_paying_for_is_paid_by_another_after_the_lease
         assert not ticket.wait(LEASE + 0.4), "the first one is alive and still at it"
         child.kill()
         killed = time.monotonic()
-        assert ticket.wait(LEASE + 2)
+        assert ticket.wait(60)
         assert time.monotonic() - killed > 0.1
         assert len(ticket.results()) == 20
         assert server.requests == 2

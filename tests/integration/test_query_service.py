@@ -353,7 +353,7 @@ def test_however_many_ask_for_a_deep_status_one_is_made_at_a_time_and_searches_g
     def slow(_reader: SqliteReader) -> list[str]:
         running_now[0] += 1
         most[0] = max(most[0], running_now[0])
-        go_on.wait(30)
+        go_on.wait(60)
         running_now[0] -= 1
         return []
 

@@ -25,7 +25,7 @@ from workers.shared_claims import BrokerClaims, Claimant
 class Process:
     """What one process has: its name as a claimant, and its claims."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, *, scope: str = "cache", lease_seconds: float = 0.4) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, *, scope: str = "cache", lease_seconds: float = 60.0) -> None:
         self.claimant = Claimant(
             client, Reach(rest_seconds=0.05), keys, lease_seconds=lease_seconds, renewal_seconds=0.1
         )
@@ -80,16 +80,18 @@ def test_claims_of_another_cache_or_identity_are_nobody_else_s_business(client: 
     other.close()
 
 
-def test_claims_hold_for_longer_than_the_lease_while_their_owner_lives(two: tuple[BrokerClaims, BrokerClaims]) -> None:
-    one, other = two
-    one.take(["a"])
-    until = time.monotonic() + 0.8
-    wait_until(lambda: other.take(["a"]) or time.monotonic() > until)
-    assert other.take(["a"]) == set()
+def test_claims_hold_for_longer_than_the_lease_while_their_owner_lives(client: redis.Redis, keys: Keys) -> None:
+    one, other = Process(client, keys, lease_seconds=2.0), Process(client, keys)
+    one.claims.take(["a"])
+    first = client.zscore(keys.claimants, one.claimant.owner)
+    wait_until(lambda: client.zscore(keys.claimants, one.claimant.owner) > first + 2.0)
+    assert other.claims.take(["a"]) == set()
+    one.close()
+    other.close()
 
 
 def test_an_owner_that_ends_in_order_leaves_its_texts_at_once(client: redis.Redis, keys: Keys) -> None:
-    one, other = Process(client, keys, lease_seconds=60), Process(client, keys)
+    one, other = Process(client, keys), Process(client, keys)
     one.claims.take(["a"])
     one.close()
     assert other.claims.take(["a"]) == {"a"}
@@ -108,7 +110,7 @@ def test_the_texts_of_a_killed_process_are_free_when_its_lease_is_over(
         from workers.names import Keys
 
         settings = Settings.model_validate({{"home": Path({str(settings.home)!r})}})
-        process = Process(connect(settings), Keys({keys.prefix.partition(":")[2]!r}), lease_seconds=0.8)
+        process = Process(connect(settings), Keys({keys.prefix.partition(":")[2]!r}), lease_seconds=2.0)
         print(sorted(process.claims.take(["a", "b"])), flush=True)
         threading.Event().wait(60)
     """)
@@ -119,9 +121,7 @@ def test_the_texts_of_a_killed_process_are_free_when_its_lease_is_over(
         assert child.stdout.readline() == "['a', 'b']\n"
         assert other.claims.take(["a", "b", "c"]) == {"c"}
         child.send_signal(signal.SIGKILL)
-        killed = time.monotonic()
         wait_until(lambda: other.claims.take(["a", "b"]) == {"a", "b"})
-        assert time.monotonic() - killed < 1.5
     finally:
         child.kill()
         child.wait()
@@ -151,7 +151,7 @@ def test_what_could_not_be_released_while_the_broker_was_away_is_released_later(
     settings: Settings, keys: Keys, broker_server: BrokerServer
 ) -> None:
     with connect(settings) as client, connect(settings) as elsewhere:
-        one, other = Process(client, keys, lease_seconds=60), Process(elsewhere, keys)
+        one, other = Process(client, keys), Process(elsewhere, keys)
         one.claims.take(["a"])
         broker_server.stop()
         one.claims.release(["a"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,25 +77,25 @@ def told(answer: dict[str, Any]) -> str:
     return " ".join(answer["degraded"])
 
 
-def test_a_query_is_answered_at_once_while_four_slow_batches_are_in_flight(
+def test_a_query_is_answered_while_four_slow_batches_are_in_flight(
     remote: Settings, http: httpx.Client, server: EmbeddingServer, indexing: BrokerCoordination
 ) -> None:
     assert remote.agents[0].remote.concurrency == 4
     supply = supply_of(remote, indexing)
     before = server.requests
-    server.fail_next(Failure(delay=1.5), times=4)
+    answered = threading.Event()
+    server.fail_next(Failure(held_until=answered), times=4)
     tickets = []
     for number in range(4):
         tickets.append(supply.request(texts(f"batch {number}"), lane=Lane.LIVE, agent="main"))
         wait_until(lambda number=number: server.requests == before + number + 1)
     waiting = supply.request(texts("behind them"), lane=Lane.LIVE, agent="main")
-    begun = time.monotonic()
     answer = search(http, "when is the dentist")
-    assert time.monotonic() - begun < 0.7
     assert server.most_in_flight == 5
     assert answer["mode"] == "hybrid"
     assert answer["results"][0]["path"] == "memory/friday.md"
     assert not any(ticket.wait(0) for ticket in [*tickets, waiting])
+    answered.set()
     supply.close()
 
 
@@ -102,20 +103,20 @@ def test_while_a_batch_was_told_to_wait_queries_send_nothing_and_say_so(
     remote: Settings, http: httpx.Client, server: EmbeddingServer, indexing: BrokerCoordination
 ) -> None:
     supply = supply_of(remote, indexing)
-    server.fail_next(Failure(status=429, headers={"Retry-After": "12"}))
+    server.fail_next(Failure(status=429, headers={"Retry-After": "300"}))
     ticket = supply.request(texts("a text"), lane=Lane.BACKFILL, agent="main")
-    assert ticket.wait(5)
+    assert ticket.wait(60)
     sent = server.requests
-    wait_until(lambda: "asked to wait" in told(search(http, "dentist appointment")), timeout=1)
+    wait_until(lambda: "asked to wait" in told(search(http, "dentist appointment")))
     for number in range(5):
         answer = search(http, f"dentist appointment {number}")
         assert answer["mode"] == "keyword"
         assert answer["results"][0]["path"] == "memory/friday.md"
-        assert re.search(r"openai asked to wait 1[0-2] s: keywords only", told(answer))
+        assert re.search(r"openai asked to wait (300|2\d\d) s: keywords only", told(answer))
     assert server.requests == sent
     status = http.get("/v1/status").json()["agents"][0]
     assert status["endpoint"]["condition"] == "cooling down"
-    assert status["endpoint"]["until"] == pytest.approx(time.time() + 12, abs=3)
+    assert status["endpoint"]["until"] == pytest.approx(time.time() + 300, abs=60)
     supply.close()
 
 
@@ -127,7 +128,7 @@ def test_a_query_s_refused_key_stops_indexing_and_is_said_in_status_and_metrics(
     sent = server.requests
     supply = supply_of(remote, indexing)
     ticket = supply.request(texts("a text"), lane=Lane.BACKFILL, agent="main")
-    assert ticket.wait(5)
+    assert ticket.wait(60)
     assert "refused" in str(ticket.error())
     assert "refused" in told(search(http, "another question"))
     assert server.requests == sent
@@ -149,7 +150,7 @@ def test_what_queries_and_batches_cost_adds_up_over_processes(
 ) -> None:
     wait_until(lambda: board.usage("main"))
     supply = supply_of(remote, indexing)
-    assert supply.request(texts("one", "two", "three"), lane=Lane.BACKFILL, agent="main").wait(5)
+    assert supply.request(texts("one", "two", "three"), lane=Lane.BACKFILL, agent="main").wait(60)
     wait_until(lambda: [usage.inputs for usage in board.usage("main")] == [4])
     http.get("/v1/status")
     [usage] = http.get("/v1/status", params={"deep": "1"}).json()["agents"][0]["usage"]

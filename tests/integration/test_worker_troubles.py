@@ -329,9 +329,9 @@ def test_workers_that_are_to_stop_wait_for_no_provider_and_hand_back_what_is_lef
         ending = threading.Thread(target=workers.stop)
         ending.start()
         # The job is over and its work is another message's, while the answer is still on its way.
-        wait_until(lambda: workers.client.llen(f"{workers.keys.dramatiq}:vectors"), timeout=30)
+        wait_until(lambda: workers.client.llen(f"{workers.keys.dramatiq}:vectors"))
         server.open.set()
-        ending.join(30)
+        ending.join(60)
         assert not ending.is_alive()
         assert workers.counts().vectors_pending == 1
         workers.start()

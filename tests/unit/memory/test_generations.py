@@ -364,7 +364,7 @@ def test_pointers_are_changed_by_one_at_a_time(writer: GenerationWriter, folder:
         opening.join(0.1)
         assert opening.is_alive()
         assert writer.current() is None
-    opening.join(30)
+    opening.join(60)
     assert writer.current() is not None
 
 

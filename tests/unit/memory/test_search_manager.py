@@ -180,7 +180,7 @@ def test_a_search_waits_for_pending_documents_when_asked_to(settings: Settings, 
     asking.start()
     assert not answers
     board.state = Pending()
-    asking.join(10)
+    asking.join(60)
 
     assert answers[0].pending.documents == 0
     late = Board(Pending(documents=1))
@@ -280,7 +280,7 @@ def test_a_search_answers_within_its_deadline(settings: Settings, resources: Sea
     quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 100})})
     hurried = settings.model_copy(update={"agents": (quick,)})
     release = threading.Event()
-    monkeypatch.setattr("memory.search.search_steps.retrieve", lambda *_: release.wait(10))
+    monkeypatch.setattr("memory.search.search_steps.retrieve", lambda *_: release.wait(60))
     manager, _ = get_search_manager(hurried, "main", resources=resources)
 
     answer = manager.search(SearchRequest(query="dentist"))
@@ -298,7 +298,7 @@ def test_at_the_deadline_a_search_shows_what_keywords_have_found(
     quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 1000})})
     hurried = settings.model_copy(update={"agents": (quick,)})
     release = threading.Event()
-    monkeypatch.setattr("memory.store.sqlite_reader.SqliteReader.search_vectors", lambda *_: release.wait(20) and [])
+    monkeypatch.setattr("memory.store.sqlite_reader.SqliteReader.search_vectors", lambda *_: release.wait(60) and [])
     manager, _ = get_search_manager(hurried, "main", resources=resources)
 
     answer = manager.search(SearchRequest(query="dentist"))

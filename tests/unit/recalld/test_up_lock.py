@@ -57,7 +57,7 @@ def test_a_killed_daemon_leaves_the_home_to_the_next_one(home: Path) -> None:
         with pytest.raises(UserError, match=f"process {holder.pid}"):
             only_daemon(home).__enter__()
         holder.send_signal(signal.SIGKILL)
-        holder.wait(10)
+        holder.wait(60)
     assert (home / "run" / "up.lock").read_text() == str(holder.pid), "its number is still there and means nothing"
     assert daemon_pid(home) is None
     with only_daemon(home):

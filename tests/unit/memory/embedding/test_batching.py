@@ -44,7 +44,7 @@ class Provider(StubProvider):
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         self.left_at.append(time.monotonic())
         answer = super().embed_documents(texts)
-        assert self.open.wait(20)
+        assert self.open.wait(60)
         self.rule(texts)
         return answer
 
@@ -75,7 +75,7 @@ def texts(prefix: str, count: int) -> dict[str, str]:
 
 
 def done(ticket: Ticket) -> dict[str, Vector | Refusal]:
-    assert ticket.wait(20)
+    assert ticket.wait(60)
     return ticket.results()
 
 

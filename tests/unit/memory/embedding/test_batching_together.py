@@ -51,7 +51,7 @@ class Provider(StubProvider):
 
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
         answer = super().embed_documents(texts)
-        assert self.open.wait(20)
+        assert self.open.wait(60)
         self.rule(texts)
         return Embeddings(answer.vectors, 3 * len(texts)) if self.billed else answer
 
@@ -104,7 +104,7 @@ def texts(prefix: str, count: int) -> dict[str, str]:
 
 
 def settled(ticket: Ticket) -> Ticket:
-    assert ticket.wait(20)
+    assert ticket.wait(60)
     return ticket
 
 

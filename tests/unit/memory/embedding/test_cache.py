@@ -81,7 +81,7 @@ for start in range(int(sys.argv[2]), int(sys.argv[3])):
             killed.stdout.readline()
         killed.send_signal(signal.SIGKILL)
         said = [5_000, 5_001, 5_002, 5_003, 5_004, *map(int, killed.stdout.read().split())]
-        assert orderly.wait(30) == 0
+        assert orderly.wait(60) == 0
     cache = EmbeddingCache(path)
     for committed in [*range(1_000, 1_020), *said]:
         kept = vectors(committed, 50)

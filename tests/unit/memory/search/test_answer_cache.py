@@ -312,7 +312,7 @@ def test_a_late_answer_is_not_kept(settings: Settings, resources: SearchResource
 
     def slowly(reader, wanted, side, progress):
         found = retrieve(reader, wanted, side, progress)
-        assert answered.wait(30)
+        assert answered.wait(60)
         wait_until(lambda: search_steps.time.monotonic() > wanted.deadline)
         ended.append(found)
         return found

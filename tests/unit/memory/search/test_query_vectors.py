@@ -40,14 +40,14 @@ class Provider(EmbeddingProvider):
         self.answering.set()
 
     def warm_up(self) -> None:
-        self.loaded.wait(10)
+        self.loaded.wait(60)
 
     def embed_documents(self, texts):
         raise NotImplementedError
 
     def embed_query(self, text: str) -> Embeddings:
         self.asked.append(text)
-        self.answering.wait(10)
+        self.answering.wait(60)
         if self.failure is not None:
             raise self.failure
         return Embeddings(np.array([[3.0, 4.0]], dtype=np.float32))
@@ -77,9 +77,9 @@ def test_a_query_is_embedded_once_and_normalised(executor: ThreadPoolExecutor):
     provider = Provider()
     vectors = warm(provider, executor)
 
-    first = vectors.get("hello").wait(5)
+    first = vectors.get("hello").wait(60)
     assert first == pytest.approx([0.6, 0.8], abs=1e-3)
-    assert np.array_equal(vectors.get("hello").wait(5), first)
+    assert np.array_equal(vectors.get("hello").wait(60), first)
     assert provider.asked == ["hello"]
 
 
@@ -87,7 +87,7 @@ def test_the_cache_forgets_the_query_that_was_not_asked_for_longest(executor: Th
     provider = Provider()
     vectors = warm(provider, executor, capacity=2)
     for query in ("one", "two", "one", "three", "one", "two"):
-        vectors.get(query).wait(5)
+        vectors.get(query).wait(60)
 
     assert provider.asked == ["one", "two", "three", "two"]
 
@@ -99,7 +99,7 @@ def test_the_same_query_in_flight_is_one_request(executor: ThreadPoolExecutor):
     first, second = vectors.get("same"), vectors.get("same")
     provider.answering.set()
 
-    assert np.array_equal(first.wait(5), second.wait(5))
+    assert np.array_equal(first.wait(60), second.wait(60))
     assert provider.asked == ["same"]
 
 
@@ -108,17 +108,17 @@ def test_a_model_that_is_still_loading_is_said_and_not_waited_for(executor: Thre
     provider.loaded.clear()
     vectors = QueryVectors(provider, executor)
 
-    early = vectors.get("hello").wait(5)
+    early = vectors.get("hello").wait(60)
     assert early == Unavailable("the embedding model of 'fake' is still loading")
     provider.loaded.set()
     wait_until(lambda: vectors.wait_until_warm(1))
-    assert not isinstance(vectors.get("hello").wait(5), Unavailable)
+    assert not isinstance(vectors.get("hello").wait(60), Unavailable)
 
 
 def test_a_process_that_asks_once_may_wait_for_the_model(executor: ThreadPoolExecutor):
     vectors = QueryVectors(Provider(), executor, model_wait_seconds=5)
 
-    assert not isinstance(vectors.get("hello").wait(5), Unavailable)
+    assert not isinstance(vectors.get("hello").wait(60), Unavailable)
 
 
 def test_a_failed_provider_is_left_alone_for_a_while(executor: ThreadPoolExecutor):
@@ -126,13 +126,13 @@ def test_a_failed_provider_is_left_alone_for_a_while(executor: ThreadPoolExecuto
     vectors = warm(provider, executor, clock=clock)
     provider.failure = Transient("the endpoint is overloaded")
 
-    assert vectors.get("a").wait(5) == Unavailable("the endpoint is overloaded")
-    assert vectors.get("b").wait(5) == Unavailable("the endpoint is overloaded")
+    assert vectors.get("a").wait(60) == Unavailable("the endpoint is overloaded")
+    assert vectors.get("b").wait(60) == Unavailable("the endpoint is overloaded")
     assert provider.asked == ["a"]
 
     provider.failure = None
     clock.now += FAILURE_MEMORY_SECONDS + 1
-    assert not isinstance(vectors.get("b").wait(5), Unavailable)
+    assert not isinstance(vectors.get("b").wait(60), Unavailable)
     assert vectors.failure() is None
 
 
@@ -143,7 +143,7 @@ def test_a_provider_that_does_not_answer_in_time_counts_as_failed(executor: Thre
 
     late = vectors.get("slow").wait(0.01)
     assert late == Unavailable("the embedding provider 'fake' did not answer in time")
-    assert vectors.get("next").wait(5) == late
+    assert vectors.get("next").wait(60) == late
     assert provider.asked in ([], ["slow"])
     provider.answering.set()
 
@@ -159,8 +159,8 @@ def test_a_query_that_nobody_waits_for_any_longer_is_not_sent():
         assert isinstance(alone.wait(0.01), Unavailable)
         assert isinstance(impatient.wait(0.01), Unavailable)
         provider.answering.set()
-        assert not isinstance(first.wait(5), Unavailable)
-        assert not isinstance(patient.wait(5), Unavailable)
+        assert not isinstance(first.wait(60), Unavailable)
+        assert not isinstance(patient.wait(60), Unavailable)
     assert provider.asked == ["first", "shared"]
 
 
@@ -179,15 +179,15 @@ def test_a_query_that_is_refused_is_not_the_provider_failing(executor: ThreadPoo
     provider = Provider()
     vectors = warm(provider, executor)
     provider.failure = Permanent("the input is refused")
-    assert vectors.get("bad").wait(5) == Unavailable("the input is refused")
+    assert vectors.get("bad").wait(60) == Unavailable("the input is refused")
 
     provider.failure = None
-    assert not isinstance(vectors.get("good").wait(5), Unavailable)
+    assert not isinstance(vectors.get("good").wait(60), Unavailable)
 
 
 def test_a_query_longer_than_the_provider_takes_is_asked_by_its_start(executor: ThreadPoolExecutor):
     provider = Provider()
-    warm(provider, executor).get("数据" * 1000).wait(5)
+    warm(provider, executor).get("数据" * 1000).wait(60)
 
     assert provider.asked == ["数据" * 16 + "数"]
 
@@ -216,11 +216,11 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_later(executor: ThreadPool
     vectors = QueryVectors(provider, executor, clock=clock)
     vectors.warm_up()
     wait_until(vectors.failure)
-    assert vectors.get("x").wait(5) == Unavailable("ImportError: no such wheel")
+    assert vectors.get("x").wait(60) == Unavailable("ImportError: no such wheel")
 
     provider.broken = False
     clock.now += FAILURE_MEMORY_SECONDS + 1
-    wait_until(lambda: not isinstance(vectors.get("x").wait(5), Unavailable))
+    wait_until(lambda: not isinstance(vectors.get("x").wait(60), Unavailable))
 
 
 class Recorder:
@@ -242,16 +242,16 @@ def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(execu
     vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
     provider.failure = Throttled("slow down", retry_after=12)
 
-    assert vectors.get("a").wait(5) == Unavailable("slow down")
-    assert vectors.get("b").wait(5) == Unavailable("fake asked to wait 12 s")
+    assert vectors.get("a").wait(60) == Unavailable("slow down")
+    assert vectors.get("b").wait(60) == Unavailable("fake asked to wait 12 s")
     clock.now += 5
-    assert vectors.get("b").wait(5) == Unavailable("fake asked to wait 7 s")
+    assert vectors.get("b").wait(60) == Unavailable("fake asked to wait 7 s")
     assert vectors.failure() == "fake asked to wait 7 s"
     assert provider.asked == ["a"]
 
     provider.failure = None
     clock.now += 7
-    assert not isinstance(vectors.get("b").wait(5), Unavailable), "it may be asked as soon as the time is over"
+    assert not isinstance(vectors.get("b").wait(60), Unavailable), "it may be asked as soon as the time is over"
 
 
 def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(executor: ThreadPoolExecutor):
@@ -259,14 +259,14 @@ def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(execut
     gate = LocalGate(clock=clock)
     vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
     gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Throttled("slow down", retry_after=3))
-    assert vectors.get("a").wait(5) == Unavailable("fake asked to wait 3 s")
+    assert vectors.get("a").wait(60) == Unavailable("fake asked to wait 3 s")
     assert provider.asked == []
 
     clock.now += 3
     provider.failure = Terminal("the key is refused: set FAKE_API_KEY")
-    vectors.get("a").wait(5)
+    vectors.get("a").wait(60)
     assert str(gate.refusal()) == "the key is refused: set FAKE_API_KEY"
-    assert vectors.get("b").wait(5) == Unavailable("the key is refused: set FAKE_API_KEY")
+    assert vectors.get("b").wait(60) == Unavailable("the key is refused: set FAKE_API_KEY")
     assert provider.asked == ["a"]
 
 
@@ -275,10 +275,10 @@ def test_a_query_may_be_the_probe_that_closes_the_breaker(executor: ThreadPoolEx
     gate = LocalGate(clock=clock)
     vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
     gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Terminal("the quota is used up"))
-    assert vectors.get("a").wait(5) == Unavailable("the quota is used up")
+    assert vectors.get("a").wait(60) == Unavailable("the quota is used up")
 
     clock.now += PROBE_SECONDS
-    assert not isinstance(vectors.get("a").wait(5), Unavailable)
+    assert not isinstance(vectors.get("a").wait(60), Unavailable)
     assert not gate.careful
     assert vectors.failure() is None
 
@@ -289,26 +289,26 @@ def test_an_endpoint_that_is_out_says_when_it_is_tried_again(executor: ThreadPoo
     vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
     for _ in range(OUTAGE_FAILURES):
         gate.leave(Admission.NORMAL, Transient("broken connection"))
-    assert vectors.get("a").wait(5) == Unavailable("fake does not answer and is tried again in 1 s")
+    assert vectors.get("a").wait(60) == Unavailable("fake does not answer and is tried again in 1 s")
 
 
 def test_a_query_never_waits_for_the_limit_a_minute(executor: ThreadPoolExecutor):
     limits = replace(Provider.limits, requests_per_minute=1)
     vectors = warm(Provider(), executor, coordination=shared(LocalGate(limits)))
     for query in ("one", "two", "three"):
-        assert not isinstance(vectors.get(query).wait(5), Unavailable)
+        assert not isinstance(vectors.get(query).wait(60), Unavailable)
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(executor: ThreadPoolExecutor):
     provider, recorder = Provider(), Recorder()
     vectors = warm(provider, executor, coordination=shared(LocalGate(), recorder))
-    vectors.get("where is the dentist", agent="ada").wait(5)
-    vectors.get("where is the dentist", agent="bob").wait(5)
+    vectors.get("where is the dentist", agent="ada").wait(60)
+    vectors.get("where is the dentist", agent="bob").wait(60)
     wait_until(lambda: recorder.counted)
     share = Usage("fake", "fake-1", requests=1, inputs=1, tokens=5)
     assert recorder.counted == [(share, {"ada": share})]
 
     provider.failure = Transient("broken connection")
-    vectors.get("something else", agent="bob").wait(5)
+    vectors.get("something else", agent="bob").wait(60)
     wait_until(lambda: len(recorder.counted) == 2)
     assert recorder.counted[1][1] == {"bob": Usage("fake", "fake-1", requests=1, failed=1)}

@@ -85,7 +85,7 @@ def test_at_the_deadline_there_is_an_answer_whatever_the_steps_do(threads: Threa
     release = threading.Event()
 
     def stuck() -> Steps:
-        release.wait(20)
+        release.wait(60)
         return named("too late")
         yield
 

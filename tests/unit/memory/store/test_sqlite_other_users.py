@@ -127,7 +127,7 @@ def test_a_reader_of_a_quiet_file_notices_when_it_is_written_again(index_path: P
     remove_log_files(index_path)
     script = """
     print(reader.counts().chunks, flush=True)
-    wait_until(lambda: path.with_name("written").exists(), timeout=30)
+    wait_until(lambda: path.with_name("written").exists())
     print(reader.counts().chunks)
     """
     process = start(AS_NOBODY + textwrap.dedent(script), index_path)

@@ -281,18 +281,18 @@ def test_closing_waits_for_the_calls_of_other_threads(index_path: Path) -> None:
     def use() -> None:
         with reader._readers.borrow():
             lent.set()
-            finish.wait(10)
+            finish.wait(60)
 
     user = threading.Thread(target=use)
     user.start()
-    lent.wait(10)
+    lent.wait(60)
     closer = threading.Thread(target=reader.close)
     closer.start()
     closer.join(0.05)
     assert closer.is_alive()
     finish.set()
-    closer.join(10)
-    user.join(10)
+    closer.join(60)
+    user.join(60)
     assert not closer.is_alive()
     with pytest.raises(StoreUnreadable, match="closed"):
         reader.counts()
