@@ -19,6 +19,9 @@ log = structlog.get_logger(__name__)
 #: Entry of `meta`: the account (a digest) that was asked for vectors last.
 _ASKED = "account"
 
+#: Entry of `meta`: since the generation was made, all that it lacked of the disk was asked for.
+_COMPARED = "compared"
+
 
 def differences(indexer: Indexer) -> list[DocumentKey]:
     """Documents in which disk and the index that is written differ, those that failed or are left out aside."""
@@ -45,6 +48,20 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     failed = {letter.key for letter in store.dead_letters() if letter.error_class != EMBEDDING_REFUSED}
     aside = failed | left_out(store, files)
     return [key for key in changed if key not in aside]
+
+
+def unasked_differences(indexer: Indexer) -> list[DocumentKey] | None:
+    """What the answering generation lacks, where nobody asked for that since it was made (somebody deleted the one
+    before); None where somebody did, or one that is under construction is to be completed anyway.
+    """
+    if indexer.generations.next() is not None or indexer.target().meta(_COMPARED) is not None:
+        return None
+    return differences(indexer)
+
+
+def note_asked(indexer: Indexer) -> None:
+    """Say that what the generation lacked was asked for."""
+    indexer.target().set_meta({_COMPARED: "1"})
 
 
 def release_refused(indexer: Indexer) -> int:
@@ -94,6 +111,7 @@ def complete_generation(indexer: Indexer) -> bool:
     if embedding_of(wanted.description) != NO_VECTORS and store.pending_chunks(1):
         return False  # also in a process without a key: what answers has vectors
     before = _identity_of_current(indexer)
+    note_asked(indexer)
     done = indexer.generations.complete(wanted.digest)
     if done and before is not None and redaction_of(before) != redaction_of(wanted.description):
         # What is to be masked from now on stands in there unmasked. Who is reading it finishes first.

@@ -48,7 +48,6 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
     marks = runtime.queue.marks
     try:
         with runtime.indexer(agent) as indexer:
-            first = indexer.generations.current() is None
             turn.try_suspects(indexer)
             report = indexer.index(turn.claims(indexer), lane=lane, on_done=turn.done, out_of_time=turn.over)
             # Also those of a job that died between its commit and its request.
@@ -56,7 +55,10 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             unfilled = available and bool(indexer.target().pending_chunks(1))
             building = indexer.generations.next() is not None
             # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
-            lacking = completing.differences(indexer) if first and not marks.waiting(agent).backfill else []
+            lacking = None if marks.waiting(agent).backfill else completing.unasked_differences(indexer)
+            if lacking is not None:
+                runtime.queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
+                completing.note_asked(indexer)
     except TimeLimitExceeded:
         turn.killed()
         raise
@@ -64,7 +66,6 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         turn.give_back()
     turn.tell(report)
     queue = runtime.queue
-    queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
     if unfilled:
         queue.request_vectors(agent)
     elif building:

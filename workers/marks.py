@@ -30,9 +30,9 @@ _TRACES_KEPT_SECONDS = 86_400
 
 _MARK = """
 -- KEYS: sequence, since, waiting:live, waiting:backfill, running, agents
--- ARGV: now (seconds), lane, agent, document...
-local order = tonumber(ARGV[1]) * 1000000
-for i = 4, #ARGV do
+-- ARGV: now (seconds), lane, agent, place of the first document, document...
+local order = tonumber(ARGV[4])
+for i = 5, #ARGV do
   local document, lane = ARGV[i], ARGV[2]
   local number = 1
   local mark = redis.call('HGET', KEYS[1], document)
@@ -146,10 +146,11 @@ class PendingMarks:
         """Mark documents as changed at Unix time `now`; those given earlier are taken earlier."""
         for start in range(0, len(documents), _SLICE):
             part = documents[start : start + _SLICE]
-            # Later slices come after earlier ones: their order starts a slice further on.
+            # Whole microseconds: as fractions of a second, the places of two slices would now and then overlap by one.
+            place = round(now * 1e6) + start
             self._mark(
                 keys=self._all(agent),
-                args=[f"{now + start / 1e6:.6f}", lane.value, agent, *(key.encode() for key in part)],
+                args=[f"{now:.6f}", lane.value, agent, place, *(key.encode() for key in part)],
             )
 
     def claim(self, agent: str, *, lane: Lane, job: str, limit: int) -> list[DocumentKey]:

@@ -40,9 +40,11 @@ def test_a_mark_during_the_job_causes_exactly_one_more(marks: PendingMarks) -> N
     assert marks.agents() == []
 
 
-def test_documents_are_taken_in_the_order_they_were_given(marks: PendingMarks) -> None:
-    many = [DocumentKey("memory", f"memory/{number}.md") for number in range(1300)]
-    marks.mark("main", many, lane=Lane.BACKFILL, now=time.time())
+@pytest.mark.parametrize("now", [1792820326.5518465, 1797336958.2017086, 1798345897.5716445])
+def test_documents_are_taken_in_the_order_they_were_given(marks: PendingMarks, now: float) -> None:
+    # By name, the last of each slice would come after the first of the next.
+    many = [DocumentKey("memory", f"memory/{9999 - number}.md") for number in range(1300)]
+    marks.mark("main", many, lane=Lane.BACKFILL, now=now)
     taken: list[DocumentKey] = []
     while part := marks.claim("main", lane=Lane.BACKFILL, job="j", limit=64):
         taken += part

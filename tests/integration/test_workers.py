@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,10 @@ import pytest
 import structlog
 
 from memory.agent_files import AgentFiles, SourceText
+from memory.fingerprint import fingerprint
+from memory.generation_writing import GenerationWriter
+from memory.store.options import StoreOptions
+from memory.taking_over import provider_of
 from recalld.configuration import load
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
@@ -306,6 +312,27 @@ def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_
             assert workers.counts().files == 30
             assert workers.waiting() == AT_REST
             assert workers.troubles() == {}
+
+
+def test_a_deleted_index_is_made_again_whole_whoever_made_its_file_first(
+    settings: Settings, broker_server: BrokerServer
+) -> None:
+    with Workers(settings) as workers:
+        for name in ("a", "b"):
+            workers.write(f"memory/{name}.md", f"The heron of {name}.\n")
+            workers.mark(f"memory/{name}.md")
+        wait_until(workers.complete)
+    shutil.rmtree(settings.indexes_path)
+    # As housekeeping does, and a job that was about to end.
+    with contextlib.closing(GenerationWriter(settings.indexes_path / "main", StoreOptions())) as writer:
+        agent = settings.agents[0]
+        wanted = fingerprint(agent, provider_of(settings, agent).provider.identity)
+        writer.open_writer(wanted.digest, wanted.description)
+    with Workers(settings) as workers:
+        assert workers.counts().files == 0
+        workers.write("memory/new.md", "The heron of new.\n")
+        workers.mark("memory/new.md")
+        wait_until(lambda: workers.counts().files == 3 and workers.complete())
 
 
 def test_without_a_provider_nobody_asks_for_vectors_for_ever(
