@@ -21,7 +21,7 @@ DEBOUNCE_MS = 150
 
 
 def recalld(
-    *arguments: str, home: Path, environment: Mapping[str, str] | None = None, timeout: float = 60
+    *arguments: str, home: Path, environment: Mapping[str, str] | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run one command and return what it printed; never raises for its exit code."""
     return subprocess.run(
@@ -98,7 +98,7 @@ class Daemon:
                 stderr=subprocess.STDOUT,
                 text=True,
             )
-        wait_until(lambda: self.running() and "Ctrl-C" in self.said()[before:], timeout=60, what=self.said())
+        wait_until(lambda: self.running() and "Ctrl-C" in self.said()[before:], timeout=120, what=self.said())
 
     def stop(self) -> int:
         """Ctrl-C; returns the exit code."""
@@ -131,7 +131,7 @@ class Daemon:
     def options(self) -> list[str]:
         return ["--config", str(self.config), "--home", str(self.home)]
 
-    def run(self, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run another recalld command against the same home."""
         return subprocess.run(
             [sys.executable, "-m", "recalld", *self.options(), *arguments],
