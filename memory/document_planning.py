@@ -37,7 +37,6 @@ class Planner:
         self._agent = agent
         self._files = files
         self._supply = supply
-        self._redact = redactor_for(agent, "memory")
         self._emptied: dict[str, int] | None = None
 
     def plan(self, store: Store, key: DocumentKey, report: IndexReport) -> Generator[None]:
@@ -99,7 +98,8 @@ class Planner:
         if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
             self._touch(known, source.stat, report)
             return
-        cut = cut_document(self._redact(source.text), self._agent.chunking, self._supply.choice.provider)
+        text = redactor_for(self._agent, key.source)(source.text)
+        cut = cut_document(text, self._agent.chunking, self._supply.choice.provider)
         delta = difference(store.chunks_of(key), cut)
         write = DocumentWrite(
             key=key,

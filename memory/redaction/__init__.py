@@ -1,5 +1,6 @@
 """Takes secrets out of texts before anything else sees them."""
 
+from memory.redaction.pattern_budgets import ASKING, PatternsUnanswered, PatternTooCostly
 from memory.redaction.redactor import (
     REDACTION_VERSION,
     Redactor,
@@ -9,4 +10,14 @@ from memory.redaction.redactor import (
     redactor_for,
 )
 
-__all__ = ["REDACTION_VERSION", "Redactor", "query_redactor", "redact", "redaction_facts", "redactor_for"]
+__all__ = [
+    "ASKING",
+    "REDACTION_VERSION",
+    "PatternTooCostly",
+    "PatternsUnanswered",
+    "Redactor",
+    "query_redactor",
+    "redact",
+    "redaction_facts",
+    "redactor_for",
+]

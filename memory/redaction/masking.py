@@ -69,7 +69,9 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
 def _unmasked(data: bytes, span: Span, masks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The parts of a span that a mask is put over: line by line, and around the masks that are in it."""
     start = span.start
-    for mask_start, mask_end in masks[bisect_right(masks, span.start, key=lambda mask: mask[1]) :]:
+    # By number: a copy of what follows for each span would be quadratic.
+    for number in range(bisect_right(masks, span.start, key=lambda mask: mask[1]), len(masks)):
+        mask_start, mask_end = masks[number]
         if mask_start >= span.end:
             break
         yield from (part.span() for part in _LINE_PART.finditer(data, start, max(start, mask_start)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,12 @@ from memory.redaction.assignments import find_assignments
 from memory.redaction.cookies import find_cookies
 from memory.redaction.headers import find_headers
 from memory.redaction.masking import mask_spans, without_masks
+from memory.redaction.pattern_budgets import ASKING, INDEXING, PatternBudget
 from memory.redaction.private_keys import find_private_keys
 from memory.redaction.tokens import find_tokens
-from memory.redaction.user_patterns import find_patterns
 
 if TYPE_CHECKING:
+    from memory.redaction.pattern_finding import PatternFinder
     from schemas.settings import MemorySettings
 
 #: Raised when a rule changes: indexes are built anew then.
@@ -27,21 +27,33 @@ REDACTION_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Masks what the built-in rules and these patterns find.
+    """Masks what the built-in rules find, and the settings' patterns.
 
     Doing it again changes nothing; lines stay as many and where they were, their ends included; a text without
-    secrets is returned as it is. Time is linear in the text's size, as far as the patterns given allow.
+    secrets is returned as it is. Time is linear in the text's size; for what patterns take, there is a budget.
     """
 
-    patterns: tuple[re.Pattern[str], ...] = ()
+    find_patterns: PatternFinder | None = None
 
     @classmethod
-    def of(cls, patterns: Sequence[str]) -> Redactor:
-        """Return the redactor with these patterns, which settings have checked, on top of the built-in rules."""
-        return cls(tuple(re.compile(pattern) for pattern in patterns)) if patterns else _built_in
+    def of(cls, patterns: Sequence[str], budget: PatternBudget = INDEXING) -> Redactor:
+        """Return the redactor with these patterns, which settings have checked, on top of the built-in rules.
+
+        With patterns it is for the texts of one document or question, which share the budget.
+        """
+        if not patterns:
+            return _built_in
+        # Most settings have none.
+        from memory.redaction.pattern_finding import PatternFinder
+
+        return cls(PatternFinder(patterns, budget))
 
     def __call__(self, text: str) -> str:
-        """Return the text with a mask in place of each secret."""
+        """Return the text with a mask in place of each secret.
+
+        Raises:
+            PatternTooCostly, PatternsUnanswered: not without what patterns find, and they cannot be looked for.
+        """
         # A mask may bring something to light that stood behind a secret: what is done is looked at again.
         while (redacted := self._once(text)) != text:
             text = redacted
@@ -60,8 +72,8 @@ class Redactor:
             *find_cookies(seen, lowered),
             *find_assignments(seen, lowered),
         ]
-        if self.patterns:
-            spans += find_patterns(text, self.patterns)
+        if self.find_patterns is not None:
+            spans += self.find_patterns(text, data)
         return mask_spans(data, spans).decode("utf-8", "surrogatepass") if spans else text
 
 
@@ -73,16 +85,19 @@ def redact(text: str) -> str:
     return _built_in(text)
 
 
-def redactor_for(memory: MemorySettings, source: str) -> Callable[[str], str]:
-    """Return what takes the secrets out of the texts of a source ("memory" or "sessions"): nothing, if switched off."""
+def redactor_for(memory: MemorySettings, source: str, *, budget: PatternBudget = INDEXING) -> Callable[[str], str]:
+    """Return what takes the secrets out of the texts of one document of a source ("memory" or "sessions").
+
+    Nothing, if that is switched off. What it raises: see `Redactor`.
+    """
     switched_on = {"memory": memory.redaction.memory, "sessions": memory.redaction.sessions}[source]
-    return Redactor.of(memory.redaction.patterns) if switched_on else _unchanged
+    return Redactor.of(memory.redaction.patterns, budget) if switched_on else _unchanged
 
 
 def query_redactor(memory: MemorySettings) -> Callable[[str], str]:
-    """Return what takes the secrets out of a query: with either source redacted, so is what is asked of them."""
+    """Return what takes the secrets out of one query: with either source redacted, so is what is asked of them."""
     switched_on = memory.redaction.memory or memory.redaction.sessions
-    return Redactor.of(memory.redaction.patterns) if switched_on else _unchanged
+    return Redactor.of(memory.redaction.patterns, ASKING) if switched_on else _unchanged
 
 
 def redaction_facts(memory: MemorySettings) -> list[Any]:

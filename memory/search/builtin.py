@@ -11,7 +11,7 @@ from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.agent_status import agent_status
 from memory.embedding.provider import EmbeddingProvider
 from memory.generations import Generations
-from memory.redaction import redactor_for
+from memory.redaction import ASKING, PatternsUnanswered, PatternTooCostly, redactor_for
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
 from memory.search.glances import Glances
@@ -113,10 +113,11 @@ class BuiltinManager(SearchManager):
             return GetAnswer(path=request.path)
         try:
             key = resolve_for(session, self._files, request.path)
-            redact = redactor_for(self._agent, key.source)
+            redact = redactor_for(self._agent, key.source, budget=ASKING)
             if key.source == SESSIONS_SOURCE:
                 return transcript_page(self._files, key, first=request.from_, count=request.lines, redact=redact)
             source = self._files.read(key)
+            return page(key.path, redact(source.text), first=request.from_, count=request.lines)
         except DocumentRefused:
             _log.warning("read_refused", agent=self._agent.id)
             return GetAnswer(path=request.path, disabled=True, error=_REFUSED)
@@ -125,7 +126,6 @@ class BuiltinManager(SearchManager):
             return kept or GetAnswer(path=request.path, error="not found: there is no such document (any more)")
         except (Permanent, Transient) as error:
             return GetAnswer(path=request.path, error=str(error))
-        return page(key.path, redact(source.text), first=request.from_, count=request.lines)
 
     def _allows(self, session: Session) -> bool:
         return allows(self._agent.scope, session, agent=self._agent.id)
@@ -219,6 +219,10 @@ class BuiltinManager(SearchManager):
         """The answer of a search that raised."""
         if isinstance(error, StoreCorrupt):
             reason, action = str(error), "wait until the index is rebuilt, or run `recalld rebuild`"
+        elif isinstance(error, PatternTooCostly):
+            reason, action = str(error), "rewrite the pattern; what is asked in other words may be found meanwhile"
+        elif isinstance(error, PatternsUnanswered):
+            reason, action = str(error), "ask again"
         elif isinstance(error, RecalldError):
             reason, action = str(error), "run `recalld status`"
         else:

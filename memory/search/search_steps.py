@@ -56,23 +56,22 @@ class SearchSteps:
         self._request = request
         self._deadline = deadline
         self._progress = Progress()
+        #: What is searched; None until the query has lost its secrets.
+        self._asked: AskedFor | None = None
 
     @cached_property
     def _embedder(self) -> Embedder:
         """The provider for all of this search. Looked up on its first thread: it looks at a file."""
         return self._on.embedder()
 
-    @cached_property
-    def _asked(self) -> AskedFor:
-        """What is searched. The index holds masks where secrets were, and a provider gets to see none."""
-        return asked_for(self._request.query, query_redactor(self._on.agent))
-
     def run(self) -> Steps:
         """Every step; yields the vector that has to be waited for."""
         request = self._request
-        if not self._asked.text:
+        # The index holds masks where secrets were, and a provider gets to see none.
+        asked = self._asked = asked_for(request.query, query_redactor(self._on.agent))
+        if not asked.text:
             return self._answer((), "none", ())
-        wanted = self._what_is_wanted()
+        wanted = self._what_is_wanted(asked.text)
         question = self._question(wanted)
         answers = self._on.resources.answers
         side = None
@@ -97,11 +96,11 @@ class SearchSteps:
             return self._answer((), "none", (reason,))
         return self._answer(self._shown(found), found.mode, (f"{reason}: keywords only",))
 
-    def _what_is_wanted(self) -> Wanted:
+    def _what_is_wanted(self, query_text: str) -> Wanted:
         agent, request = self._on.agent, self._request
         query = agent.query
         return Wanted(
-            query=self._asked.text,
+            query=query_text,
             max_results=request.max_results or query.max_results,
             min_score=request.min_score if request.min_score is not None else query.min_score,
             sources=request.sources if request.sources is not None else agent.sources,
@@ -204,7 +203,7 @@ class SearchSteps:
             reasons.append("the queue does not answer: how far the index is behind is not known")
         elif (blind := self._on.freshness.blind()) is not None:
             reasons.append(blind)
-        if self._asked.remark is not None:
+        if self._asked is not None and self._asked.remark is not None:
             reasons.append(self._asked.remark)
         cited = self._cites()
         return SearchAnswer(

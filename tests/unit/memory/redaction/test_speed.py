@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 
 from memory.redaction import redact
+from memory.redaction.masking import Span, mask_spans
 from tests.benchmarks.bench_redaction import WORST_CASES
 
 #: A quadratic rule would take four times as long.
@@ -16,11 +18,15 @@ MOST = 3.4
 
 
 def seconds(text: str) -> float:
+    return seconds_of(lambda: redact(text))
+
+
+def seconds_of(work: Callable[[], object]) -> float:
     # What other tests have left in memory is not looked through meanwhile.
     gc.disable()
     try:
         begun = time.thread_time()
-        redact(text)
+        work()
         return time.thread_time() - begun
     finally:
         gc.enable()
@@ -29,13 +35,28 @@ def seconds(text: str) -> float:
 @pytest.mark.parametrize("case", WORST_CASES)
 def test_twice_the_worst_input_takes_at_most_about_twice_as_long(case: str) -> None:
     short, long = WORST_CASES[case](400_000), WORST_CASES[case](800_000)
+    assert_linear(lambda: redact(short), lambda: redact(long), of=case)
+
+
+def test_secrets_among_masks_cost_no_more_when_there_are_many() -> None:
+    def masking(count: int) -> Callable[[], object]:
+        piece = b"[redacted:a] x "
+        spans = [Span(at, at + 1, "key") for at in range(13, count * len(piece), len(piece))]
+        return lambda: mask_spans(piece * count, spans)
+
+    assert masking(2)() == b"[redacted:a] [redacted:key] " * 2
+    assert_linear(masking(30_000), masking(60_000), of="secrets among masks")
+
+
+def assert_linear(short: Callable[[], object], long: Callable[[], object], *, of: str) -> None:
+    """`long` has twice as much to do as `short`."""
     ratios = []
     # What else this machine does can only spoil a measurement: one good one of several shows it.
     for _ in range(6):
-        ratios.append(seconds(long) / max(seconds(short), 1e-4))
+        ratios.append(seconds_of(long) / max(seconds_of(short), 1e-4))
         if ratios[-1] <= MOST:
             return
-    pytest.fail(f"800 kB of {case} took {min(ratios):.1f} times as long as 400 kB")
+    pytest.fail(f"twice as much of {of} took {min(ratios):.1f} times as long")
 
 
 _STARTS = (

@@ -1,0 +1,154 @@
+"""A redaction pattern that never ends costs one document, or one question, and nothing that it hides is shown."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from memory.redaction.pattern_processes import PatternProcesses
+from schemas.settings import Settings
+from tests.embedding_server import EmbeddingServer
+from tests.serving import running, search
+from tests.waiting import wait_until
+from tests.working import Workers
+from tests.written_index import write_index
+from workers.broker_server import BrokerServer
+
+ENDLESS = "(a+)+$"
+STUCK = "a" * 60 + "!"
+
+
+class Hurried(PatternProcesses):
+    """They end what takes long after `seconds` of processor time already."""
+
+    seconds = 0.2
+    begun = 0
+
+    def find(self, patterns, text, *, count, seconds, patience):
+        self.begun += 1
+        return super().find(patterns, text, count=count, seconds=self.seconds, patience=patience)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
+    own = Hurried()
+    monkeypatch.setattr("memory.redaction.pattern_finding.PROCESSES", own)
+    yield own
+    own.close()
+
+
+def hiding(settings: Settings, *patterns: str, url: str | None = None) -> Settings:
+    """These settings with patterns, and an endpoint to embed with."""
+    agent = settings.agents[0]
+    changed: dict[str, object] = {"redaction": agent.redaction.model_copy(update={"patterns": patterns})}
+    if url is not None:
+        changed |= {
+            "provider": "openai",
+            "remote": agent.remote.model_copy(update={"base_url": url, "api_key": SecretStr("k")}),
+        }
+    return settings.model_copy(update={"agents": (agent.model_copy(update=changed),)})
+
+
+def letters(workers: Workers) -> list[tuple[str, str, str]]:
+    with workers.reading("main") as reader:
+        assert reader is not None
+        return [(letter.key.path, letter.error_class, letter.reason) for letter in reader.dead_letters()]
+
+
+def test_one_document_is_a_dead_letter_the_rest_is_indexed_and_other_settings_index_it(
+    settings: Settings, broker_server: BrokerServer, processes: Hurried, server: EmbeddingServer
+) -> None:
+    workers = Workers(hiding(settings, r"FP-\d+", ENDLESS, url=server.url))
+    with workers:
+        workers.write("memory/bad.md", f"The bluebird FP-131 sings.\n{STUCK}\n")
+        workers.write("memory/good.md", "The heron FP-131 stands in the reeds.\n")
+        workers.mark("memory/bad.md", "memory/good.md")
+        wait_until(lambda: workers.finds("heron"))
+        wait_until(lambda: bool(letters(workers)))
+        [(path, error_class, reason)] = letters(workers)
+        assert (path, error_class) == ("memory/bad.md", "PatternTooCostly")
+        assert reason.startswith("pattern 2 of redaction.patterns needs too much")
+        workers.write("memory/late.md", "The stork came late.\n")
+        workers.mark("memory/late.md")
+        wait_until(lambda: workers.finds("stork"))
+        assert not workers.finds("bluebird")
+    assert not any("bluebird" in text or "FP-131" in text for text in server.texts)
+    held = [file for file in settings.home.rglob("*") if file.is_file() and b"bluebird" in file.read_bytes()]
+    assert held == []
+
+    mended = Workers(hiding(settings, r"FP-\d+", "a+$", url=server.url))
+    with mended:
+        wait_until(lambda: mended.finds("bluebird"), timeout=60)
+        wait_until(lambda: not letters(mended))
+    assert server.paid_twice == set(), "what had not changed was not paid again"
+
+
+def test_a_worker_is_not_held_by_it_when_it_is_to_end(
+    settings: Settings, broker_server: BrokerServer, processes: Hurried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.run.DRAIN_SECONDS", 0.5)
+    processes.seconds = 3600.0
+    workers = Workers(hiding(settings, ENDLESS))
+    with workers:
+        workers.write("memory/bad.md", f"{STUCK}\n")
+        workers.mark("memory/bad.md")
+        wait_until(lambda: processes.begun > 0)
+        workers.asked_to_stop.set()
+        begun = time.monotonic()
+        workers.stop()
+        assert time.monotonic() - begun < 20, "it may look for two minutes"
+        assert workers.client.llen(f"{workers.keys.dramatiq}:live") == 1, "another one takes the job"
+
+
+def test_a_question_is_answered_without_it_and_sent_to_nobody(
+    settings: Settings, processes: Hurried, server: EmbeddingServer
+) -> None:
+    settings = hiding(settings, r"FP-\d+", ENDLESS, url=server.url)
+    write_index(settings).close()
+    with running(settings) as client:
+        answer = search(client, f"bluebird {STUCK}")
+        assert answer["results"] == []
+        assert answer["error"].startswith("pattern 2 of redaction.patterns needs too much")
+        assert "rewrite the pattern" in answer["action"]
+        assert "bluebird" not in json.dumps(answer)
+        assert not any("bluebird" in text for text in server.texts)
+        assert "error" not in search(client, "MEMORY")
+
+
+def test_a_document_is_not_shown_without_it(
+    settings: Settings, workspace: Path, processes: Hurried, broker_server: BrokerServer
+) -> None:
+    sessions = workspace.parent / "sessions"
+    sessions.mkdir()
+    said = [{"role": "user", "content": text, "timestamp": 1767225600} for text in ("hello", f"bluebird {STUCK}")]
+    (sessions / "one.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said), "utf-8")
+    (workspace / "memory" / "bad.md").write_text(f"bluebird\n{STUCK}\n", "utf-8")
+    (workspace / "memory" / "good.md").write_text("The heron.\n", "utf-8")
+    settings = hiding(settings, ENDLESS)
+    agent = settings.agents[0].model_copy(update={"sessions": (str(sessions),)})
+    settings = settings.model_copy(update={"agents": (agent,)})
+    with running(settings) as client:
+        for path in ("memory/bad.md", "sessions/one.jsonl"):
+            answer = client.post("/v1/get", json={"path": path}).json()
+            assert answer["error"].startswith("pattern 1 of redaction.patterns needs too much"), answer
+            assert "bluebird" not in json.dumps(answer)
+        assert client.post("/v1/get", json={"path": "memory/good.md"}).json()["text"] == "The heron."
+
+
+def test_others_are_answered_while_a_question_is_stuck(settings: Settings, processes: Hurried) -> None:
+    processes.seconds = 3600.0
+    write_index(settings).close()
+    with running(hiding(settings, ENDLESS)) as client, ThreadPoolExecutor(1) as threads:
+        stuck = threads.submit(search, client, f"bluebird {STUCK}")
+        wait_until(lambda: processes.begun > 0)
+        assert "error" not in search(client, "MEMORY")
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/v1/status").status_code == 200
+        answer = stuck.result()
+        assert (answer["results"], answer["action"]) == ([], "ask again")
