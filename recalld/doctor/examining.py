@@ -14,6 +14,7 @@ from recalld.configuration import program_folders
 from recalld.doctor import hooks, indexes, leftovers, machine, services
 from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level
+from recalld.doctor.patterns import pattern_findings
 from recalld.invocation import Invocation
 from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
@@ -64,6 +65,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     yield machine.disk(settings)
     yield from leftovers.leftovers(settings)
     yield from hooks.hook_findings(program_folders())
+    yield from pattern_findings(settings)
     try:
         side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
     except UserError as error:

@@ -1,0 +1,57 @@
+"""The doctor tries the patterns of the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recalld.doctor.finding import Level
+from recalld.doctor.patterns import is_slow, pattern_findings
+from schemas.settings import Settings
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+$", r"(\w+\s?)*:", r"^(([a-z])+.)+[A-Z]([a-z])+$", "(?:x+x+)+y", r"(\d+-?)+z", "(.*)(.*)(.*)(.*)Q"],
+)
+def test_a_pattern_that_never_ends_is_found(pattern: str) -> None:
+    assert is_slow(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"FP-\d+",
+        r"(?i)employee[ -]?id:? *(\d{6})",
+        r"\b\d{3}-\d{2}-\d{4}\b",
+        r"[\w.+-]+@[\w-]+\.[\w.]+",
+        r"(?s)begin secret.*?end secret",
+        r"\s+$",
+        "",
+        "王\\w",
+    ],
+)
+def test_a_usual_pattern_is_not(pattern: str) -> None:
+    assert not is_slow(pattern)
+
+
+def test_it_is_told_by_its_place_and_each_list_once(tmp_path: Path) -> None:
+    def agent(name: str, *patterns: str) -> dict[str, object]:
+        return {"id": name, "workspace": tmp_path, "redaction": {"patterns": patterns}}
+
+    settings = Settings.model_validate(
+        {
+            "home": tmp_path,
+            "agents": [
+                agent("a", "x", "(?:bird)?(b+)+$"),
+                agent("b", "x", "(?:bird)?(b+)+$"),
+                agent("c"),
+                agent("d", "x"),
+            ],
+        }
+    )
+    findings = {one.agent: one for one in pattern_findings(settings)}
+    assert [one.level for one in findings.values()] == [Level.OK, Level.WARNING]
+    assert findings["a"].message.startswith("pattern 2 of redaction.patterns of a takes more than 0.2 s")
+    assert "bird" not in findings["a"].message
