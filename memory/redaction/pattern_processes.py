@@ -38,6 +38,8 @@ class PatternProcesses:
     def __init__(self, most: int = MOST_PROCESSES) -> None:
         self._turns = threading.Semaphore(most)
         self._idle: list[_PatternProcess] = []
+        self._busy: set[_PatternProcess] = set()
+        self._closed = False
 
     def find(
         self, patterns: bytes, text: bytes, *, count: int, seconds: float, patience: float
@@ -64,7 +66,10 @@ class PatternProcesses:
             self._turns.release()
 
     def close(self) -> None:
-        """End the processes that do nothing."""
+        """End all processes; nobody may ask any more, and who has asked gets no answer."""
+        self._closed = True
+        for process in tuple(self._busy):
+            process.kill()
         while self._idle:
             self._idle.pop().end()
 
@@ -78,15 +83,20 @@ class PatternProcesses:
     def _ask(
         self, patterns: bytes, text: bytes, count: int, seconds: float, end: float
     ) -> tuple[list[array[int]], float]:
+        if self._closed:
+            raise PatternsUnanswered("the process that looks for redaction.patterns is ending")
         try:
             process = self._idle.pop()
         except IndexError:
             process = _PatternProcess()
+        self._busy.add(process)
         try:
             answer = process.ask(patterns, text, count, seconds, end)
         except BaseException:  # also what ends this thread: half an answer is nobody's
             process.end()
             raise
+        finally:
+            self._busy.discard(process)
         self._idle.append(process)
         return answer
 
@@ -145,8 +155,12 @@ class _PatternProcess:
             raise _Ended(code, len(parts)) from None
         return parts, spent
 
+    def kill(self) -> None:
+        """Let whoever waits for it see its end. It holds nothing that could be lost."""
+        self._process.kill()
+
     def end(self) -> None:
-        """Kill it; it holds nothing that could be lost."""
+        """Kill it, and keep nothing of it."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

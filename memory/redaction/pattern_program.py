@@ -11,6 +11,7 @@ and end of each secret part, in characters. In the end `SPENT`. The program ends
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -58,8 +59,9 @@ def main() -> None:
         _limit_memory(memory)
         patterns = requests.read(size_of_patterns)
         text = requests.read(size).decode("utf-8", "surrogatepass")
-        # Its signal ends this process, also in the middle of a search.
+        # Either signal ends this process, also in the middle of a search.
         signal.setitimer(signal.ITIMER_PROF, seconds)
+        _end_with_input(wanted=True)
         if patterns != kept[0]:
             kept = patterns, [re.compile(pattern) for pattern in json.loads(patterns)]
         for pattern in kept[1]:
@@ -67,6 +69,7 @@ def main() -> None:
             answers.write(FOUND.pack(len(parts)))
             answers.write(parts.tobytes())
             answers.flush()
+        _end_with_input(wanted=False)
         left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(SPENT.pack(max(0.0, seconds - left)))
         answers.flush()
@@ -76,8 +79,17 @@ def _leave_signals_to_the_parent() -> None:
     """Who ends the parent (a terminal, systemd) may mean this process, too, which the parent needs to end in order."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for number in (signal.SIGPROF, signal.SIGIO):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _end_with_input(*, wanted: bool) -> None:
+    """Whether the kernel tells, by a signal, that something happens to the input: nothing but its end can, while its
+    parent waits. Linux does; elsewhere the budget has to run out."""
+    flags = fcntl.fcntl(0, fcntl.F_GETFL)
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, flags | os.O_ASYNC if wanted else flags & ~os.O_ASYNC)
 
 
 def _limit_memory(size: int) -> None:

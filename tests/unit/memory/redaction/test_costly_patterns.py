@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import memory
 from memory.redaction import PatternsUnanswered, PatternTooCostly, Redactor
 from memory.redaction.pattern_budgets import PatternBudget
 from memory.redaction.pattern_finding import PatternFinder
@@ -33,10 +36,10 @@ def redactor(*patterns: str, seconds: float = 0.2, patience: float = 60.0) -> Re
     return Redactor.of(patterns, PatternBudget(seconds, 1.0, patience))
 
 
-def children() -> set[int]:
-    """The processes that look for patterns on behalf of this one."""
+def children(of: int | None = None) -> set[int]:
+    """The processes that look for patterns on behalf of a process, by default this one."""
     found = set()
-    for task in Path("/proc/self/task").iterdir():
+    for task in Path(f"/proc/{of or 'self'}/task").iterdir():
         pids = (task / "children").read_text().split()
         found |= {int(pid) for pid in pids if b"pattern_program" in Path(f"/proc/{pid}/cmdline").read_bytes()}
     return found
@@ -158,3 +161,42 @@ def test_what_python_understands_by_a_pattern_is_what_is_masked(processes: Patte
         (r"(?:(\w)\1)++", "aabbc", "[redacted:pattern]a[redacted:pattern]bc"),
     ):
         assert redactor(pattern)(text) == left, pattern
+
+
+ASKING_FOR_EVER = f"""
+from memory.redaction import Redactor
+from memory.redaction.pattern_budgets import PatternBudget
+Redactor.of([{ENDLESS!r}], PatternBudget(3600.0, 0.0, 3600.0))({STUCK!r})
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends with its budget")
+def test_a_process_ends_with_its_parent_whatever_it_is_at() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ASKING_FOR_EVER], cwd=Path(memory.__file__).parents[1])
+    try:
+        wait_until(lambda: bool(children(of=parent.pid)))
+        [pid] = children(of=parent.pid)
+        wait_until(lambda: cpu_seconds(pid) > 0.2)
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: cpu_seconds(pid) < 0)
+
+
+def test_closing_ends_what_is_busy_and_who_waits_for_it_gets_no_answer(processes: PatternProcesses) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        stuck = threads.submit(redactor(ENDLESS, seconds=600.0, patience=600.0), STUCK)
+        wait_until(lambda: bool(children()))
+        processes.close()
+        with pytest.raises(PatternsUnanswered, match="is ending"):
+            stuck.result()
+    assert children() == set()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process, below 0 for one that is gone (or gone but for its name)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1.0
+    return -1.0 if fields[0] == "Z" else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
