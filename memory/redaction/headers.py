@@ -17,9 +17,10 @@ _BASIC = re.compile(rb"[ \t]{1,4}([A-Za-z0-9+/]{6,1024}={0,2})(?![A-Za-z0-9+/=])
 _AUTHORIZATION = re.compile(
     rb"\\{0,3}[\"'`]?[ \t]{0,4}(?:[:=]|\xef\xbc\x9a)[ \t]{0,4}\\{0,3}[\"'`]?"
     rb"(?:(?:bearer|basic|token|apikey|api-key|bot|digest|negotiate|key)[ \t]{1,4})?"
-    rb"([A-Za-z0-9_~+/.=:-]{6,})",
+    rb"([A-Za-z0-9_~+/.=:-]{6})",
     re.IGNORECASE,
 )
+_AUTHORIZATION_VALUE = re.compile(rb"[A-Za-z0-9_~+/.=:-]+")
 _AUTH = re.compile(
     rb"\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"']?([A-Za-z0-9+/]{8,8192}+={0,2})(?![A-Za-z0-9+/=])"
 )
@@ -54,10 +55,7 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
         found = _AUTH.match(data, position)
         if found is not None and _is_user_and_password(found[1]):
             yield Span(*found.span(1), "basic-auth")
-    for position in _after(lowered, b"authorization"):
-        found = _AUTHORIZATION.match(data, position)
-        if found is not None and _DIGIT.search(found[1]) and not _PLACEHOLDER.match(found[1]):
-            yield _trimmed(data, found, "authorization")
+    yield from _authorizations(data, lowered)
     for command, pattern in ((b"curl", _CURL_USER), (b"mysql", _MYSQL_PASSWORD)):
         for position in _after(lowered, command):
             for found in pattern.finditer(data, position, _command_end(data, lowered, position, command)):
@@ -67,6 +65,25 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
         found = _SSHPASS.match(data, position)
         if found is not None and not _PLACEHOLDER.match(found[1]):
             yield Span(*found.span(1), "password")
+
+
+def _authorizations(data: bytes, lowered: bytes) -> Iterator[Span]:
+    """Yield the values of `Authorization`. One may hold the word again and again: its end is looked for once."""
+    end = digit = masked = 0
+    for position in _after(lowered, b"authorization"):
+        begun = _AUTHORIZATION.match(data, position) if position >= masked else None
+        if begun is None:
+            continue
+        start = begun.start(1)
+        if start >= end:
+            value = _AUTHORIZATION_VALUE.match(data, start)
+            end = value.end() if value is not None else start
+        if digit < start:
+            found = _DIGIT.search(data, start, end)
+            digit = found.start() if found is not None else end
+        if digit < end and not _PLACEHOLDER.match(data, start, end):
+            masked = end
+            yield Span(start, start + len(data[start:end].rstrip(b".:")), "authorization")
 
 
 def _after(lowered: bytes, needle: bytes) -> Iterator[int]:

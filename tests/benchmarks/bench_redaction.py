@@ -86,6 +86,8 @@ WORST_CASES: dict[str, Callable[[int], str]] = {
             "curl -b a=b;",
             "curl -b a=b; cookie: a=b;",
             "auth: ",
+            "Authorization:",
+            "Authorization:1",
             "auth: " + "aB" * 300 + "-",
             "auth=AAAA====",
         )
