@@ -60,8 +60,23 @@ class _Value(NamedTuple):
     quoted: bool
 
 
+class _Run:
+    """Where a long bare value ends: looked for once, however many labels stand in it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._start = self._end = 0
+
+    def end_of(self, position: int) -> int:
+        if not self._start <= position < self._end:
+            found = _BARE.match(self._data, position)
+            self._start, self._end = position, found.end() if found is not None else position
+        return self._end
+
+
 def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the values of labels that announce a secret. `lowered`: the same text, its ASCII letters in lower case."""
+    run = _Run(data)
     for core in CORES if data.isascii() else CORES + OTHER_CORES:
         position = lowered.find(core.needle)
         while position >= 0:
@@ -69,14 +84,16 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
             end = core.end(lowered, position)
             joint = JOINT.match(lowered, end) if end else None
             if joint is not None:
-                span = _value_after(core, data, lowered, position, joint)
+                span = _value_after(core, data, lowered, position, joint, run)
                 if span is not None:
                     yield span
                     following = span.end
             position = lowered.find(core.needle, following)
 
 
-def _value_after(core: Core, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes]) -> Span | None:
+def _value_after(
+    core: Core, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes], run: _Run
+) -> Span | None:
     """The secret that a core word at `position` announces, if it does; `joint` is what stands between them."""
     how = str(joint.lastgroup)
     before = data[max(0, position - _LABEL_BYTES) : position]
@@ -84,7 +101,7 @@ def _value_after(core: Core, data: bytes, lowered: bytes, position: int, joint: 
     is_flag = how == "space" and _is_flag(data, start)
     if how == "space" and not is_flag and _PLAIN_WORD.match(data, joint.end()):
         return None
-    value = _value_at(data, joint.end())
+    value = _value_at(data, joint.end(), run)
     if value is None:
         return None
     if not value.quoted and CALL.match(data, value.start, value.end):
@@ -158,7 +175,7 @@ def _is_setting(data: bytes, start: int, following: int) -> bool:
     return data[following : following + 1] in {b"", b"\r", b"\n", b" ", b"&", b";", b'"', b"'", b"`"}
 
 
-def _value_at(data: bytes, position: int) -> _Value | None:
+def _value_at(data: bytes, position: int, run: _Run) -> _Value | None:
     opened = _OPEN_QUOTE.match(data, position)
     if opened is not None:
         quote = opened["quote"]
@@ -173,9 +190,11 @@ def _value_at(data: bytes, position: int) -> _Value | None:
     cut = _BARE_END.search(data, position + 1, bare.end())
     end = cut.start() if cut is not None else bare.end()
     if end == position + _JUDGED_BYTES:
-        longer = _BARE.match(data, position)
-        end = longer.end() if longer is not None else end
-    end = position + len(data[position:end].rstrip(_TRAILING))
+        end = run.end_of(position)
+    # Of a long one no copy is made for its last few bytes.
+    tail = max(position, end - _JUDGED_BYTES)
+    kept = len(data[tail:end].rstrip(_TRAILING))
+    end = tail + kept if kept else position + len(data[position:end].rstrip(_TRAILING))
     return _Value(position, end, quoted=False) if end > position else None
 
 

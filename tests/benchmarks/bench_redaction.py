@@ -87,6 +87,8 @@ WORST_CASES: dict[str, Callable[[int], str]] = {
             "curl -b a=b; cookie: a=b;",
             "auth: ",
             "Authorization:",
+            "api_key=",
+            "?key=",
             "Authorization:1",
             "auth: " + "aB" * 300 + "-",
             "auth=AAAA====",
