@@ -75,7 +75,7 @@ def _end_of_body(data: bytes, start: int) -> int:
     while position < len(data):
         line_end = _or_end(data, data.find(b"\n", position))
         line = data[position : min(line_end, position + 4096)]
-        if b"-----END" in line or b"---- END" in line or line.startswith(b"Private-MAC"):
+        if b"-----END" in line or b"---- END" in line or line.startswith((b"Private-MAC", b"Private-Lines")):
             return end
         body = _BODY_LINE.match(line)
         if body is not None and body[1]:

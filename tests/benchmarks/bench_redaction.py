@@ -54,6 +54,7 @@ WORST_CASES: dict[str, Callable[[int], str]] = {
             "-----BEGIN PRIVATE KEY-----",
             "-----BEGIN PRIVATE KEY-----\n",
             "-----BEGIN PRIVATE KEY----- -----END ",
+            "Private-Lines: 5\n",
             "://",
             "://a:",
             "://a:b@",
