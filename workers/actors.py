@@ -16,7 +16,7 @@ import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
 from memory import completing, tracing
-from memory.store.errors import KeywordsUnavailable, NoRoom, StoreCorrupt, StoreFull, Superseded
+from memory.store.errors import KeywordsUnavailable, NoRoom, StoreBusy, StoreCorrupt, StoreFull, Superseded
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
 from schemas.documents import Lane
@@ -53,6 +53,9 @@ UNABLE_PAUSE_SECONDS = 60.0
 
 #: Seconds of nothing but passing failures after which a configured fallback provider takes over.
 LOST_AFTER_SECONDS = 300.0
+
+#: What passes and says nothing about whether the provider will come back.
+_NOT_LOST = (Throttled, Paced, Superseded, StoreFull, StoreBusy, KeywordsUnavailable, BrokerUnavailable)
 
 #: Seconds between two attempts after an error that nobody foresaw, doubled each time up to the maximum.
 UNFORESEEN_PAUSE_SECONDS = 2.0
@@ -210,7 +213,8 @@ def _attempt(
         if actor == INDEX_PENDING:
             # A redelivered message finds what its first delivery held when its process died.
             runtime.queue.deaths.record(agent, runtime.queue.marks.release(agent, job=job))
-        work(job)
+        if not _work_or_heal(runtime, actor, agent, lambda: work(job)):
+            return
         runtime.board.resolve(part, agent=agent)
         if actor == INDEX_PENDING:
             runtime.board.resolve(NO_KEYWORDS, agent=agent)
@@ -220,8 +224,6 @@ def _attempt(
         raise
     except (Shutdown, TimeLimitExceeded) as error:
         raise dramatiq.Retry(f"interrupted: {type(error).__name__}", delay=1000) from error
-    except StoreCorrupt as error:
-        set_aside_and_mark(runtime, agent, error)
     except KeywordsUnavailable as error:
         runtime.board.report(NO_KEYWORDS, str(error), agent=agent)
         raise dramatiq.Retry(str(error), delay=int(UNABLE_PAUSE_SECONDS * 1000)) from error
@@ -234,8 +236,6 @@ def _attempt(
     except (redis.RedisError, BrokerUnavailable) as error:
         raise dramatiq.Retry(in_words(error), delay=1000) from error
     except Terminal as error:
-        if take_over_and_mark(runtime, agent, reason=str(error)):
-            return
         problem = fallback_problem(runtime.settings, runtime.settings.agent(agent))
         message = f"{error}; {problem}" if problem else str(error)
         runtime.board.report(f"{PROVIDER}{_provider(runtime, agent)}", message, agent=agent)
@@ -246,12 +246,6 @@ def _attempt(
         name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part
         if not (isinstance(error, Waiting) and any(one.part == name for one in runtime.board.troubles(agent))):
             runtime.board.report(name, str(error), agent=agent)
-        if (
-            actor == EMBED_PENDING
-            and _is_lost(runtime, agent, name, error)
-            and take_over_and_mark(runtime, agent, reason=str(error))
-        ):
-            return
         pause = error.retry_after if error.retry_after is not None else _pause(attempts)
         raise dramatiq.Retry(str(error), delay=int(max(pause, 0.5) * 1000)) from error
     except RecalldError as error:
@@ -266,14 +260,35 @@ def _attempt(
         structlog.contextvars.unbind_contextvars("agent", "job_id")
 
 
+def _work_or_heal(runtime: Runtime, actor: str, agent: str, work: Callable[[], None]) -> bool:
+    """Whether the work was done; else what stood in its way is mended and everything marked anew. Raises what either of
+    them raises."""
+    try:
+        work()
+    except StoreCorrupt as error:
+        set_aside_and_mark(runtime, agent, error)
+        return False
+    except Terminal as error:
+        if not take_over_and_mark(runtime, agent, reason=str(error)):
+            raise
+        return False
+    except Transient as error:
+        lost = actor == EMBED_PENDING and _is_lost(runtime, agent, error)
+        if not (lost and take_over_and_mark(runtime, agent, reason=str(error))):
+            raise
+        return False
+    return True
+
+
 def _pause(attempts: int) -> float:
     return float(min(UNFORESEEN_PAUSE_SECONDS * 2 ** min(attempts, 10), UNFORESEEN_PAUSE_MAX_SECONDS))
 
 
-def _is_lost(runtime: Runtime, agent: str, part: str, error: Transient) -> bool:
+def _is_lost(runtime: Runtime, agent: str, error: Transient) -> bool:
     """Whether the provider has failed for so long that a configured fallback should take over."""
-    if isinstance(error, Throttled) or runtime.settings.agent(agent).fallback == "none":
+    if isinstance(error, _NOT_LOST) or runtime.settings.agent(agent).fallback == "none":
         return False
+    part = f"{PROVIDER}{_provider(runtime, agent)}"
     since = [trouble.since for trouble in runtime.board.troubles(agent) if trouble.part == part]
     return bool(since) and time.time() - since[0] > LOST_AFTER_SECONDS
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from memory.embedding.batching import EmbeddingBatcher
+from memory.generation_writing import GenerationWriter
 from memory.taking_over import provider_of
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
@@ -15,6 +16,7 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers import actors
 from workers.broker_server import BrokerServer
+from workers.names import NO_SPACE
 
 
 def with_fallback(settings: Settings, server: EmbeddingServer, key: str | None = "a-key", **more: Any) -> Settings:
@@ -107,6 +109,31 @@ def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
         monkeypatch.setattr(actors, "LOST_AFTER_SECONDS", 0.0)
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
         assert not workers.troubles()
+
+
+def test_a_fallback_that_finds_no_space_for_its_index_says_so_and_takes_over_when_there_is_room(
+    settings: Settings,
+    broker_server: BrokerServer,
+    server: EmbeddingServer,
+    pauses: list[tuple[str, float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = [10_000_000_000]
+    monkeypatch.setitem(GenerationWriter.__init__.__kwdefaults__, "free", lambda _: free[0])
+    with Workers(with_fallback(settings, server)) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+        free[0] = 1_000_000
+        server.fail_next(Failure(status=401), times=10_000)
+        workers.write("memory/b.md", "The otter swims in the brook.")
+        workers.mark("memory/b.md")
+        wait_until(lambda: NO_SPACE in workers.troubles() and len(pauses) >= 2)
+        assert {seconds for _, seconds in pauses} == {60.0}, "no storm"
+        assert workers.finds("otter")
+        assert identity(workers) == "openai"
+        free[0] = 10_000_000_000
+        wait_until(lambda: identity(workers) == "stub" and workers.complete())
 
 
 def test_without_a_fallback_nothing_takes_over(
