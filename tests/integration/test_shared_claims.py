@@ -25,7 +25,7 @@ from workers.shared_claims import BrokerClaims, Claimant
 class Process:
     """What one process has: its name as a claimant, and its claims."""
 
-    def __init__(self, client: redis.Redis, keys: Keys, *, scope: str = "cache", lease_seconds: float = 60.0) -> None:
+    def __init__(self, client: redis.Redis, keys: Keys, *, scope: str = "cache", lease_seconds: float = 30.0) -> None:
         self.claimant = Claimant(
             client, Reach(rest_seconds=0.05), keys, lease_seconds=lease_seconds, renewal_seconds=0.1
         )
