@@ -114,6 +114,13 @@ CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'r
 
 # NULL in rows that nobody wrote since. `touches`: see `memory.store.reader.IndexedFile`.
 ADD_CTIME = "ALTER TABLE files ADD COLUMN ctime_ns INTEGER"
+# A worker of the version before, which still has the index open, writes a file's other times only.
+FORGET_OUTDATED_CTIME = """
+CREATE TRIGGER files_forget_outdated_ctime AFTER UPDATE OF size, mtime_ns, inode ON files
+WHEN new.ctime_ns > 0 AND new.ctime_ns = old.ctime_ns
+  AND (new.mtime_ns <> old.mtime_ns OR new.size <> old.size OR new.inode <> old.inode)
+BEGIN UPDATE files SET ctime_ns = NULL WHERE id = new.id; END
+"""
 ADD_TOUCHES = "ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0"
 
 # `transactions` counts commits, `deletions` documents that were deleted, `last_commit_at` is Unix time.
@@ -156,7 +163,7 @@ MIGRATIONS = (
             CREATE_CHUNKS_REFUSED_BY_FILE,
         ),
     ),
-    Migration("change times of files", (ADD_CTIME, ADD_TOUCHES)),
+    Migration("change times of files", (ADD_CTIME, ADD_TOUCHES, FORGET_OUTDATED_CTIME)),
 )
 
 #: The first schema that knows transcripts. A reader may meet an older one that no writer has opened since.

@@ -330,6 +330,19 @@ def test_an_index_from_before_change_times_were_kept_reads_only_what_was_changed
     assert world.known(world.TALK).ctime_ns == world.talk.stat().st_ctime_ns
 
 
+def test_what_a_worker_of_the_version_before_writes_into_an_open_index_is_not_stale(world: World) -> None:
+    world.note.write_text("The hideout listens on 18789.\n")
+    now = world.note.stat()
+    assert world.stale() == [world.NOTE]
+    connection = open_for_writing(next((world.folder / "index").glob("*.sqlite")), StoreOptions())
+    connection.execute(
+        "UPDATE files SET size = ?, mtime_ns = ?, inode = ?, indexed_at = ? WHERE path = ?",
+        (now.st_size, now.st_mtime_ns, now.st_ino, time.time(), world.NOTE.path),
+    )
+    connection.close()
+    assert world.stale() == []
+
+
 def test_without_change_times_sizes_and_times_decide(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     on_every_file_system(monkeypatch, lambda _: 0)
     assert world.stale() == []
