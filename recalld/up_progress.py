@@ -48,6 +48,26 @@ def _held_up(state: Mapping[str, Any]) -> str:
     return f"; {endpoint['reason']}" if endpoint.get("reason") else ""
 
 
+def line(states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> str:
+    """How far indexing is, in words: `behind` documents are to be indexed, `lacking` chunks wait for their vectors."""
+    files = sum(state["index"].get("files", 0) for state in states)
+    ready = sum(state["index"].get("vectorsReady", 0) for state in states)
+    failed = sum(len(state.get("deadLetters", ())) for state in states)
+    said_of_failed = f"; {failed:,} failed: see `recalld dead list`" if failed else ""
+    if not (behind or lacking):
+        return f"up to date: {files:,} documents, {ready:,} chunks with vectors{said_of_failed}"
+    text = f"{files:,} documents searchable by keyword"
+    text += f", {behind:,} to go" if behind else ""
+    text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
+    etas = [eta for state in states if (eta := state["vectors"].get("etaSeconds")) is not None]
+    rates = [rate for state in states if (rate := state["vectors"].get("rate"))]
+    if lacking and etas:
+        text += f", {sum(rates):.0f} a second, about {_duration(max(etas))} left"
+    if lacking:
+        text += "".join(dict.fromkeys(map(_held_up, states)))
+    return text + said_of_failed
+
+
 class Progress:
     """Tells how far indexing is, as long as there is something to index."""
 
@@ -87,20 +107,7 @@ class Progress:
         return agents[0] if agents else None
 
     def _tell(self, states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> None:
-        files = sum(state["index"].get("files", 0) for state in states)
-        ready = sum(state["index"].get("vectorsReady", 0) for state in states)
-        if not self._busy:
-            text = f"up to date: {files:,} documents, {ready:,} chunks with vectors"
-        else:
-            text = f"{files:,} documents searchable by keyword"
-            text += f", {behind:,} to go" if behind else ""
-            text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
-            etas = [eta for state in states if (eta := state["vectors"].get("etaSeconds")) is not None]
-            rates = [rate for state in states if (rate := state["vectors"].get("rate"))]
-            if lacking and etas:
-                text += f", {sum(rates):.0f} a second, about {_duration(max(etas))} left"
-            if lacking:
-                text += "".join(dict.fromkeys(map(_held_up, states)))
+        text = line(states, behind, lacking)
         now = time.monotonic()
         if text == self._said or (
             self._busy and not self._terminal and now - self._said_at < _LINE_SECONDS and self._said
