@@ -16,7 +16,7 @@ from memory.file_troubles import file_troubles
 from memory.index_look import IndexLook, absent_documents, deep_findings, look_into_index, with_build
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
-from memory.standing_still import build_troubles, clock_troubles, silence_troubles
+from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles
 from memory.status_sources import StatusSources
 from memory.watch_state import WatchState, read_watch_state
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
@@ -67,7 +67,7 @@ def agent_status(
     if all(trouble.part != f"provider {sources.choice.name}" for trouble in troubles):
         troubles += silence_troubles(endpoint, progress, provider=sources.choice.name, now=now)
     in_jobs = texts_in_jobs(settings.home, agent.id, looked_within_seconds=LOOKED_AFTER_SECONDS)
-    vectors, vectors_stuck = vector_progress(
+    vectors, stuck_since = vector_progress(
         index.state,
         progress,
         agent,
@@ -79,6 +79,7 @@ def agent_status(
     )
     queue = queue_state(pending, now=now)
     state = with_build(index.state, sources, scan, rate=progress.rate if progress is not None else 0.0)
+    troubles += vector_troubles(index.state, stuck_since, troubles, now=now)
     troubles += [*clock_troubles(pending, now=now), *build_troubles(state, queue, in_batch_jobs=in_jobs, now=now)]
     mode, degraded = answering(
         index.state,
@@ -91,7 +92,6 @@ def agent_status(
         not troubles
         and not index.dead_letters
         and not index.integrity
-        and not vectors_stuck
         and (index.state.identity_matches or index.state.building is not None)
         and disk.missing + disk.stale + disk.vanished <= queue.pending
         and (queue.oldest_seconds or 0.0) <= PENDING_TOO_LONG_SECONDS

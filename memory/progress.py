@@ -29,8 +29,8 @@ def vector_progress(
     *,
     in_batch_jobs: int = 0,
     held_back: bool = False,
-) -> tuple[VectorState, bool]:
-    """Rate, time left and advice; and whether vectors wait and none comes in.
+) -> tuple[VectorState, float | None]:
+    """Rate, time left and advice; and since when (Unix time) vectors wait and none comes in, None while they do.
 
     Before anything was measured the provider's expected rate is taken for the estimate, not for the rate. While texts
     are `in_batch_jobs`, which end when they end, there is no estimate, and nothing is stuck. There is none either while
@@ -38,7 +38,7 @@ def vector_progress(
     nothing came in lately, which is no measure of now.
     """
     if not index.vectors_pending:
-        return VectorState(rate=progress.rate if progress is not None and progress.rate > 0 else None), False
+        return VectorState(rate=progress.rate if progress is not None and progress.rate > 0 else None), None
     fresh = max(progress.at if progress is not None else 0.0, index.last_commit_at or 0.0)
     lately = now - fresh <= LATELY_SECONDS
     measured = progress.rate if progress is not None and progress.rate > 0 and lately else None
@@ -56,7 +56,7 @@ def vector_progress(
             advice=_advice(agent, choice) if eta is not None and eta > LONG_SECONDS and not limited else None,
             in_batch_jobs=in_batch_jobs,
         ),
-        stuck,
+        fresh if stuck else None,
     )
 
 

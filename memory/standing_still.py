@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from schemas.ports import EndpointState, Pending, VectorProgress
 from schemas.status import IndexState, QueueState, TroubleState
@@ -15,6 +15,9 @@ SILENCE_SECONDS = 60.0
 
 #: A build with nothing left in the queue is looked at by the workers every five minutes.
 BUILD_SECONDS = 900.0
+
+#: Troubles that say why no vectors come.
+_OF_VECTORS = frozenset({"vectors", "embedding", "index"})
 
 
 def clock_troubles(pending: Pending | None, *, now: float) -> Iterator[TroubleState]:
@@ -41,6 +44,24 @@ def silence_troubles(
             "asks it now)"
         )
         yield TroubleState(part=f"provider {provider}", message=message, since=endpoint.since)
+
+
+def vector_troubles(
+    index: IndexState, stuck_since: float | None, told: Sequence[TroubleState], *, now: float
+) -> Iterator[TroubleState]:
+    """Vectors that wait while none comes in, for a reason that is not among the troubles `told`."""
+    if stuck_since is None or any(one.part in _OF_VECTORS or one.part.startswith("provider ") for one in told):
+        return
+    chunks = (
+        "1 chunk waits for its vector"
+        if index.vectors_pending == 1
+        else (f"{index.vectors_pending:,} chunks wait for their vectors")
+    )
+    message = (
+        f"{chunks}, and none came in for {(now - stuck_since) / 60:.0f} min; keywords find them meanwhile, and the "
+        "folder log in the home says what holds it up"
+    )
+    yield TroubleState(part="waiting vectors", message=message, since=stuck_since)
 
 
 def build_troubles(index: IndexState, queue: QueueState, *, in_batch_jobs: int, now: float) -> Iterator[TroubleState]:

@@ -198,7 +198,7 @@ def test_vectors_that_take_long_come_with_advice(settings: Settings):
     index = IndexState(chunks=10_000, vectors_pending=5000, last_commit_at=now)
 
     slow, stuck = vector_progress(index, VectorProgress(rate=2.0, at=now), agent, choice, now)
-    assert (slow.rate, slow.eta_seconds, stuck) == (2.0, 2500.0, False)
+    assert (slow.rate, slow.eta_seconds, stuck) == (2.0, 2500.0, None)
     assert slow.advice is not None
     assert "Keyword search" in slow.advice
     assert "bundled" in slow.advice
@@ -218,7 +218,7 @@ def test_what_was_measured_before_is_no_estimate_while_nothing_comes_in(settings
     state, _ = vector_progress(waiting, before, agent, choice, now)
     assert (state.rate, state.eta_seconds) == (97.8, 0.0)
     state, stuck = vector_progress(waiting, after, agent, choice, now)
-    assert (state.rate, state.eta_seconds, stuck) == (None, None, False)
+    assert (state.rate, state.eta_seconds, stuck) == (None, None, None)
     # Texts that have just come may well be embedded as fast as others were.
     fresh = waiting.model_copy(update={"last_commit_at": now - 1.0})
     assert vector_progress(fresh, after, agent, choice, now)[0].eta_seconds == 0.0
@@ -229,8 +229,8 @@ def test_vectors_that_wait_while_none_comes_in_are_stuck(settings: Settings):
     choice = choose_provider(agent, settings.credentials)
     index = IndexState(chunks=10, vectors_pending=5, last_commit_at=1.0)
 
-    assert vector_progress(index, VectorProgress(rate=2.0, at=2.0), agent, choice, time.time())[1]
-    assert not vector_progress(index, VectorProgress(rate=2.0, at=time.time()), agent, choice, time.time())[1]
+    assert vector_progress(index, VectorProgress(rate=2.0, at=2.0), agent, choice, time.time())[1] == 2.0
+    assert vector_progress(index, VectorProgress(rate=2.0, at=time.time()), agent, choice, time.time())[1] is None
 
 
 def test_vectors_that_wait_in_a_batch_job_are_not_stuck_and_have_no_estimate(settings: Settings):
@@ -241,7 +241,7 @@ def test_vectors_that_wait_in_a_batch_job_are_not_stuck_and_have_no_estimate(set
     state, stuck = vector_progress(
         index, VectorProgress(rate=2.0, at=2.0), agent, choice, time.time(), in_batch_jobs=4000
     )
-    assert (state.eta_seconds, state.advice, state.in_batch_jobs, stuck) == (None, None, 4000, False)
+    assert (state.eta_seconds, state.advice, state.in_batch_jobs, stuck) == (None, None, 4000, None)
 
 
 def test_texts_in_batch_jobs_are_counted(settings: Settings, look: Look, note: Path):

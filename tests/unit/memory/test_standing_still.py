@@ -10,9 +10,10 @@ from memory.standing_still import (
     build_troubles,
     clock_troubles,
     silence_troubles,
+    vector_troubles,
 )
 from schemas.ports import EndpointCondition, EndpointState, Pending, VectorProgress
-from schemas.status import BuildState, IndexState, QueueState
+from schemas.status import BuildState, IndexState, QueueState, TroubleState
 
 NOW = 1_000_000.0
 BUILD = BuildState(
@@ -81,3 +82,20 @@ def test_a_slow_endpoint_is_none_as_long_as_vectors_come_in():
         silence(seconds=300.0, vectors_ago=5.0) == silence(seconds=SILENCE_SECONDS - 1) == silence(seconds=None) == []
     )
     assert list(silence_troubles(None, None, provider="openai", now=NOW)) == []
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said"),
+    [(1, "1 chunk waits for its vector, and none came in for 5 min"), (1200, "1,200 chunks wait for their vectors")],
+)
+def test_vectors_that_do_not_come_are_a_trouble_that_says_so(waiting: int, said: str):
+    index = IndexState(vectors_pending=waiting)
+    [trouble] = vector_troubles(index, NOW - 300, (), now=NOW)
+    assert trouble.message.startswith(said)
+    assert list(vector_troubles(index, None, (), now=NOW)) == []
+
+
+@pytest.mark.parametrize("part", ["provider openai", "vectors", "embedding", "index"])
+def test_what_is_told_as_the_reason_is_not_told_twice(part: str):
+    told = TroubleState(part=part, message="refuses", since=NOW)
+    assert list(vector_troubles(IndexState(vectors_pending=3), NOW - 300, [told], now=NOW)) == []
