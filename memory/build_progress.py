@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from calendar import timegm
-
-from memory.generations import Generations
+from memory.generations import Generations, begun_at
 from memory.store.reader import IndexCounts
 from schemas.status import BuildState
 
@@ -39,14 +36,6 @@ def build_progress(generations: Generations, *, documents: int, rate: float) -> 
         last_change_at=counts.last_commit_at or began,
         eta_seconds=seconds_left(counts, began=began, documents=documents, rate=rate),
     )
-
-
-def begun_at(name: str) -> float | None:
-    """Unix time at which a generation was begun, by its name."""
-    try:
-        return float(timegm(time.strptime(name[:15], "%Y%m%dT%H%M%S")))
-    except ValueError:
-        return None
 
 
 def seconds_left(counts: IndexCounts, *, began: float | None, documents: int, rate: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import re
 import secrets
@@ -14,8 +15,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from memory.disk_space import free_bytes, require_room
-from memory.generations import CORRUPT, CURRENT, NEXT, Generations
-from memory.store.errors import NoRoom, OtherVersion, StoreCorrupt, StoreFull, StoreUnreadable, Superseded
+from memory.generations import CORRUPT, CURRENT, NEXT, Generations, begun_at
+from memory.store.errors import (
+    NoRoom,
+    OtherVersion,
+    SettingsOlder,
+    StoreCorrupt,
+    StoreFull,
+    StoreUnreadable,
+    Superseded,
+)
 from memory.store.options import StoreOptions
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_writer import SqliteStore, create_generation
@@ -35,7 +44,8 @@ _COMPANIONS = ("", "-wal", "-shm")
 
 class GenerationWriter(Generations):
     """One agent's folder, for workers. The folder is made when it is needed. `free` says how many bytes are free there.
-    `outdated` says whether the fingerprints that are asked for were decided upon before the pointers changed.
+    `outdated` says whether the fingerprints that are asked for were decided upon before the pointers changed, and
+    `decided_at` when, as Unix time: generations that somebody else began later, with other settings, are left alone.
 
     Changes of the pointers exclude each other across processes; nothing else waits. Stores stay open from
     one call to the next. One whose generation was replaced stays usable for `RETIREMENT_SECONDS`, for those
@@ -53,10 +63,12 @@ class GenerationWriter(Generations):
         *,
         free: Callable[[Path], int | None] = free_bytes,
         outdated: Callable[[], bool] = lambda: False,
+        decided_at: Callable[[], float] = lambda: math.inf,
     ) -> None:
         super().__init__(folder, options)
         self._free = free
         self._outdated = outdated
+        self._decided_at = decided_at
         self._lock = threading.RLock()
         self._open_stores: dict[str, Store] = {}
         self._retired: list[tuple[float, Store]] = []
@@ -74,6 +86,7 @@ class GenerationWriter(Generations):
             StoreCorrupt: a generation is damaged; `generation` on the error names the one to set aside.
             NoRoom: a new NEXT is needed and would not fit on the disk; CURRENT goes on answering.
             Superseded: NEXT would be given up or begun for a fingerprint that is `outdated`.
+            SettingsOlder: the same for one that was decided upon before these generations were begun.
         """
         with self._lock:
             if self._last is not None and self._last[0] == (fingerprint, self._writer_token()):
@@ -140,6 +153,11 @@ class GenerationWriter(Generations):
         # The folder is locked: nobody begins a generation between this look and what follows from it.
         if self._outdated():
             raise Superseded("another generation was begun or put in place meanwhile; this is looked at again")
+        if self._decided_at() < (begun_at(target or current) or 0.0) <= time.time():
+            raise SettingsOlder(
+                f"process {os.getpid()} read its settings before those were there that the index is made with, and "
+                "leaves it to the processes that have these: start it again"
+            )
         if target is not None:
             self._unpoint(NEXT)  # the settings went back before it was finished, or its space may be needed
         if wanted:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from calendar import timegm
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -187,4 +188,12 @@ def _stat(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except OSError:
+        return None
+
+
+def begun_at(name: str) -> float | None:
+    """Unix time at which a generation was begun, by its name."""
+    try:
+        return float(timegm(time.strptime(name[:15], "%Y%m%dT%H%M%S")))
+    except ValueError:
         return None

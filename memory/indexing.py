@@ -19,7 +19,7 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.generation_writing import GenerationWriter
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT, Group, IndexReport
-from memory.store.errors import KeywordsUnavailable, NoRoom, Superseded
+from memory.store.errors import KeywordsUnavailable, NoRoom, SettingsOlder, Superseded
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
 from schemas.documents import DocumentKey, Lane
@@ -95,6 +95,7 @@ class Indexer:
                 as far as it can hold them; nobody was told that they are done.
             Superseded: somebody began or gave up a generation meanwhile. Nobody was told of documents that the one
                 which must be right now may lack.
+            SettingsOlder: the generations are left to other processes, which have yet to look at the documents.
         """
         identity = self.fingerprint()
         try:
@@ -103,6 +104,12 @@ class Indexer:
             # What changes reaches the generation that answers all the same.
             for answering in self.generations.open_existing()[-1:]:
                 self._mirror(answering, keys)
+            raise
+        except SettingsOlder:
+            # So it does here, where it is this process's own kind: another one must hold what its own settings make.
+            for answering in self.generations.open_existing()[-1:]:
+                if answering.meta("fingerprint") == identity.digest:
+                    self._mirror(answering, keys)
             raise
         if target.text_reason is not None:
             # Before anything is read and embedded that could not be written.

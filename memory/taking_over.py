@@ -124,6 +124,12 @@ def forget_void_takeover(settings: Settings, agent: AgentSettings) -> None:
         log.info("fallback_over", agent=agent.id, provider=first.name)
 
 
+def taken_over_at(settings: Settings, agent: AgentSettings) -> float:
+    """Unix time at which a fallback took over, 0 while none has."""
+    noted = _noted(settings.indexes_path / agent.id)
+    return noted.since if noted is not None else 0.0
+
+
 def takeover_token(settings: Settings, agent: AgentSettings) -> object:
     """Differs when what `provider_of` and `take_over` say may differ: a takeover began or ended, or another generation
     answers or is under construction. A few `stat`s.

@@ -16,7 +16,15 @@ import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
 from memory import completing, tracing
-from memory.store.errors import KeywordsUnavailable, NoRoom, StoreBusy, StoreCorrupt, StoreFull, Superseded
+from memory.store.errors import (
+    KeywordsUnavailable,
+    NoRoom,
+    SettingsOlder,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    Superseded,
+)
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
 from schemas.documents import Lane
@@ -53,6 +61,9 @@ UNABLE_PAUSE_SECONDS = 60.0
 
 #: Seconds of nothing but passing failures after which a configured fallback provider takes over.
 LOST_AFTER_SECONDS = 300.0
+
+#: Seconds that documents wait which a process leaves to others before it says so: then there may be no others.
+UNTAKEN_SECONDS = 60.0
 
 #: What passes and says nothing about whether the provider will come back.
 _NOT_LOST = (Throttled, Paced, Superseded, StoreFull, StoreBusy, KeywordsUnavailable, BrokerUnavailable)
@@ -241,6 +252,8 @@ def _attempt(
         runtime.board.report(f"{PROVIDER}{_provider(runtime, agent)}", message, agent=agent)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
     except (Paced, Superseded) as error:
+        if isinstance(error, SettingsOlder) and _waits_for_long(runtime, agent):
+            runtime.board.report(part, str(error), agent=agent)
         raise dramatiq.Retry(str(error), delay=int((error.retry_after or 1.0) * 1000)) from error
     except Transient as error:
         name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part
@@ -282,6 +295,12 @@ def _work_or_heal(runtime: Runtime, actor: str, agent: str, work: Callable[[], N
 
 def _pause(attempts: int) -> float:
     return float(min(UNFORESEEN_PAUSE_SECONDS * 2 ** min(attempts, 10), UNFORESEEN_PAUSE_MAX_SECONDS))
+
+
+def _waits_for_long(runtime: Runtime, agent: str) -> bool:
+    """Whether nobody else took the documents that this process leaves to others."""
+    oldest_at = runtime.queue.marks.pending(agent).oldest_at
+    return oldest_at is not None and time.time() - oldest_at > UNTAKEN_SECONDS
 
 
 def _is_lost(runtime: Runtime, agent: str, error: Transient) -> bool:

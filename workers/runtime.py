@@ -17,7 +17,7 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer
 from memory.store.options import StoreOptions
-from memory.taking_over import forget_void_takeover, provider_of, take_over, takeover_token
+from memory.taking_over import forget_void_takeover, provider_of, take_over, taken_over_at, takeover_token
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
@@ -47,6 +47,7 @@ class Runtime:
         metrics: JobMetrics | None = None,
     ) -> None:
         self.settings = settings
+        self._read_at = time.time()
         self.queue = queue
         self.board = board
         self.metrics = metrics or JobMetrics()
@@ -165,6 +166,7 @@ class Runtime:
             self.settings.indexes_path / agent.id,
             StoreOptions.of(self.settings.store),
             outdated=lambda: takeover_token(self.settings, agent) != token,
+            decided_at=lambda: max(self._read_at, taken_over_at(self.settings, agent)),
         )
         files = AgentFiles.of(self.settings, agent)
         return Indexer(agent, files=files, generations=generations, supply=self._supply(agent))

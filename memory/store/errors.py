@@ -21,6 +21,14 @@ class Superseded(Transient):
         super().__init__(message, retry_after=0.2)
 
 
+class SettingsOlder(Superseded):
+    """The index is, or is being, made by processes that read their settings later than this one: it is left to them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.retry_after = 2.0
+
+
 class StoreBusy(Transient):
     """Another process holds the write lock for longer than the busy timeout."""
 

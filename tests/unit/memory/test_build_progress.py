@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.build_progress import begun_at, build_progress, seconds_left
+from memory.build_progress import build_progress, seconds_left
 from memory.generation_writing import GenerationWriter
+from memory.generations import begun_at
 from memory.reporting import build_status
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport
-from memory.store.errors import NoRoom, Superseded
+from memory.store.errors import NoRoom, SettingsOlder, Superseded
 from memory.store.options import StoreOptions
 from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
@@ -53,7 +55,7 @@ class World:
         file.write_text(text, "utf-8")
         return DocumentKey("memory", path)
 
-    def indexer(self, *, lacking: str | None = None, **settings: Any) -> Indexer:
+    def indexer(self, *, lacking: str | None = None, read_at: float = math.inf, **settings: Any) -> Indexer:
         provider = None if lacking else self.provider
         agent = AgentSettings.model_validate(
             {"id": "main", "workspace": self.workspace, "provider": "stub", **settings}
@@ -61,7 +63,9 @@ class World:
         made = Indexer(
             agent,
             files=AgentFiles(agent),
-            generations=GenerationWriter(self.folder, StoreOptions(), free=lambda _: self.free),
+            generations=GenerationWriter(
+                self.folder, StoreOptions(), free=lambda _: self.free, decided_at=lambda: read_at
+            ),
             supply=EmbeddingSupply(ProviderChoice(provider, "stub", "stub", None, lacking), None),
         )
         self._made.append(made)
@@ -236,6 +240,44 @@ def test_a_generation_that_begins_to_answer_in_the_middle_of_a_job_goes_on_being
 
     one.index(keys(), lane=Lane.LIVE, on_done=lambda _: None)
     assert finds(other, "granite")
+
+
+def test_a_process_that_read_its_settings_earlier_leaves_the_generations_to_those_who_read_them_later(
+    world: World,
+) -> None:
+    older, newer = world.indexer(read_at=time.time() - 10), world.indexer(chunking={"tokens": 64, "overlap": 0})
+    index(older)
+    index(newer)
+    begun = newer.generations.next()
+    done: list[DocumentKey] = []
+
+    def edited(text: str) -> list[DocumentKey]:
+        with pytest.raises(SettingsOlder, match="start it again"):
+            older.index([world.write("MEMORY.md", text)], lane=Lane.LIVE, on_done=done.extend)
+        return done
+
+    assert edited("The gateway is called Granite.\n") == [], "the generation under construction lacks it"
+    assert (newer.generations.next(), finds(newer, "granite")) == (begun, True)
+    index(newer, "MEMORY.md")
+    assert complete_generation(newer)
+    assert finds(newer, "granite")
+
+    assert edited("The gateway is called Basalt.\n") == []
+    assert (newer.generations.current(), newer.generations.next()) == (begun, None)
+    assert not finds(newer, "basalt"), "nothing gets into it that other settings would have made of a document"
+    index(newer, "MEMORY.md")
+    assert finds(newer, "basalt")
+
+
+def test_a_generation_of_a_time_that_is_to_come_was_begun_before_the_clock_went_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(world.indexer())
+    now = time.time() - 3600
+    monkeypatch.setattr("memory.generation_writing.time.time", lambda: now)
+    changed = world.indexer(read_at=now - 10, chunking={"tokens": 64, "overlap": 0})
+    index(changed)
+    assert changed.generations.next() is not None
 
 
 def test_without_space_no_build_is_begun_and_live_changes_reach_the_old_generation(world: World) -> None:
