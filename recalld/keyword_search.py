@@ -5,6 +5,7 @@ Gives the answer that the whole search manager would give with `provider = "none
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from memory.search.long_queries import asked_for
 from memory.search.presenting import passages
 from memory.search.retrieval import Found, Wanted, retrieve
 from memory.store.options import StoreOptions
+from memory.store.reader import StoreReader
 from recalld.keyword_settings import KeywordAgent
 from schemas.errors import RecalldError
 
@@ -22,7 +24,8 @@ _TIMEOUT_SECONDS = 15.0
 
 
 def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Answer, or None when there is no index or it cannot be read: the manager has the words for that."""
+    """Answer, or None when there is no index or it cannot be read, or shows what is hidden by now: then the manager is
+    to answer."""
     started = time.monotonic()
     asked = asked_for(request["query"], str)
     min_score = request.get("min_score")
@@ -40,6 +43,8 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
         if reader is None:
             return None
         try:
+            if not _is_redacted_so(reader, agent):
+                return None
             found = retrieve(reader, wanted, None)
             waiting = reader.counts().vectors_pending
         finally:
@@ -56,6 +61,11 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
         "pending": {"documents": 0, "vectors": waiting},
         "tookMs": round((time.monotonic() - started) * 1000, 2),
     }
+
+
+def _is_redacted_so(reader: StoreReader, agent: KeywordAgent) -> bool:
+    identity = reader.meta("identity")
+    return identity is not None and json.loads(identity).get("redaction") == json.loads(agent.redaction)
 
 
 def _results(found: Found, agent: KeywordAgent) -> list[dict[str, Any]]:

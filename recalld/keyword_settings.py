@@ -61,7 +61,8 @@ class KeywordHybrid:
 
 @dataclass(frozen=True, slots=True)
 class KeywordAgent:
-    """One agent's settings, as far as a search by keywords asks; `index` is the folder of its generations."""
+    """One agent's settings, as far as a search by keywords asks; `index` is the folder of its generations, `redaction`
+    what an index says of its own (JSON) that needs no further redaction."""
 
     id: str
     index: str
@@ -72,6 +73,7 @@ class KeywordAgent:
     hybrid: KeywordHybrid
     max_snippet_chars: int
     cited: bool
+    redaction: str
 
 
 def settings_key(*, home: Path, config: Path | None, environment: Mapping[str, str]) -> str | None:
@@ -144,6 +146,8 @@ def keep(settings: Settings, key: str) -> None:
 
 
 def _agents(settings: Settings) -> list[KeywordAgent]:
+    from memory.redaction import redaction_facts  # rarely, and then the manager has loaded it
+
     return [
         KeywordAgent(
             id=agent.id,
@@ -166,6 +170,7 @@ def _agents(settings: Settings) -> list[KeywordAgent]:
             ),
             max_snippet_chars=agent.limits.max_snippet_chars,
             cited=agent.citations != "off",
+            redaction=json.dumps(redaction_facts(agent)),
         )
         # What is switched off, kept elsewhere or restricted is for the whole manager to say.
         for agent in settings.agents

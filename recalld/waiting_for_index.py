@@ -19,7 +19,7 @@ from recalld.wiring import BrokerSide, generations_of
 from schemas.errors import UserError
 from schemas.ports import EndpointCondition, Trouble
 from schemas.settings import AgentSettings, Settings
-from workers.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS
+from workers.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
 
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
@@ -162,7 +162,7 @@ class IndexWait:
     def _unable(self, agent: AgentSettings) -> str | None:
         """Why these workers will index nothing, however long one waits; None when they may."""
         for trouble in self._broker.board.troubles(agent.id):
-            if trouble.part in {NO_KEYWORDS, NO_SPACE} and self._is_established(trouble):
+            if trouble.part in {NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS} and self._is_established(trouble):
                 return trouble.message
         return None
 

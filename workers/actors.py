@@ -43,6 +43,7 @@ from workers.names import (
     NO_KEYWORDS,
     NO_SPACE,
     NO_VECTORS,
+    OLDER_SETTINGS,
     VECTORS_QUEUE,
 )
 from workers.refusing import in_words
@@ -63,7 +64,7 @@ UNABLE_PAUSE_SECONDS = 60.0
 LOST_AFTER_SECONDS = 300.0
 
 #: Seconds that documents wait which a process leaves to others before it says so: then there may be no others.
-UNTAKEN_SECONDS = 60.0
+UNTAKEN_SECONDS = 10.0
 
 #: What passes and says nothing about whether the provider will come back.
 _NOT_LOST = (Throttled, Paced, Superseded, StoreFull, StoreBusy, KeywordsUnavailable, BrokerUnavailable)
@@ -230,6 +231,7 @@ def _attempt(
         if actor == INDEX_PENDING:
             runtime.board.resolve(NO_KEYWORDS, agent=agent)
             runtime.board.resolve(NO_SPACE, agent=agent)
+            runtime.board.resolve(OLDER_SETTINGS, agent=agent)
         runtime.board.resolve("store", agent=agent)
     except dramatiq.Retry:
         raise
@@ -253,7 +255,7 @@ def _attempt(
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
     except (Paced, Superseded) as error:
         if isinstance(error, SettingsOlder) and _waits_for_long(runtime, agent):
-            runtime.board.report(part, str(error), agent=agent)
+            runtime.board.report(OLDER_SETTINGS, str(error), agent=agent)
         raise dramatiq.Retry(str(error), delay=int((error.retry_after or 1.0) * 1000)) from error
     except Transient as error:
         name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part

@@ -20,6 +20,7 @@ COMPLETE_GENERATION = "complete_generation"
 NO_KEYWORDS = "keywords"
 NO_VECTORS = "vectors"
 NO_SPACE = "disk space"
+OLDER_SETTINGS = "older settings"
 HOUSEKEEPING = "housekeeping"
 MAINTENANCE = "maintenance"
 

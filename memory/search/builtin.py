@@ -15,6 +15,7 @@ from memory.redaction import ASKING, PatternsUnanswered, PatternTooCostly, redac
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
 from memory.search.glances import Glances
+from memory.search.hiding import Hiding
 from memory.search.long_term import resolve_for
 from memory.search.manager import SearchManager
 from memory.search.readers import SharedReader
@@ -136,7 +137,11 @@ class BuiltinManager(SearchManager):
             with self._reader.lease() as reader:
                 if reader is None:
                     return None
-                return remembered_page(reader, key, first=request.from_, count=request.lines)
+                kept = remembered_page(reader, key, first=request.from_, count=request.lines)
+                hiding = Hiding.needed(reader, self._agent)
+                if kept is None or hiding is None:
+                    return kept
+                return kept.model_copy(update={"text": hiding.text(kept.text, source=key.source)})
         except RecalldError as error:
             return GetAnswer(path=request.path, error=str(error))
 

@@ -15,6 +15,7 @@ from memory.redaction import query_redactor
 from memory.search.answer_cache import KeptAnswer, Question, question_of
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
+from memory.search.hiding import Hiding
 from memory.search.long_queries import AskedFor, asked_for
 from memory.search.long_term import withheld_from
 from memory.search.presenting import Passage, passages
@@ -58,6 +59,8 @@ class SearchSteps:
         self._progress = Progress()
         #: What is searched; None until the query has lost its secrets.
         self._asked: AskedFor | None = None
+        #: What hides secrets that the index shows; None where it shows none.
+        self._hiding: Hiding | None = None
 
     @cached_property
     def _embedder(self) -> Embedder:
@@ -154,6 +157,7 @@ class SearchSteps:
             extent = self._on.extent.of(reader, token)
             if side is not None and not extent.is_large:
                 side = replace(side, threads=None)
+            self._hiding = Hiding.needed(reader, self._on.agent)
             found = retrieve(reader, wanted, side, self._progress)
             shown = self._shown(found)
             complete = not found.degraded and self._deadline.left() > 0
@@ -176,6 +180,7 @@ class SearchSteps:
         return None
 
     def _shown(self, found: Found) -> tuple[Passage, ...]:
+        found = found if self._hiding is None else self._hiding.found(found)
         return tuple(passages(found, max_snippet_chars=self._on.agent.limits.max_snippet_chars))
 
     def _without_provider(self) -> str | None:

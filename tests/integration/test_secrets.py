@@ -78,6 +78,21 @@ def test_what_is_indexed_is_sent_and_kept_without_its_secrets(
         assert not any(secret in json.dumps(hit) for secret in (TOKEN, PASSWORD, KEY))
 
 
+def test_an_index_that_was_made_before_a_pattern_was_set_shows_nothing_of_what_that_hides(
+    commands: CommandLine, home: Path
+) -> None:
+    commands.say("index")
+    assert COMMIT in commands.json("search", "who pushes")["results"][0]["snippet"]
+    config = home.parent / "recalld.toml"
+    config.write_text('redaction.patterns = ["[0-9a-f]{40}", "crocodile"]\n' + config.read_text("utf-8"), "utf-8")
+    [hit, *_] = commands.json("search", "who pushes")["results"]
+    assert "commit [redacted:pattern]." in hit["snippet"]
+    [hit, *_] = commands.json("search", "for the project", "--source", "sessions")["results"]
+    assert "the [redacted:pattern] project" in hit["snippet"]
+    (home.parent / "sessions" / "one.jsonl").unlink()
+    assert "the [redacted:pattern] project" in commands.json("get", hit["path"])["text"]
+
+
 def test_reading_a_document_gives_its_lines_without_its_secrets(commands: CommandLine) -> None:
     answer = commands.json("get", "memory/gateway.md")
     assert answer["text"] == MASKED
