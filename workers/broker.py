@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
-from dramatiq.middleware import CurrentMessage, Retries, ShutdownNotifications, TimeLimit
+from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
+from dramatiq.worker import ConsumerThread
 
 from memory import tracing
 from memory.pulses import Pulses
 from workers.clock_mending import DELAYED_AT
 from workers.names import QUEUES, Keys
+from workers.owed_retries import OwedRetries, RetriesThatLast
 
 #: Milliseconds without a sign of life after which a worker's jobs go to another one.
 HEARTBEAT_TIMEOUT_MS = 10_000
@@ -47,6 +50,10 @@ class DoorbellConsumer(_RedisConsumer):
     """Waits for new messages instead of polling for them: a job starts at once, and an idle process idles.
 
     Whoever enqueues a message rings the queue's bell, a short list that the consumer blocks on.
+
+    Raises:
+        dramatiq.ConnectionClosed: whatever the broker refuses or leaves unanswered. It is the one error after which the
+            library goes on; any other one ends a consumer's thread, or leaves a message with a process for good.
     """
 
     def __next__(self) -> dramatiq.MessageProxy | None:
@@ -57,38 +64,33 @@ class DoorbellConsumer(_RedisConsumer):
             return None
         # The library's own pause, which grows with the misses, would come on top.
         self.misses = 0
-        message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
-        if message is None:
-            try:
+        with _connection_closed():
+            message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
+            if message is None:
                 self._wait()
-            except redis.ConnectionError as error:
-                raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
         return message
 
     def ack(self, message: dramatiq.MessageProxy) -> None:
-        """Say that a message is done; tried again for as long as the broker does not take it."""
-        self._say(super().ack, message)
+        """Say that a message is done; tried again for as long as the broker does not take it, or its retry."""
+        with _connection_closed():
+            self.broker.owed.pay(self.broker, message)
+            super().ack(message)  # type: ignore[no-untyped-call]
 
     def nack(self, message: dramatiq.MessageProxy) -> None:
         """Say that a message is given up; tried again like `ack`."""
-        self._say(super().nack, message)
+        with _connection_closed():
+            super().nack(message)  # type: ignore[no-untyped-call]
 
-    def _say(self, how: Callable[[dramatiq.MessageProxy], None], message: dramatiq.MessageProxy) -> None:
-        try:
-            how(message)
-        except redis.ResponseError as error:
-            # A server whose disk is full takes nothing. The library tries again after this error only; after any other
-            # the message would seem to be worked on for as long as this process lives.
-            raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
+    def requeue(self, messages: Iterable[dramatiq.Message[Any] | dramatiq.MessageProxy]) -> None:
+        """Give messages back. Those that the broker does not take back go with the next consumer (`consume`)."""
+        with _connection_closed():
+            super().requeue(messages)  # type: ignore[no-untyped-call]
 
     def _give_back_what_is_cached(self) -> None:
         """Messages that were fetched and handed to nobody: at its end, the library would forget them."""
         cached, self.message_cache = self.message_cache, []
         if cached:
-            try:
-                self.requeue([dramatiq.Message.decode(data) for data in cached])  # type: ignore[no-untyped-call]
-            except redis.ConnectionError as error:
-                raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
+            self.requeue([dramatiq.Message.decode(data) for data in cached])
 
     def _wait(self) -> None:
         if self.outstanding_message_count >= self.prefetch:
@@ -111,6 +113,8 @@ class DoorbellBroker(RedisBroker):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
         self._consumers: dict[str, DoorbellConsumer] = {}
+        #: Retries that the broker did not take when the job was over.
+        self.owed = OwedRetries()
 
     def takes(self, queue: str) -> None:
         """A consumer of this queue takes its turn: it looks for messages at least every `IDLE_SECONDS`."""
@@ -123,18 +127,18 @@ class DoorbellBroker(RedisBroker):
         After a lost connection the library begins with a new consumer and forgets what was delayed, or fetched and
         handed to nobody: it would seem to be worked on for as long as this process lives.
         """
+        # A consumer whose broker refuses everything is not stuck.
+        self.takes(queue_name)
         consumer = self.consumer_class(self, queue_name, prefetch, timeout)
         before = self._consumers.get(queue_name)
         if before is not None:
             held = [dramatiq.Message.decode(data).options["redis_message_id"] for data in before.message_cache]
-            try:
+            with _connection_closed():
                 if queue_name.endswith(".DQ"):
                     # Of delayed ones nothing is ever handed to a thread.
                     held = sorted(self.client.smembers(f"{self.namespace}:__acks__.{self.broker_id}.{queue_name}"))
                 if held:
                     self.do_requeue(queue_name, *held)
-            except redis.RedisError as error:
-                raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
         self._consumers[queue_name] = consumer
         return consumer
 
@@ -147,8 +151,13 @@ class DoorbellBroker(RedisBroker):
         """Enqueue a message, then ring. A bell that is lost delays the message by `IDLE_SECONDS`."""
         if delay is not None:
             message = message.copy(options={DELAYED_AT: time.time() * 1000})
-        enqueued: dramatiq.Message[Any] = super().enqueue(message, delay=delay)
-        self.ring(enqueued.queue_name)
+        if isinstance(threading.current_thread(), ConsumerThread):
+            with _connection_closed():  # a delayed message whose time has come
+                enqueued: dramatiq.Message[Any] = super().enqueue(message, delay=delay)
+        else:
+            enqueued = super().enqueue(message, delay=delay)
+        with suppress(redis.RedisError):
+            self.ring(enqueued.queue_name)
         return enqueued
 
     def ring(self, queue: str) -> None:
@@ -168,15 +177,14 @@ def bell(namespace: str, queue: str) -> str:
 def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
     """Return a broker with every queue declared and no actors.
 
-    Dramatiq's own retries are off: a job that raises `dramatiq.Retry` is delayed as it says, and actors
-    let nothing else out (`workers.actors`).
+    A job that raises `dramatiq.Retry` is delayed as it says (`workers.owed_retries`).
     """
     broker = DoorbellBroker(
         client=client,
         namespace=keys.dramatiq,
         maintenance_chance=MAINTENANCE_CHANCE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
-        middleware=[TimeLimit(), ShutdownNotifications(), CurrentMessage(), Retries(retry_when=_only_when_asked)],
+        middleware=[TimeLimit(), ShutdownNotifications(), CurrentMessage(), RetriesThatLast()],
     )
     for queue in QUEUES:
         broker.declare_queue(queue)
@@ -190,5 +198,10 @@ def message(actor: str, queue: str, *args: Any) -> dramatiq.Message[None]:
     return dramatiq.Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options=options)
 
 
-def _only_when_asked(retries: int, error: BaseException) -> bool:  # noqa: ARG001 - Dramatiq's signature
-    return isinstance(error, dramatiq.Retry)
+@contextmanager
+def _connection_closed() -> Iterator[None]:
+    # A server whose disk or memory is full, a replica, or one that stands still: it passes like a lost connection.
+    try:
+        yield
+    except redis.RedisError as error:
+        raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]

@@ -1,0 +1,172 @@
+"""A broker that refuses writes for a while: nobody who works ends of it, and no message is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import dramatiq
+import pytest
+import redis
+
+from schemas.settings import Settings
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers.broker import DoorbellBroker, make_broker, message
+from workers.broker_server import BrokerServer
+from workers.job_queue import BrokerJobQueue
+from workers.names import INDEX_PENDING
+
+
+class Refusing:
+    """Refuses some of the library's commands of a queue, once `error` is set and until it is None again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: redis.RedisError | None = None
+        self.refused: list[str] = []
+        self._patch = monkeypatch
+
+    def command(self, command: str, queue: str) -> None:
+        def dispatched(broker: DoorbellBroker) -> Callable[..., Any]:
+            really = broker._dispatch(command)  # type: ignore[no-untyped-call]
+
+            def do(queue_name: str, *arguments: Any) -> Any:
+                if self.error is not None and queue_name == queue:
+                    self.refused.append(command)
+                    raise self.error
+                return really(queue_name, *arguments)
+
+            return do
+
+        self._patch.setattr(DoorbellBroker, f"do_{command}", property(dispatched), raising=False)
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Ids of the jobs that began."""
+    jobs: list[str | None] = []
+    started = BrokerJobQueue.started
+
+    def noted(queue: BrokerJobQueue, *arguments: str, job: str | None = None) -> None:
+        started(queue, *arguments, job=job)
+        jobs.append(job)
+
+    monkeypatch.setattr(BrokerJobQueue, "started", noted)
+    return jobs
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dramatiq.worker.CONSUMER_RESTART_DELAY_SECS", 0.1)
+    monkeypatch.setattr("dramatiq.worker.POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.1)
+
+
+def is_left(workers: Workers) -> int:
+    """Messages of the queue, delayed and given up ones too."""
+    asked: Any = workers.client
+    keys = workers.keys
+    given_up = asked.zcard(f"{keys.dramatiq}:live.XQ")
+    return int(asked.hlen(keys.messages("live")) + asked.hlen(keys.delayed_messages("live")) + given_up)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "healthy"),
+    [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0"), ("replicaof", "127.0.0.1 1", "no one")],
+)
+def test_consumers_outlive_a_server_that_takes_no_writes_and_go_on_with_what_was_delayed(
+    setting: str,
+    value: str,
+    healthy: str,
+    settings: Settings,
+    broker_server: BrokerServer,
+    begun: list[str | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[str] = []
+    consume = DoorbellBroker.consume
+
+    def noted(broker: DoorbellBroker, queue_name: str, *arguments: Any, **options: Any) -> Any:
+        taken.append(queue_name)
+        return consume(broker, queue_name, *arguments, **options)
+
+    monkeypatch.setattr(DoorbellBroker, "consume", noted)
+    with Workers(settings) as workers:
+        asked: Any = workers.client
+
+        def turn(wanted: str) -> None:
+            asked.replicaof(*wanted.split()) if setting == "replicaof" else asked.config_set(setting, wanted)
+
+        held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
+        delayed = make_broker(workers.client, workers.keys).enqueue(
+            message(INDEX_PENDING, "live", "main", "live"), delay=2_000
+        )
+        wait_until(lambda: list(workers.client.scan_iter(held)), what="a worker holds it")
+        before = {queue: taken.count(queue) for queue in taken}
+        turn(value)
+        try:
+            wait_until(lambda: all(taken.count(queue) > count + 2 for queue, count in before.items()))
+        finally:
+            turn(healthy)
+        wait_until(lambda: delayed.message_id in begun)
+        wait_until(lambda: not is_left(workers))
+
+
+@pytest.mark.parametrize("error", [redis.ResponseError("MISCONF"), redis.TimeoutError("no answer")], ids=str)
+@pytest.mark.parametrize(
+    ("commands", "queue"),
+    [
+        ({"fetch", "requeue"}, "live.DQ"),
+        ({"enqueue"}, "live"),
+        ({"ack"}, "live.DQ"),
+        ({"ack"}, "live"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(sorted(value)),
+)
+def test_a_delayed_job_comes_and_is_over_whatever_was_refused_meanwhile(
+    commands: set[str],
+    queue: str,
+    error: redis.RedisError,
+    settings: Settings,
+    broker_server: BrokerServer,
+    begun: list[str | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusing = Refusing(monkeypatch)
+    for command in commands:
+        refusing.command(command, queue)
+    with Workers(settings) as workers:
+        held = f"{workers.keys.dramatiq}:__acks__.*.live.DQ"
+        delayed = make_broker(workers.client, workers.keys).enqueue(
+            message(INDEX_PENDING, "live", "main", "live"), delay=1_000
+        )
+        wait_until(lambda: list(workers.client.scan_iter(held)), what="a worker holds it")
+        refusing.error = error
+        wait_until(lambda: commands <= set(refusing.refused) and len(refusing.refused) > 2, what="all was refused")
+        refusing.error = None
+        wait_until(lambda: delayed.message_id in begun)
+        wait_until(lambda: not is_left(workers))
+
+
+def test_a_job_that_has_to_come_again_does_so_though_the_broker_did_not_take_that(
+    settings: Settings, broker_server: BrokerServer, begun: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing, failed = Refusing(monkeypatch), threading.Event()
+    refusing.command("enqueue", "live.DQ")
+    refusing.error = redis.ResponseError("READONLY")
+    started = BrokerJobQueue.started
+
+    def failing(queue: BrokerJobQueue, *arguments: str, job: str | None = None) -> None:
+        started(queue, *arguments, job=job)
+        if not failed.is_set():
+            failed.set()
+            raise dramatiq.Retry("not yet", delay=50)
+
+    monkeypatch.setattr(BrokerJobQueue, "started", failing)
+    with Workers(settings) as workers:
+        first = make_broker(workers.client, workers.keys).enqueue(message(INDEX_PENDING, "live", "main", "live"))
+        wait_until(lambda: len(refusing.refused) > 2, what="it is tried again")
+        assert begun == [first.message_id]
+        refusing.error = None
+        wait_until(lambda: begun == [first.message_id] * 2)
+        wait_until(lambda: not is_left(workers))
