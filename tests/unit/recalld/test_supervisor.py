@@ -25,10 +25,10 @@ LIVES = "echo ready; exec cat >/dev/null"
 def child_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeChild]:
     """Makes children that run some shell code; whatever is left of them is stopped."""
     program = tmp_path / "program"
-    # It is called as `program -m recalld CODE --supervised`.
-    program.write_text('#!/bin/sh\ncode="$3"\nshift 3\neval "$code"\n')
+    # It is called as `program -P -m recalld CODE --supervised`.
+    program.write_text('#!/bin/sh\ncode="$4"\nshift 4\neval "$code"\n')
     program.chmod(0o755)
-    monkeypatch.setattr(supervisor, "sys", SimpleNamespace(executable=str(program)))
+    monkeypatch.setattr("memory.own_processes.sys", SimpleNamespace(executable=str(program)))
     made: list[Child] = []
 
     def make(code: str, *, name: str = "work") -> Child:
