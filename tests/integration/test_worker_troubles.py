@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from functools import partial
@@ -234,6 +235,30 @@ def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provide
     [message] = {message for part, message in said if part == "index file"}
     assert aside.name in message
     assert "is being rebuilt" in message
+
+
+def test_a_write_ahead_log_that_was_cut_short_while_it_is_used_is_as_good_as_a_damaged_index(
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, said: list[tuple[str, str]]
+) -> None:
+    with Workers(remote) as workers:
+        paths = [f"memory/{number}.md" for number in range(12)]
+        for path in paths:
+            workers.write(path, f"The heron of {path}.")
+        workers.mark(*paths)
+        wait_until(workers.complete)
+        paid = server.requests
+        [log] = (remote.indexes_path / "main").glob("*.sqlite-wal")
+        with workers.reading("main") as reader:
+            assert reader is not None
+            assert reader.counts().files == 12
+            os.truncate(log, log.stat().st_size // 3)
+            workers.write(paths[0], "The otter swims.")
+            workers.mark(paths[0])
+            wait_until(lambda: any(part == "index file" for part, _ in said))
+            wait_until(lambda: workers.settled() and not workers.troubles() and workers.finds("otter"))
+            wait_until(lambda: workers.complete() and workers.counts().files == 12)
+        assert workers.finds("heron")
+        assert server.requests == paid + 1, "the cache had all but the new one"
 
 
 def test_what_puts_things_right_outlives_whatever_goes_wrong(
