@@ -172,7 +172,7 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreCorrupt(f"{path} is damaged ({error})", generation=path.name)
         case apsw.IOError() if extended == apsw.SQLITE_IOERR_SHORT_READ:
-            # What every process believes of the log lies in memory that they share: it stays so until the last one ends.
+            # What processes believe of the log lies in memory that they share: it stays so until the last one ends.
             return StoreCorrupt(f"{path} or its write-ahead log was cut short ({error})", generation=path.name)
         case apsw.IOError():
             return StoreUnreadable(f"{path} cannot be read ({error}); check the disk")
