@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,8 @@ class WatchReport:
         self._entries = {agent: _Entry() for agent in agents}
         self._dirty = True
         self._written_at: float | None = None
-        self._unwritable = False
+        # What is said of a file that cannot be written: "" when an earlier run may have said so, None when all is well.
+        self._unwritable: str | None = ""
 
     def event(self, agent: str) -> None:
         """A document of the agent was reported by the watcher."""
@@ -85,6 +87,7 @@ class WatchReport:
         with self._lock:
             for entry in self._entries.values():
                 entry.told = None
+            self._unwritable = ""
             self._dirty = True
 
     def publish(self, *, now: float) -> None:
@@ -101,25 +104,33 @@ class WatchReport:
                 self._troubles.report("watch", message, agent=agent)
             else:
                 self._troubles.resolve("watch", agent=agent)
-        self._write(body)
+        if not self._write(body):
+            with self._lock:
+                self._dirty = True
 
     def close(self) -> None:
         """Nobody watches from now on."""
         self._path.unlink(missing_ok=True)
 
-    def _write(self, body: object) -> None:
+    def _write(self, body: object) -> bool:
+        """Whether the file could be written."""
         hidden = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             hidden.write_text(json.dumps(body, indent=1), encoding="utf-8")
             hidden.replace(self._path)
         except OSError as error:
-            self._unwritable = True
-            self._troubles.report("watch-state", f"{self._path} cannot be written: {error.strerror}; free space there")
-        else:
-            if self._unwritable:
-                self._unwritable = False
-                self._troubles.resolve("watch-state")
+            with suppress(OSError):
+                hidden.unlink()
+            message = f"{self._path} cannot be written: {error.strerror}; free space there"
+            if message != self._unwritable:
+                self._unwritable = message
+                self._troubles.report("watch-state", message)
+            return False
+        if self._unwritable is not None:
+            self._unwritable = None
+            self._troubles.resolve("watch-state")
+        return True
 
 
 def _as_json(entry: _Entry) -> dict[str, object]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,32 @@ def test_a_state_that_cannot_be_written_is_told_and_ends_nothing(
     report.publish(now=2.0)
     assert troubles.open == {}
     assert read(tmp_path)["main"]["mode"] == "events"
+
+
+def test_a_state_that_could_not_be_written_is_written_without_news_when_there_is_room_again(
+    tmp_path: Path, report: WatchReport, troubles: RecordingTroubles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_text", full)
+        for now in (0.0, 2.0, 4.0):
+            report.publish(now=now)
+    assert [part for part, _, _ in troubles.told] == ["watch-state"], "told once"
+    assert list((tmp_path / "run").iterdir()) == [], "nothing half written is left"
+    report.publish(now=6.0)
+    assert troubles.open == {}
+    assert read(tmp_path)["main"]["mode"] == "events"
+
+
+def test_what_an_earlier_run_could_not_write_is_over_when_this_one_can(
+    report: WatchReport, troubles: RecordingTroubles
+) -> None:
+    troubles.report("watch-state", "cannot be written")
+    report.publish(now=0.0)
+    assert troubles.open == {}
 
 
 def test_the_file_is_gone_at_the_end(tmp_path: Path, report: WatchReport) -> None:
