@@ -56,6 +56,8 @@ class BrokerServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: IO[str] | None = None
         self._starting = False
+        # The server that was started or adopted here, and when it was born: it lives on when its folder is removed.
+        self._known: tuple[int, str | None] | None = None
 
     @property
     def owned(self) -> bool:
@@ -109,11 +111,14 @@ class BrokerServer:
         process, self._process = self._process, None
         pid = process.pid if process is not None else server_pid(self._settings.home)
         when_born = born(pid) if pid is not None else None
+        lost = self._end_lost()
         # It ends without an answer; one that stands still would not give one either.
-        with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
-            client.shutdown()
-        if pid is not None:
-            _wait_for_end(pid, when_born)
+        # When ours was lost, the one that answers is somebody else's.
+        if not lost:
+            with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
+                client.shutdown()
+            if pid is not None:
+                _wait_for_end(pid, when_born)
         if process is not None:
             process.wait()
         if lock is not None:
@@ -123,6 +128,7 @@ class BrokerServer:
         """Become the server's owner if it has none."""
         if self._settings.broker.url is not None or self._owner_lock is not None:
             return
+        pid = server_pid(self._settings.home)
         self._folder.mkdir(parents=True, exist_ok=True)
         handle = (self._folder / "owner.lock").open("w")
         try:
@@ -131,10 +137,35 @@ class BrokerServer:
             handle.close()
         else:
             self._owner_lock = handle
+            self._remember(pid)
+
+    def _remember(self, pid: int | None) -> None:
+        self._known = (pid, born(pid)) if pid is not None else None
+
+    def _end_lost(self) -> bool:
+        """End the server that was ours when it is not the home's any more: its folder was removed beneath it.
+
+        Whether it was so.
+        """
+        known = self._known
+        if known is None or not is_the_same(*known) or known[0] == server_pid(self._settings.home):
+            return False
+        self._end(*known)
+        return True
+
+    def _end(self, pid: int, when_born: str | None) -> None:
+        """End a server that nobody can reach any more."""
+        log.warning("unreachable_broker_ended", process=pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        _wait_for_end(pid, when_born)
+        if self._process is not None and self._process.pid == pid:
+            self._process.wait()
 
     def _start(self) -> None:
         if self._another_lives():
             return
+        self._end_lost()
         self._starting = True
         binary = server_binary()
         self._launch(binary)
@@ -162,12 +193,7 @@ class BrokerServer:
         if is_stopped(pid):
             raise UserError(f"the private broker (process {pid}) is stopped; `kill -CONT {pid}` lets it go on")
         if not socket_path(self._settings.home).exists():
-            log.warning("unreachable_broker_ended", process=pid)
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-            _wait_for_end(pid, born(pid))
-            if self._process is not None:
-                self._process.wait()
+            self._end(pid, born(pid))
             return False
         deadline, tick = time.monotonic() + START_TIMEOUT_SECONDS, threading.Event()
         while not self.answers():
@@ -206,6 +232,7 @@ class BrokerServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        self._remember(self._process.pid)
         with suppress(OSError):
             note_server(self._settings.home, self._process.pid)
 

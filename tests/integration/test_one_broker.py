@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 import redis
 
-from memory.local_processes import is_alive, is_stopped
+from memory.local_processes import is_alive, is_stopped, is_the_same
 from memory.private_broker import frozen_pid, server_pid, socket_path
 from schemas.errors import UserError
 from schemas.settings import Settings
@@ -60,6 +60,42 @@ def test_a_server_whose_socket_was_removed_is_ended_before_another_one_starts(
     assert server_pid(settings.home) not in (None, pid)
     assert not is_alive(pid)
     assert client.get("kept") == b"1"
+
+
+@pytest.mark.parametrize("adopted", [False, True], ids=["started", "adopted"])
+def test_a_server_whose_folder_was_removed_is_ended_before_another_one_starts(
+    settings: Settings, pid: int, broker_server: BrokerServer, *, adopted: bool
+) -> None:
+    server = broker_server
+    if adopted:
+        broker_server._owner_lock.close()  # as when the process that started it was killed
+        broker_server._owner_lock = None
+        server = BrokerServer(settings)
+        server.ensure()
+    shutil.rmtree(settings.home / "broker")
+    server.ensure()
+    try:
+        assert server_pid(settings.home) not in (None, pid)
+        assert not is_the_same(pid, None)
+    finally:
+        server.stop()
+        if adopted:
+            broker_server._process.wait()
+
+
+def test_a_server_whose_folder_was_removed_is_ended_with_its_owner(
+    settings: Settings, pid: int, broker_server: BrokerServer
+) -> None:
+    shutil.rmtree(settings.home / "broker")
+    other = BrokerServer(settings)
+    other.ensure()
+    successor = server_pid(settings.home)
+    assert successor not in (None, pid)
+    assert is_alive(pid)
+    broker_server.stop()
+    assert not is_the_same(pid, None)
+    assert server_pid(settings.home) == successor, "it is somebody else's"
+    other.stop()
 
 
 def test_a_copied_home_does_not_take_the_server_of_the_first_one_for_its_own(settings: Settings, pid: int) -> None:
