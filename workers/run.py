@@ -15,7 +15,7 @@ from dramatiq.worker import Worker
 
 from memory import completing
 from memory.pulses import Pulse, Pulses
-from memory.store.errors import Superseded
+from memory.store.errors import NoRoom, Superseded
 from memory.taking_over import takeover_token
 from schemas.documents import Lane
 from schemas.errors import RecalldError, UserError
@@ -36,7 +36,7 @@ from workers.job_queue import BrokerJobQueue
 from workers.life import LifeSigns
 from workers.maintenance import Maintenance
 from workers.movement import Movement
-from workers.names import HOUSEKEEPING, VECTORS_QUEUE, Keys
+from workers.names import HOUSEKEEPING, NO_SPACE, VECTORS_QUEUE, Keys
 from workers.one_home import HomeClaim
 from workers.readiness import readiness
 from workers.runtime import Runtime
@@ -213,6 +213,9 @@ def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
                 _keep_house_of(runtime, agent.id)
             except Superseded:
                 _keep_house_of(runtime, agent.id)  # somebody began or ended a build: with what is wanted now
+        except NoRoom as error:
+            runtime.board.report(NO_SPACE, str(error), agent=agent.id)  # as jobs say it, once
+            runtime.board.resolve(HOUSEKEEPING, agent=agent.id)
         except (RecalldError, OSError) as error:
             runtime.board.report(HOUSEKEEPING, str(error), agent=agent.id)
         else:
@@ -224,6 +227,7 @@ def _keep_house_of(runtime: Runtime, agent: str) -> None:
         indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
         if takeover_token(runtime.settings, indexer.agent) is not None:
             indexer.target()  # a fallback that took over needs its own generation
+            runtime.board.resolve(NO_SPACE, agent=agent)
         if released := completing.release_refused(indexer):
             log.info("refused_again_asked", agent=agent, chunks=released)
         if indexer.supply.available and indexer.target().pending_chunks(1):

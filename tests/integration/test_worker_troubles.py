@@ -16,7 +16,7 @@ from memory.embedding import asking
 from memory.embedding.batching import EmbeddingBatcher
 from memory.indexing import Indexer
 from memory.reporting import build_status
-from memory.store.errors import StoreFull
+from memory.store.errors import NoRoom, StoreFull
 from memory.store.sqlite_writer import SqliteStore
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
@@ -31,7 +31,7 @@ from workers.broker_server import BrokerServer
 from workers.job_queue import BrokerJobQueue
 from workers.life import LifeSigns
 from workers.marks import Waiting
-from workers.names import EMBED_PENDING, INDEX_PENDING
+from workers.names import EMBED_PENDING, INDEX_PENDING, NO_SPACE
 from workers.runtime import Runtime
 from workers.shared_gate import BrokerGate
 
@@ -275,6 +275,23 @@ def test_what_puts_things_right_outlives_whatever_goes_wrong(
     monkeypatch.setattr(run, "HOUSEKEEPING_SECONDS", 0.05)
     with Workers(settings):
         wait_until(lambda: len(rounds) >= 3)
+
+
+def test_that_there_is_no_room_is_told_once_whoever_finds_out_and_until_there_is_some(
+    settings: Settings, broker_server: BrokerServer, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Indexer) -> None:
+        raise NoRoom("a new index beside the present one needs about 71 MB")
+
+    monkeypatch.setattr(run, "takeover_token", lambda *_: "a fallback took over")
+    monkeypatch.setattr(run, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(run, "HOUSEKEEPING_SECONDS", 0.05)
+    with Workers(settings) as workers:
+        with monkeypatch.context() as disk:
+            disk.setattr(Indexer, "target", full)
+            wait_until(lambda: said)
+            assert {part for part, _ in said} == {NO_SPACE}
+        wait_until(lambda: not workers.board.troubles("main"))
 
 
 def test_a_message_that_was_done_while_the_broker_took_nothing_is_over_when_it_does_again(
