@@ -109,10 +109,11 @@ def _agent(
             speaks_for=frozenset({"build"}),
         )
     if status.dead_letters:
+        failed = len(status.dead_letters)
         yield Finding(
             "documents",
             Level.PROBLEM,
-            f"{agent.id}: {len(status.dead_letters)} documents failed",
+            f"{agent.id}: {failed} document{'' if failed == 1 else 's'} failed",
             "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`",
             agent=agent.id,
         )
