@@ -16,6 +16,9 @@ LOOKED_AFTER_SECONDS = 900.0
 #: Seconds without a new vector or text after which what was measured before says nothing of now. A round is shorter.
 LATELY_SECONDS = 30.0
 
+#: Seconds that the next vectors may take though there is less to do: one request and its round.
+ROUND_SECONDS = 5.0
+
 #: Vectors that wait while none came in for so long are stuck.
 STUCK_SECONDS = 120.0
 
@@ -33,9 +36,10 @@ def vector_progress(
     """Rate, time left and advice; and since when (Unix time) vectors wait and none comes in, None while they do.
 
     Before anything was measured the provider's expected rate is taken for the estimate, not for the rate. While texts
-    are `in_batch_jobs`, which end when they end, there is no estimate, and nothing is stuck. There is none either while
-    requests are `held_back`, or kept within limits that the expected rate knows nothing of; nor a rate when
-    nothing came in lately, which is no measure of now.
+    are `in_batch_jobs`, which end when they end, there is no estimate, and nothing is stuck. There is none either
+    within limits that the expected rate knows nothing of. Neither a rate nor an estimate is told while requests
+    are `held_back`, when nothing came in lately, or when all was to be there by now: what was measured is not true any
+    more.
     """
     if not index.vectors_pending:
         return VectorState(rate=progress.rate if progress is not None and progress.rate > 0 else None), None
@@ -47,6 +51,9 @@ def vector_progress(
     rate = measured or (None if limited else expected)
     foreseeable = choice.provider is not None and not in_batch_jobs and not held_back and lately
     eta = index.vectors_pending / rate if rate and foreseeable else None
+    overdue = rate is not None and now - fresh > max(index.vectors_pending / rate, ROUND_SECONDS)
+    if held_back or overdue:
+        measured = eta = None
     # Without a provider nothing waits: keywords only is what was chosen, or what status gives the reason of.
     stuck = choice.provider is not None and not in_batch_jobs and now - fresh > STUCK_SECONDS
     return (

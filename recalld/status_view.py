@@ -215,7 +215,7 @@ def _progress(agent: Mapping[str, Any]) -> str:
     if index["vectorsPending"] and vectors.get("rate"):
         text += f", {vectors['rate']:.1f} a second"
     if index["vectorsPending"] and vectors.get("etaSeconds") is not None:
-        text += f", {duration(vectors['etaSeconds'])} left"
+        text += f", {duration(max(1.0, vectors['etaSeconds']))} left"
     if vectors.get("inBatchJobs"):
         text += f", {vectors['inBatchJobs']} in batch jobs (`recalld jobs`)"
     return text + (f"; {vectors['advice']}" if vectors.get("advice") else "")

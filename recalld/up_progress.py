@@ -55,14 +55,15 @@ def line(states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> str:
     failed = sum(len(state.get("deadLetters", ())) for state in states)
     said_of_failed = f"; {failed:,} failed: see `recalld dead list`" if failed else ""
     if not (behind or lacking):
-        return f"up to date: {files:,} documents, {ready:,} chunks with vectors{said_of_failed}"
-    text = f"{files:,} documents searchable by keyword"
+        return f"up to date: {_counted(files, 'document')}, {_counted(ready, 'chunk')} with vectors{said_of_failed}"
+    text = f"{_counted(files, 'document')} searchable by keyword"
     text += f", {behind:,} to go" if behind else ""
     text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
     etas = [eta for state in states if (eta := state["vectors"].get("etaSeconds")) is not None]
     rates = [rate for state in states if (rate := state["vectors"].get("rate"))]
     if lacking and etas:
-        text += f", {sum(rates):.0f} a second, about {_duration(max(etas))} left"
+        text += f", {_rate(sum(rates))} a second" if rates else ""
+        text += f", about {_duration(max(etas))} left"
     if lacking:
         text += "".join(dict.fromkeys(map(_held_up, states)))
     return text + said_of_failed
@@ -122,6 +123,14 @@ class Progress:
         if advice and not self._advised:
             self._advised = True
             say(advice)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _rate(a_second: float) -> str:
+    return f"{a_second:.0f}" if a_second >= 1 else f"{a_second:.1g}"
 
 
 def _duration(seconds: float) -> str:

@@ -62,12 +62,15 @@ class Usage:
 
 
 class EndpointCondition(StrEnum):
-    """Whether requests to an embedding endpoint may leave. Waiting: they may, and one is without an answer for long."""
+    """Whether requests to an embedding endpoint may leave. Waiting: they may, and one is without an answer for long.
+
+    Failing: the last ones got no answer, or one that is of no use, and are tried again.
+    """
 
     OK = "ok"
     WAITING = "waiting"
     COOLING_DOWN = "cooling down"
-    NOT_ANSWERING = "not answering"
+    FAILING = "failing"
     STOPPED = "stopped"
 
 

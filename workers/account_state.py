@@ -3,7 +3,7 @@
     cool, throttles       cool-down of the whole account: until when, and how often in a row it was asked for
     requests, tokens      when all that left is worked off at the rate of the limits a minute
     error:M, closed:M     breaker of model M: the provider's sentence; nothing leaves before
-    failures:M            passing failures in a row
+    failures:M, failed:M  passing failures in a row, and when the last one was
     probe:M, prober:M     the one request that finds out whether M is back: until when it counts, and whose it is
 
 Times are Unix seconds. A model that is unknown or down stops nobody who uses another one.
@@ -24,23 +24,28 @@ from workers.names import account_key
 #: Seconds after which an account that nobody uses is forgotten.
 KEPT_SECONDS: Final = 86_400
 
+#: Seconds for which a passing failure is worth telling, when nobody asks again.
+FAILED_LATELY_SECONDS: Final = 30
+
 _READ: Final = """
 -- KEYS: account; ARGV: model, seconds added to the server's clock, ...
 local key, model = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000 + ARGV[2]
 local found = redis.call('HMGET', key, 'cool', 'throttles', 'requests', 'tokens', 'error:' .. model, 'closed:' .. model,
-  'failures:' .. model, 'probe:' .. model, 'prober:' .. model)
+  'failures:' .. model, 'probe:' .. model, 'prober:' .. model, 'failed:' .. model)
 local cool, throttles = tonumber(found[1] or 0), tonumber(found[2] or 0)
 local requests, tokens = tonumber(found[3] or 0), tonumber(found[4] or 0)
 local sentence, closed = found[5], tonumber(found[6] or 0)
 local failures, probe, prober = tonumber(found[7] or 0), tonumber(found[8] or 0), found[9]
+local failed = tonumber(found[10] or 0)
 local function state(verdict, wait)
   return {verdict, string.format('%.6f', wait), sentence or '',
     string.format('%.6f', math.max(0, math.max(cool, closed) - now)),
-    (sentence or failures >= OUTAGE_FAILURES) and 1 or 0}
+    (sentence or failures >= OUTAGE_FAILURES) and 1 or 0,
+    failures > 0 and now - failed < FAILED_LATELY and 1 or 0}
 end
-""".replace("OUTAGE_FAILURES", str(OUTAGE_FAILURES))
+""".replace("OUTAGE_FAILURES", str(OUTAGE_FAILURES)).replace("FAILED_LATELY", str(FAILED_LATELY_SECONDS))
 
 #: Take the right to send one request; see `Gate.enter`.
 ENTER: Final = (
@@ -98,7 +103,7 @@ elseif outcome == 'throttled' or outcome == 'failed' then
     throttles = throttles + 1
     if not asked then account = pause_after(throttles) end
   elseif not asked then
-    failures = failures + 1
+    failures, failed = failures + 1, now
     if failures >= OUTAGE_FAILURES then own = pause_after(failures - OUTAGE_FAILURES + 1) end
   end
   if sentence then own = math.max(own, FIRST_PAUSE) end
@@ -106,7 +111,8 @@ elseif outcome == 'throttled' or outcome == 'failed' then
   if own > 0 then closed = math.max(closed, now + own) end
 end
 redis.call('HSET', key, 'cool', string.format('%.6f', cool), 'throttles', throttles,
-  'closed:' .. model, string.format('%.6f', closed), 'failures:' .. model, failures)
+  'closed:' .. model, string.format('%.6f', closed), 'failures:' .. model, failures,
+  'failed:' .. model, string.format('%.6f', failed))
 if sentence then redis.call('HSET', key, 'error:' .. model, sentence)
 else redis.call('HDEL', key, 'error:' .. model) end
 redis.call('EXPIRE', key, KEPT_SECONDS)
@@ -125,7 +131,8 @@ LOOK: Final = _READ + "return state('', 0)"
 class Answer:
     """What a script said: its verdict, seconds to wait for it, and the state it left behind.
 
-    `sentence` is why the provider refused for good; nothing leaves for `delay` seconds; `careful`: the next is a probe.
+    `sentence` is why the provider refused for good; nothing leaves for `delay` seconds; `careful`: the next is a probe;
+    `failing`: the last one failed in passing, not long ago.
     """
 
     verdict: str
@@ -133,17 +140,19 @@ class Answer:
     sentence: str | None
     delay: float
     careful: bool
+    failing: bool
 
     @classmethod
     def of(cls, raw: Any) -> Answer:
         """Read a script's reply."""
-        verdict, wait, sentence, delay, careful = raw
+        verdict, wait, sentence, delay, careful, failing = raw
         return cls(
             verdict=verdict.decode(),
             wait=float(wait),
             sentence=sentence.decode("utf-8", "replace") or None,
             delay=float(delay),
             careful=careful == 1,
+            failing=failing == 1,
         )
 
 
@@ -153,6 +162,6 @@ def endpoint_state(client: redis.Redis, account: str, model: str) -> EndpointSta
     until = time.time() + known.delay if known.delay > 0 else None
     if known.sentence is not None:
         return EndpointState(EndpointCondition.STOPPED, until, known.sentence)
-    if known.careful:
-        return EndpointState(EndpointCondition.NOT_ANSWERING, until)
+    if known.careful or (known.failing and until is None):
+        return EndpointState(EndpointCondition.FAILING, until)
     return EndpointState(EndpointCondition.COOLING_DOWN if until is not None else EndpointCondition.OK, until)

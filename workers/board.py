@@ -269,7 +269,7 @@ def today_utc() -> date:
 
 def _unanswered(state: EndpointState, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointState:
     """The state with what the processes that live wait for."""
-    if state.condition not in {EndpointCondition.OK, EndpointCondition.NOT_ANSWERING}:
+    if state.condition not in {EndpointCondition.OK, EndpointCondition.FAILING}:
         return state
     owed = [
         (request.seconds + sign.silent_seconds, request.address)

@@ -117,7 +117,9 @@ class QueryVectors:
             self.wait_until_warm(self._model_wait_seconds)
         with self._lock:
             if not self._is_warm:
-                reason = self._failed_lately() or f"the embedding model of {self.provider.name!r} is still loading"
+                # Whoever is asked over the network has no model here, only what sends the requests.
+                what = "client" if self.provider.account else "embedding model"
+                reason = self._failed_lately() or f"the {what} of {self.provider.name!r} is still loading"
                 return PendingVector(Unavailable(reason), None, self)
             running = self._running.get(query)
             if running is None:
@@ -174,7 +176,7 @@ class QueryVectors:
         if delay <= 0:
             return None
         if self._gate.careful:
-            return f"{self.provider.name} does not answer and is tried again in {math.ceil(delay)} s"
+            return f"requests to {self.provider.name} fail, and it is tried again in {math.ceil(delay)} s"
         return f"{self.provider.name} asked to wait {math.ceil(delay)} s"
 
     def _failed_lately(self) -> str | None:

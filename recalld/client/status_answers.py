@@ -227,7 +227,7 @@ class UsageState(TypedDict):
 
 
 class EndpointStatusAlways(TypedDict):
-    condition: Literal["ok", "waiting", "cooling down", "not answering", "stopped"]
+    condition: Literal["ok", "waiting", "cooling down", "failing", "stopped"]
 
 
 class EndpointStatus(EndpointStatusAlways, total=False):

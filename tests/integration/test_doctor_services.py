@@ -194,7 +194,7 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
         for condition, level in (
             (EndpointCondition.STOPPED, Level.PROBLEM),
             (EndpointCondition.COOLING_DOWN, Level.WARNING),
-            (EndpointCondition.NOT_ANSWERING, Level.WARNING),
+            (EndpointCondition.FAILING, Level.WARNING),
             (EndpointCondition.OK, Level.OK),
         ):
             state = EndpointState(condition, None, "out of quota")

@@ -283,6 +283,12 @@ def test_the_state_of_an_endpoint_is_public(make: Make, client: redis.Redis, key
     assert board.endpoint("", "model") is None
     assert board.endpoint("account", "model") == EndpointState()
     gate = make()
+    gate.leave(enter(gate), Transient("HTTP 500"))
+    state = board.endpoint("account", "model")
+    assert state is not None
+    assert (state.condition, state.until) == (EndpointCondition.FAILING, None), "from the first one on"
+    gate.leave(enter(gate), None)
+    assert board.endpoint("account", "model") == EndpointState()
     gate.leave(enter(gate), Throttled("slow down", retry_after=20))
     state = board.endpoint("account", "model")
     assert state is not None
@@ -292,7 +298,7 @@ def test_the_state_of_an_endpoint_is_public(make: Make, client: redis.Redis, key
         gate.leave(Admission.NORMAL, Transient("broken connection"))
     state = board.endpoint("account", "model")
     assert state is not None
-    assert state.condition is EndpointCondition.NOT_ANSWERING
+    assert state.condition is EndpointCondition.FAILING
 
 
 def test_without_a_broker_the_state_of_an_endpoint_is_not_known(settings: Settings, keys: Keys) -> None:

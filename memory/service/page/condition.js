@@ -9,11 +9,11 @@ const TOO_LONG = 60;
 export function conditionOf(agent) {
   const { queue, endpoint, troubles = [] } = agent;
   if (agent.error) return { kind: "bad", words: t("brokenWord") };
-  const waiting = endpoint?.condition === "waiting";
+  const waiting = ["waiting", "failing"].includes(endpoint?.condition);
   const refusing = endpoint && endpoint.condition !== "ok" && !waiting;
   if (refusing) return { kind: "bad", words: t("endpointWord")[endpoint.condition] };
   if (troubles.length > 0) return { kind: "bad", words: t("troubleWord") };
-  if (waiting) return { kind: "warn", words: t("endpointWord").waiting };
+  if (waiting) return { kind: "warn", words: t("endpointWord")[endpoint.condition] };
   if (agent.deadLetters > 0) return { kind: "warn", words: t("lettersWord", agent.deadLetters) };
   if (!queue.reachable) return { kind: "warn", words: t("queueAwayWord") };
   if ((queue.oldestSeconds ?? 0) > TOO_LONG) return { kind: "warn", words: t("behindWord") };

@@ -212,7 +212,7 @@ def test_what_was_measured_before_is_no_estimate_while_nothing_comes_in(settings
     now = time.time()
     agent = settings.agents[0]
     choice = choose_provider(agent, settings.credentials)
-    before, after = VectorProgress(rate=97.8, at=now - 29.0), VectorProgress(rate=97.8, at=now - 31.0)
+    before, after = VectorProgress(rate=97.8, at=now - 4.0), VectorProgress(rate=97.8, at=now - 31.0)
     waiting = IndexState(chunks=287, vectors_pending=2, last_commit_at=now - 60.0)
 
     state, _ = vector_progress(waiting, before, agent, choice, now)
@@ -222,6 +222,23 @@ def test_what_was_measured_before_is_no_estimate_while_nothing_comes_in(settings
     # Texts that have just come may well be embedded as fast as others were.
     fresh = waiting.model_copy(update={"last_commit_at": now - 1.0})
     assert vector_progress(fresh, after, agent, choice, now)[0].eta_seconds == 0.0
+
+
+def test_there_is_no_rate_nor_time_left_while_requests_fail_or_what_was_to_be_there_is_not(settings: Settings):
+    now = time.time()
+    agent = settings.agents[0]
+    choice = ProviderChoice(StubProvider(), requested="local", name="local", reason=None, error=None)
+    progress = VectorProgress(rate=10.0, at=now - 8.0)
+    index = IndexState(chunks=200, vectors_pending=100, last_commit_at=now - 60.0)
+
+    state, _ = vector_progress(index, progress, agent, choice, now)
+    assert (state.rate, state.eta_seconds) == (10.0, 10.0)
+    state, _ = vector_progress(index, progress, agent, choice, now, held_back=True)
+    assert (state.rate, state.eta_seconds) == (None, None)
+    # One vector that was to come within a tenth of a second, eight seconds ago.
+    late = index.model_copy(update={"vectors_pending": 1})
+    state, _ = vector_progress(late, progress, agent, choice, now)
+    assert (state.rate, state.eta_seconds) == (None, None)
 
 
 def test_vectors_that_wait_while_none_comes_in_are_stuck(settings: Settings):

@@ -101,7 +101,7 @@ def test_an_endpoint_is_mentioned_when_it_is_not_well():
 
     assert line(EndpointCondition.OK) == []
     assert line(EndpointCondition.COOLING_DOWN, seconds=12) == ["endpoint      cooling down; next try in 12 s"]
-    assert line(EndpointCondition.NOT_ANSWERING) == ["endpoint      not answering"]
+    assert line(EndpointCondition.FAILING) == ["endpoint      failing"]
     waiting = EndpointStatus(
         condition=EndpointCondition.WAITING, reason="openai has not answered a request", since=time.time() - 13.2
     )

@@ -115,6 +115,16 @@ def test_a_model_that_is_still_loading_is_said_and_not_waited_for(executor: Thre
     assert not isinstance(vectors.get("hello").wait(60), Unavailable)
 
 
+def test_of_a_provider_elsewhere_no_model_is_said_to_be_loading(executor: ThreadPoolExecutor):
+    provider = Provider()
+    provider.account = "a key"
+    provider.loaded.clear()
+    assert QueryVectors(provider, executor).get("hello").wait(60) == Unavailable(
+        "the client of 'fake' is still loading"
+    )
+    provider.loaded.set()
+
+
 def test_a_process_that_asks_once_may_wait_for_the_model(executor: ThreadPoolExecutor):
     vectors = QueryVectors(Provider(), executor, model_wait_seconds=5)
 
@@ -289,7 +299,7 @@ def test_an_endpoint_that_is_out_says_when_it_is_tried_again(executor: ThreadPoo
     vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
     for _ in range(OUTAGE_FAILURES):
         gate.leave(Admission.NORMAL, Transient("broken connection"))
-    assert vectors.get("a").wait(60) == Unavailable("fake does not answer and is tried again in 1 s")
+    assert vectors.get("a").wait(60) == Unavailable("requests to fake fail, and it is tried again in 1 s")
 
 
 def test_a_query_never_waits_for_the_limit_a_minute(executor: ThreadPoolExecutor):
