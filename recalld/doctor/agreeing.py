@@ -36,13 +36,13 @@ def agreeing_findings(status: Status, said: Sequence[Finding]) -> Iterator[Findi
     for agent in status.agents:
         if agent.ok:
             continue
-        about = [one for one in said if one.level is Level.PROBLEM and one.agent in (None, agent.agent)]
+        about = [one for one in said if one.level is Level.PROBLEM and one.may_concern(agent.agent)]
         found = list(_unsaid(agent, about))
         yield from found
         if (
             not found
             and not agent.troubles
-            and not any(one.agent == agent.agent or one.check in _SHARED for one in about)
+            and not any(one.is_about(agent.agent) or one.check in _SHARED for one in about)
         ):
             yield _otherwise(agent)
 

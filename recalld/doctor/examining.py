@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from memory.search.resting import RestingPendingReader
 from recalld.configuration import program_folders
 from recalld.doctor import hooks, indexes, leftovers, machine, services
 from recalld.doctor.agreeing import agreeing_findings
-from recalld.doctor.finding import Finding, Level
+from recalld.doctor.finding import Finding, Level, in_common
 from recalld.doctor.patterns import pattern_findings
 from recalld.invocation import Invocation
 from recalld.terminal_text import printable_name
@@ -92,9 +93,14 @@ def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, onli
     yield from services.broker_findings(settings, side, status)
     yield from services.process_findings(settings, side, status)
     troubles = {agent.agent: agent.troubles for agent in status.agents}
-    for agent in settings.agents:
-        known = troubles.get(agent.id, ())
-        yield from services.provider_findings(settings, agent, side, online=online, troubles=known)
+    now = time.time()
+    yield from in_common(
+        found
+        for agent in settings.agents
+        for found in services.provider_findings(
+            settings, agent, side, online=online, troubles=troubles.get(agent.id, ()), now=now
+        )
+    )
     if settings.agents:
         yield from indexes.index_findings(invocation, status)
     else:
@@ -132,6 +138,7 @@ def _body(outcome: Outcome) -> dict[str, Any]:
         "message": found.message,
         "action": found.action,
         "agent": found.agent,
+        "agents": found.agents or None,
         "canBeHealed": found.heal is not None,
         "healed": outcome.healed,
         "failed": outcome.failed,

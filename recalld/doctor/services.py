@@ -114,10 +114,12 @@ def provider_findings(
     *,
     online: bool,
     troubles: Sequence[TroubleState] = (),
+    now: float | None = None,
 ) -> Iterator[Finding]:
     """Whether the agent's provider can be had; asked with one word only if `online`.
 
-    `troubles` are the agent's: of a provider that status calls in trouble there is always a problem to tell.
+    `troubles` are the agent's: of a provider that status calls in trouble there is always a problem to tell. `now`, in
+    Unix seconds, is the same for all agents, so that what they have in common is the same sentence.
     """
     choice = provider_of(settings, agent)
     try:
@@ -128,7 +130,7 @@ def provider_findings(
             yield Finding.fine("provider", f"{agent.id}: keywords only ({choice.reason or 'provider = none'})")
             return
         provider = choice.provider
-        told = _told(choice.name, side.board.endpoint(provider.account, provider.model), troubles, agent)
+        told = _told(choice.name, side.board.endpoint(provider.account, provider.model), troubles, agent, now=now)
         if not online:
             if told is not None:
                 yield told
@@ -155,7 +157,12 @@ def provider_findings(
 
 
 def _told(
-    name: str, state: EndpointState | None, troubles: Sequence[TroubleState], agent: AgentSettings
+    name: str,
+    state: EndpointState | None,
+    troubles: Sequence[TroubleState],
+    agent: AgentSettings,
+    *,
+    now: float | None,
 ) -> Finding | None:
     """What workers and queries said of the provider's endpoint, if it is not well."""
     part = f"provider {name}"
@@ -167,7 +174,7 @@ def _told(
     what = condition if condition is not EndpointCondition.OK else "in trouble"
     told = f"{name} is {what}{f': {reason}' if reason else ''}"
     if state is not None and state.since is not None:
-        told = f"{reason} for {duration(time.time() - state.since)}"
+        told = f"{reason} for {duration((time.time() if now is None else now) - state.since)}"
     refused = condition is EndpointCondition.STOPPED
     return Finding(
         "provider",

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from schemas.ports import EndpointCondition, EndpointState
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
+from workers.board import Board
+from workers.broker_server import BrokerServer
 
 Breakage = Callable[[Path, EmbeddingServer], object]
 
@@ -65,3 +68,16 @@ def test_what_makes_status_not_ok_is_a_problem_of_the_doctor_with_what_to_do(
     problems: list[dict[str, Any]] = [one for one in json.loads(out)["findings"] if one["level"] == "problem"]
     assert (code, [said in one["message"] for one in problems]) == (4, [True]), problems
     assert problems[0]["action"]
+
+
+def test_a_key_that_is_refused_is_one_problem_of_all_agents_that_use_it(
+    commands: CommandLine, workspace: Path, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = "".join(f'[[agents]]\nid = "{name}"\nworkspace = "{workspace}"\n' for name in ("ada", "bob"))
+    configure(workspace, agents)
+    refusal = EndpointState(EndpointCondition.STOPPED, None, "the key is refused", since=1.0)
+    monkeypatch.setattr(Board, "endpoint", lambda *_: refusal)
+    findings = json.loads(commands.run("doctor", "--json")[1])["findings"]
+    [found] = [one for one in findings if one["check"] == "provider" and one["level"] == "problem"]
+    assert found["agents"] == ["main", "ada", "bob"]
+    assert found["message"].startswith("main, ada, bob: the key is refused for ")
