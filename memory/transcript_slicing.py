@@ -154,7 +154,10 @@ class _Slicing:
         self._closed: list[FoldedChunk] = []
 
     def run(self) -> Iterator[TranscriptSlice]:
-        fold, lines = self._begin()
+        try:
+            fold, lines = self._begin()
+        except TranscriptDamaged as damage:  # before the mark: what the index has stays
+            raise self._named(damage) from damage.__cause__
         self._keep, self._messages = fold.closed, fold.messages
         tail: RawLine | None = None
         begun_at, begun_lines = fold.offset, fold.lines
@@ -180,7 +183,7 @@ class _Slicing:
                 self._closed += fold.open()
                 yield from self._full_slices()
                 yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
-            raise damage.of(self._opened.file_name, indexed=self._stored is not None) from damage.__cause__
+            raise self._named(damage) from damage.__cause__
         self._closed += fold.open(tail)
         yield from self._full_slices()
         read = self._opened.stat
@@ -188,6 +191,9 @@ class _Slicing:
             read = self._known.stat_when_the_same(read)
         stat = replace(read, mtime_ns=_WRITTEN_MEANWHILE) if self._opened.changed() else read
         yield self._slice(fold, self._closed, stat=stat, final=True, tail=tail)
+
+    def _named(self, damage: TranscriptDamaged) -> TranscriptDamaged:
+        return damage.of(self._opened.file_name, indexed=self._stored is not None)
 
     def _begin(self) -> tuple[TranscriptFold, Iterator[RawLine]]:
         """The fold to go on with, and the lines that it has not seen."""

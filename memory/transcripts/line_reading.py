@@ -114,7 +114,8 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
     size = os.fstat(descriptor).st_size
     pending = b""
     decompressor = ZstdDecompressor()
-    in_frame = False
+    # Of nothing, too, there is a frame: a file without a byte is one that nobody came to write, such as on a full disk.
+    in_frame = True
     while True:
         if not pending and (not in_frame or decompressor.needs_input):
             pending = os.pread(descriptor, _BLOCK_BYTES, position)

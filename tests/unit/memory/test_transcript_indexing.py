@@ -304,6 +304,97 @@ def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_otherwis
     assert forgetful.target().search_text("zebra", 5) == []
 
 
+@pytest.mark.parametrize("cut", ["empty", "in its first frame", "after what was read"])
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_what_is_kept_of_a_vanished_transcript_outlives_its_cut_compressed_self(
+    world: World, cut: str, *, rebuilt: bool
+) -> None:
+    indexer = world.indexer()
+    key = world.write(lines(40))
+    index(indexer, key)
+    (world.sessions / "a.jsonl").unlink()
+    if rebuilt:
+        identity = indexer.fingerprint()
+        indexer.generations.start_rebuild(identity.digest, identity.description)
+        assert complete_generation(indexer)
+    before = [text for *_, text in content(indexer, key)]
+    frames = [compress(lines(20)), compress(lines(40, first=20))]
+    whole = {
+        "empty": b"",
+        "in its first frame": frames[0][:-9],
+        "after what was read": frames[0] + frames[1][:-9],
+    }
+    world.write(whole[cut], "a.jsonl.zst")
+    report = index(indexer, key)
+    assert [text for *_, text in content(indexer, key)] == before != []
+    assert report.failed == 1
+    [letter] = indexer.target().dead_letters()
+    assert letter.error_class == "TranscriptDamaged"
+    assert letter.reason.startswith("sessions/a.jsonl.zst: the compressed transcript ends too early; what was read")
+    world.write(b"".join(frames), "a.jsonl.zst")
+    assert index(indexer, key).failed == 0
+    assert not indexer.target().dead_letters()
+    assert len(content(indexer, key)) > len(before)
+
+
+@pytest.mark.parametrize("cut", [0, 50])
+def test_what_a_session_said_outlives_its_archive_that_was_cut_when_it_was_compressed(world: World, cut: int) -> None:
+    indexer = world.indexer()
+    key = world.write(lines(40))
+    index(indexer, key)
+    before = content(indexer, key)
+    (world.sessions / "a.jsonl").unlink()
+    archive = "a.jsonl.reset.2026-02-04T10-00-00.000Z"
+    renamed = DocumentKey("sessions", f"sessions/{archive}")
+    world.write(compress(lines(40))[:cut], f"{archive}.zst")
+    for _ in range(2):
+        index(indexer, renamed, key)
+    assert content(indexer, key) + content(indexer, renamed) == before != []
+
+
+def test_an_empty_transcript_that_somebody_compressed_is_an_emptied_one(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(lines(40))
+    index(indexer, key)
+    (world.sessions / "a.jsonl").unlink()
+    world.write(compress(b""), "a.jsonl.zst")
+    assert index(indexer, key).failed == 0
+    assert content(indexer, key) == []
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_of_a_transcript_and_its_compressed_self_an_empty_one_counts_like_any_other(
+    world: World, *, plain: bool
+) -> None:
+    indexer = world.indexer()
+    key = world.write(b"" if plain else lines(40))
+    world.write(compress(lines(40)) if plain else b"", "a.jsonl.zst")
+    assert index(indexer, key).failed == 0
+    assert (content(indexer, key) == []) == plain
+    (world.sessions / "a.jsonl").unlink()
+    assert index(indexer, key).failed == (0 if plain else 1)
+    assert content(indexer, key) != []
+
+
+@pytest.mark.parametrize("odd", ["folder", "pipe", "link"])
+def test_what_is_kept_of_a_vanished_transcript_outlives_an_odd_thing_of_its_name(world: World, odd: str) -> None:
+    indexer = world.indexer()
+    key = world.write(lines(40))
+    index(indexer, key)
+    before = content(indexer, key)
+    (world.sessions / "a.jsonl").unlink()
+    for name in ("a.jsonl", "a.jsonl.zst"):
+        path = world.sessions / name
+        if odd == "folder":
+            path.mkdir()
+        elif odd == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to("elsewhere")
+        index(indexer, key)
+        assert content(indexer, key) == before != []
+
+
 def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     provider = CountingProvider()
     indexer = world.indexer(provider)

@@ -136,6 +136,13 @@ def test_a_truncated_stream_gives_what_can_be_read_and_then_says_so(tmp_path: Pa
         assert [next(lines).data, next(lines).data] == [b"one", b"two"]
 
 
+def test_a_compressed_file_without_a_byte_is_cut_and_no_empty_transcript(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.zst"
+    path.write_bytes(b"")
+    with pytest.raises(TranscriptDamaged, match="ends too early"):
+        lines_of(path, compressed=True)
+
+
 @pytest.mark.parametrize("garbage", [b"this is no zstandard", b"{}\n"])
 def test_what_is_no_stream_is_damaged(tmp_path: Path, garbage: bytes) -> None:
     path = tmp_path / "x.jsonl.zst"
