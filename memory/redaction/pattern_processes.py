@@ -39,7 +39,7 @@ class PatternProcesses:
         self._turns = threading.Semaphore(most)
         self._idle: list[_PatternProcess] = []
         self._busy: set[_PatternProcess] = set()
-        self._closed = False
+        self._closed = threading.Event()
 
     def find(
         self, patterns: bytes, text: bytes, *, count: int, seconds: float, patience: float
@@ -67,7 +67,7 @@ class PatternProcesses:
 
     def close(self) -> None:
         """End all processes; nobody may ask any more, and who has asked gets no answer."""
-        self._closed = True
+        self._closed.set()
         for process in tuple(self._busy):
             process.kill()
         while self._idle:
@@ -77,19 +77,21 @@ class PatternProcesses:
         while not self._turns.acquire(timeout=max(0.0, min(_LISTEN_SECONDS, end - time.monotonic()))):
             if time.monotonic() >= end:
                 raise PatternsUnanswered(
-                    "other texts that redaction.patterns take long for are looked through at this moment: try again"
+                    "other texts that redaction.patterns take long for are looked through at this moment"
                 )
 
     def _ask(
         self, patterns: bytes, text: bytes, count: int, seconds: float, end: float
     ) -> tuple[list[array[int]], float]:
-        if self._closed:
+        if self._closed.is_set():
             raise PatternsUnanswered("the process that looks for redaction.patterns is ending")
         try:
             process = self._idle.pop()
         except IndexError:
             process = _PatternProcess()
         self._busy.add(process)
+        if self._closed.is_set():  # while it was begun: who closed did not see it
+            process.kill()
         try:
             answer = process.ask(patterns, text, count, seconds, end)
         except BaseException:  # also what ends this thread: half an answer is nobody's
@@ -190,7 +192,7 @@ def _wait(descriptor: int, event: int, end: float) -> None:
     poll.register(descriptor, event)
     while not poll.poll(1000 * max(0.0, min(_LISTEN_SECONDS, end - time.monotonic()))):
         if time.monotonic() >= end:
-            raise PatternsUnanswered("looking for redaction.patterns in this text did not end in time: try again")
+            raise PatternsUnanswered("looking for redaction.patterns in this text did not end in time")
 
 
 #: Those of this process.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import memory
-from memory.redaction import PatternsUnanswered, PatternTooCostly, Redactor
+from memory.redaction import PatternsUnanswered, PatternTooCostly, Redactor, pattern_processes
 from memory.redaction.pattern_budgets import PatternBudget
 from memory.redaction.pattern_finding import PatternFinder
 from memory.redaction.pattern_processes import PatternProcesses
@@ -190,6 +190,20 @@ def test_closing_ends_what_is_busy_and_who_waits_for_it_gets_no_answer(processes
         processes.close()
         with pytest.raises(PatternsUnanswered, match="is ending"):
             stuck.result()
+    assert children() == set()
+
+
+def test_a_process_that_is_begun_while_all_are_closed_ends_too(
+    processes: PatternProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(pattern_processes._PatternProcess):
+        def __init__(self) -> None:
+            super().__init__()
+            processes.close()
+
+    monkeypatch.setattr(pattern_processes, "_PatternProcess", Late)
+    with pytest.raises(PatternsUnanswered, match="is ending"):
+        redactor(ENDLESS, seconds=5.0, patience=20.0)(STUCK)
     assert children() == set()
 
 
