@@ -78,7 +78,11 @@ DEGRADATIONS = Metric(
     ("missing",),
 )
 READS = Metric(
-    "recalld_reads", Kind.COUNTER, Told.SERVICE, "How many reads ended how (ok, missing, refused)?", ("outcome",)
+    "recalld_reads",
+    Kind.COUNTER,
+    Told.SERVICE,
+    "How many reads ended how (ok, missing, refused, unavailable)?",
+    ("outcome",),
 )
 DENIED = Metric(
     "recalld_denied", Kind.COUNTER, Told.SERVICE, "How many requests were refused, by HTTP status?", ("status",)

@@ -115,7 +115,8 @@ class GetRequest(_Wire):
 class GetAnswer(_Wire):
     """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated.
 
-    A path that is no document is `disabled`, with `error`. An unavailable memory is so with `action`, too.
+    A path that is no document is `disabled`, with `error`. A document that cannot be shown is `unavailable`, with
+    `error`; an unavailable memory is so with `action`, too.
     """
 
     path: str

@@ -1,6 +1,6 @@
 """Takes secrets out of texts before anything else sees them."""
 
-from memory.redaction.pattern_budgets import ASKING, PatternsUnanswered, PatternTooCostly
+from memory.redaction.pattern_budgets import ASKING, REWRITING, PatternsUnanswered, PatternTooCostly
 from memory.redaction.redactor import (
     REDACTION_VERSION,
     Redactor,
@@ -13,6 +13,7 @@ from memory.redaction.redactor import (
 __all__ = [
     "ASKING",
     "REDACTION_VERSION",
+    "REWRITING",
     "PatternTooCostly",
     "PatternsUnanswered",
     "Redactor",

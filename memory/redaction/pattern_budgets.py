@@ -30,20 +30,29 @@ INDEXING = PatternBudget(seconds=5.0, seconds_per_megabyte=5.0, patience_seconds
 ASKING = PatternBudget(seconds=0.5, seconds_per_megabyte=1.0, patience_seconds=5.0)
 
 
+#: What to do about a pattern that costs too much.
+REWRITING = "rewrite the pattern without parts that fit a text in many ways, such as (a+)+ or .*.*"
+
+
 class PatternTooCostly(Permanent):
     """A pattern needs more than may be spent on this text, which nobody may see without having looked for it.
 
-    The message names the pattern by its place: its own words may be what is to be hidden.
+    The message names the pattern by its place: its own words may be what is to be hidden. It is worded for a document;
+    `of_question` says what is wrong, without what to do, where the text is a question.
     """
 
     def __init__(self, place: int, cost: str) -> None:
-        super().__init__(
-            f"pattern {place} of redaction.patterns needs too much for this text ({cost}), so nothing of it is "
-            "indexed, searched for or shown: write the pattern so that no part of a text fits it in more than one way, "
-            "as with (a+)+ or .*.*"
-        )
+        super().__init__(f"{_too_much(place, cost, 'document')}, so nothing of it is indexed or shown: {REWRITING}")
         self.place = place
+        self.of_question = f"{_too_much(place, cost, 'question')}, so nothing was searched"
+
+
+def _too_much(place: int, cost: str, text: str) -> str:
+    return f"pattern {place} of redaction.patterns needs too much for this {text} ({cost})"
 
 
 class PatternsUnanswered(Transient):
-    """Nobody could look for the patterns in this text now, so that nothing of it is indexed or shown yet."""
+    """Nobody could look for the patterns in this text now, so that nothing of it is indexed or shown yet.
+
+    The message says why; what to do depends on who asked.
+    """

@@ -11,7 +11,7 @@ from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.agent_status import agent_status
 from memory.embedding.provider import EmbeddingProvider
 from memory.generations import Generations
-from memory.redaction import ASKING, PatternsUnanswered, PatternTooCostly, redactor_for
+from memory.redaction import ASKING, REWRITING, PatternsUnanswered, PatternTooCostly, redactor_for
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
 from memory.search.glances import Glances
@@ -42,6 +42,9 @@ from schemas.status import AgentStatus, Availability
 _log = structlog.get_logger(__name__)
 
 _REFUSED = "path must name a document of this memory: MEMORY.md, memory/**/*.md, an extra path, or what a search found"
+
+#: A warning for one question, when others are answered.
+_UNANSWERED = "this question was not searched for"
 
 
 class BuiltinManager(SearchManager):
@@ -125,8 +128,10 @@ class BuiltinManager(SearchManager):
         except DocumentGone:
             kept = self._remembered(key, request) if key.source == SESSIONS_SOURCE else None
             return kept or GetAnswer(path=request.path, error="not found: there is no such document (any more)")
+        except PatternsUnanswered as error:
+            return GetAnswer(path=request.path, unavailable=True, error=f"{error}: try again")
         except (Permanent, Transient) as error:
-            return GetAnswer(path=request.path, error=str(error))
+            return GetAnswer(path=request.path, unavailable=True, error=str(error))
 
     def _allows(self, session: Session) -> bool:
         return allows(self._agent.scope, session, agent=self._agent.id)
@@ -143,7 +148,7 @@ class BuiltinManager(SearchManager):
                     return kept
                 return kept.model_copy(update={"text": hiding.text(kept.text, source=key.source)})
         except RecalldError as error:
-            return GetAnswer(path=request.path, error=str(error))
+            return GetAnswer(path=request.path, unavailable=True, error=str(error))
 
     def status(self, *, deep: bool = False) -> AgentStatus:
         """See `SearchManager.status`."""
@@ -222,12 +227,15 @@ class BuiltinManager(SearchManager):
 
     def _failed(self, error: Exception, deadline: Deadline) -> SearchAnswer:
         """The answer of a search that raised."""
+        warning = "memory search is unavailable"
         if isinstance(error, StoreCorrupt):
             reason, action = str(error), "wait until the index is rebuilt, or run `recalld rebuild`"
         elif isinstance(error, PatternTooCostly):
-            reason, action = str(error), "rewrite the pattern; what is asked in other words may be found meanwhile"
+            reason, action = error.of_question, f"ask in other words, or {REWRITING}"
+            warning = _UNANSWERED
         elif isinstance(error, PatternsUnanswered):
             reason, action = str(error), "ask again"
+            warning = _UNANSWERED
         elif isinstance(error, RecalldError):
             reason, action = str(error), "run `recalld status`"
         else:
@@ -235,10 +243,10 @@ class BuiltinManager(SearchManager):
             reason, action = f"the search failed: {type(error).__name__}", "look into the log"
         return SearchAnswer(
             provider=self._embedder.choice.name,
-            disabled=True,
+            disabled=None if warning == _UNANSWERED else True,
             unavailable=True,
             error=reason,
-            warning="memory search is unavailable",
+            warning=warning,
             action=action,
             pending=self._freshness.state(vectors=0) or PendingState(),
             took_ms=round((time.monotonic() - deadline.started) * 1000, 2),

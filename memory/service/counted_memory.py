@@ -44,7 +44,8 @@ class CountedMemory(SearchableMemory):
     def read_file(self, request: GetRequest) -> GetAnswer:
         """The memory's answer."""
         answer = self._memory.read_file(request)
-        outcome = "refused" if answer.disabled else "missing" if answer.error else "ok"
+        failed = "unavailable" if answer.unavailable else "missing" if answer.error else "ok"
+        outcome = "refused" if answer.disabled else failed
         self._metrics.reads.labels(outcome).inc()
         return answer
 

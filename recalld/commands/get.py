@@ -11,6 +11,7 @@ from recalld.asking import Absence, Answer, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
 from recalld.terminal_text import printable, typed_name
 
+FAILED = 1
 NOT_IN_MEMORY = 3
 
 
@@ -54,7 +55,7 @@ def command(
     if answer.get("error") and typed_name(path) != path:
         # No document is called so; one may be shown so.
         meant = read(typed_name(path))
-        answer = answer if meant.get("error") else meant
+        answer = answer if meant.get("error") and not meant.get("unavailable") else meant
     if as_json:
         print_json(answer)
     elif answer.get("error"):
@@ -67,4 +68,6 @@ def command(
         click.echo(text, nl=not text.endswith("\n") and bool(text))
         if answer.get("truncated") and answer.get("nextFrom"):
             remark(f"there is more: --from {answer['nextFrom']} (of {answer['totalLines']} lines)")
+    if answer.get("unavailable"):
+        return FAILED  # whatever the path names, it was not shown
     return NOT_IN_MEMORY if answer.get("error") or answer.get("disabled") else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memory.redaction import PatternsUnanswered, PatternTooCostly, Redactor
+from memory.redaction import REWRITING, PatternsUnanswered, PatternTooCostly, Redactor
 from memory.redaction.pattern_budgets import PatternBudget
 from recalld.doctor.finding import Finding, Level
 from schemas.settings import Settings
@@ -36,7 +36,7 @@ def pattern_findings(settings: Settings) -> Iterator[Finding]:
                 Level.WARNING,
                 f"pattern {place} of redaction.patterns of {agent} takes more than {_BUDGET.seconds} s of processor "
                 f"time for one line of {_LINE:,} characters: documents with such lines are not indexed",
-                "write it so that no part of a text fits it in more than one way, as with (a+)+ or .*.*",
+                REWRITING,
                 agent=agent,
             )
 

@@ -308,6 +308,7 @@ def test_an_unavailable_memory_is_exit_code_1_with_what_to_do(
             "recalld: there is more: --from 2 (of 9 lines)\n",
         ),
         ({"path": "b.md", "text": "", "error": "path required"}, 3, "", "recalld: path required\n"),
+        ({"path": "b.md", "text": "", "error": "broken", "unavailable": True}, 1, "", "recalld: broken\n"),
     ],
 )
 def test_get_prints_the_text_alone(

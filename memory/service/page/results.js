@@ -39,7 +39,7 @@ function about(answer, agent, again) {
   );
   const box = make("div", { className: "answer" }, facts);
   if (answer.unavailable || answer.disabled) {
-    const trouble = notice("bad", make("strong", {}, t("unavailable")));
+    const trouble = notice("bad", make("strong", {}, t(answer.disabled ? "unavailable" : "unanswered")));
     if (answer.error) trouble.append(" ", sentence(answer.error));
     if (answer.action) trouble.append(" ", sentence(answer.action));
     box.append(trouble);

@@ -13,6 +13,16 @@ const SENTENCES = [
     (name, address) => `${name}（${address}）有请求尚未应答；关键词搜索照常，会自动重试（recalld doctor --online 可立即询问）`,
   ],
   [/^memory search is unavailable$/, () => "无法搜索记忆"],
+  [/^this question was not searched for$/, () => "没有搜索这个问题"],
+  [
+    /^pattern (\d+) of redaction\.patterns needs too much for this question \((.+)\), so nothing was searched$/,
+    (place, cost) => `redaction.patterns 的第 ${place} 个模式处理这个问题开销过大（${cost}），所以没有搜索`,
+  ],
+  [
+    /^ask in other words, or rewrite the pattern without parts that fit a text in many ways, such as (.+) or (.+)$/,
+    (one, other) => `请换个说法，或改写该模式，去掉能以多种方式匹配同一文本的部分，如 ${one} 或 ${other}`,
+  ],
+  [/^ask again$/, () => "请再问一次"],
   [/^the search failed: (.+)$/, (reason) => `搜索失败：${reason}`],
   [/^run `recalld status`$/, () => "请运行 recalld status"],
   [/^see `recalld config show`$/, () => "请看 recalld config show"],

@@ -56,6 +56,7 @@ export const en = {
   modeNone: "nothing was searched",
   degraded: "This answer is not all it could be:",
   unavailable: "This memory cannot be searched.",
+  unanswered: "This question was not searched for.",
   pendingDocuments: (n, age) =>
     `${count(n, "changed document is", "changed documents are")} not in these results yet${age ? `, the oldest for ${age}` : ""}.`,
   pendingVectors: (n) => `${count(n, "passage is", "passages are")} found by words only: vectors are still being made.`,

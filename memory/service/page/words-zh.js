@@ -56,6 +56,7 @@ export const zh = {
   modeNone: "没有进行搜索",
   degraded: "这次的回答有所欠缺：",
   unavailable: "无法搜索这份记忆。",
+  unanswered: "没有搜索这个问题。",
   pendingDocuments: (n, age) => `有 ${many(n)} 个已改动的文档尚未计入这些结果${age ? `，最久的已等待 ${age}` : ""}。`,
   pendingVectors: (n) => `有 ${many(n)} 个段落暂时只能按关键词找到：向量仍在生成。`,
   changedSince: "这次搜索之后，记忆有了变化。",
