@@ -8,6 +8,7 @@ import apsw
 
 from memory.store.letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
 from memory.store.reader import DeadLetterRow
+from memory.store.retried_letters import RETRIED, remembered, taken
 from memory.store.sqlite_rows import (
     DEAD_LETTER_COLUMNS,
     SELECT_FILE_ID,
@@ -15,10 +16,12 @@ from memory.store.sqlite_rows import (
     dead_letter,
     fetch,
     fetch_one,
+    meta_value,
     name_of,
     refused_of,
     stat_values,
 )
+from memory.store.sqlite_schema import SET_META
 from schemas.documents import DocumentKey
 
 SELECT_DEAD_LETTER = f"SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE source = ? AND path = ?"  # noqa: S608 - a constant
@@ -55,8 +58,12 @@ def add(
 ) -> None:
     """Record that a document could not be indexed."""
     # A name that is no UTF-8 can be the very reason; it is shown escaped.
-    shown = key.path.encode(errors="backslashreplace").decode()
-    connection.execute(UPSERT_DEAD_LETTER, (key.source, shown, reason, error_class, attempts, now, now))
+    shown = DocumentKey(key.source, key.path.encode(errors="backslashreplace").decode())
+    before = _take_retried(connection, shown)
+    if before is not None:
+        attempts += before.attempts
+    first_at = before.first_at if before is not None else now
+    connection.execute(UPSERT_DEAD_LETTER, (*name_of(shown), reason, error_class, attempts, first_at, now))
 
 
 def find(connection: apsw.Connection, key: DocumentKey) -> DeadLetterRow | None:
@@ -71,6 +78,15 @@ def remove(connection: apsw.Connection, key: DocumentKey) -> bool:
     return connection.changes() > 0
 
 
+def _take_retried(connection: apsw.Connection, key: DocumentKey) -> DeadLetterRow | None:
+    """The letter that a document had before it was retried, which is forgotten with that."""
+    found = taken(meta_value(connection, RETRIED), key)
+    if found is None:
+        return None
+    connection.execute(SET_META, (RETRIED, found[0]))
+    return found[1]
+
+
 def move(connection: apsw.Connection, old: DocumentKey, new: DocumentKey) -> None:
     """Give a document's letter its new name."""
     connection.execute(MOVE_DEAD_LETTER, (*name_of(new), *name_of(old)))
@@ -81,7 +97,7 @@ def settle(connection: apsw.Connection, key: DocumentKey, *, fresh: bool, now: f
 
     A document without a letter and without a fresh refusal is left alone: a letter that was dropped stays away.
     """
-    before = find(connection, key)
+    before = find(connection, key) or _take_retried(connection, key)
     if before is None and not fresh:
         return
     row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
@@ -114,6 +130,7 @@ def retry(connection: apsw.Connection, key: DocumentKey) -> tuple[int, bool]:
         released = connection.changes()
     if letter is not None:
         remove(connection, key)
+        connection.execute(SET_META, (RETRIED, remembered(meta_value(connection, RETRIED), letter)))
         if letter.error_class != EMBEDDING_REFUSED:
             connection.execute(FORGET_STAT, (*stat_values(FORGOTTEN), *name_of(key)))
     return released, letter is not None or released > 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from memory.store.letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
 from memory.store.reader import DeadLetterRow, IndexedFile, Vector, VectorState
+from memory.store.retried_letters import RETRIED, remembered, taken
 from memory.store.stub_chunks import new_chunk
 from memory.store.stub_reader import InMemoryReader
 from memory.store.stub_transcripts import write_chunks
@@ -97,7 +98,7 @@ class InMemoryStore(InMemoryReader, Store):
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
         now = time.time()
         with self._lock:
-            before = self._dead.get(key)
+            before = self._dead.get(key) or self._take_retried(key)
             self._dead[key] = DeadLetterRow(
                 key=key,
                 reason=reason,
@@ -114,6 +115,8 @@ class InMemoryStore(InMemoryReader, Store):
             for one in refused:
                 self._chunks[one.id].refusal = None
             letter = self._dead.pop(key, None)
+            if letter is not None:
+                self._meta[RETRIED] = remembered(self._meta.get(RETRIED), letter)
             if letter is not None and letter.error_class != EMBEDDING_REFUSED and key in self._files:
                 self._files[key] = replace(self._files[key], stat=FORGOTTEN)
             if refused or letter is not None:
@@ -164,7 +167,7 @@ class InMemoryStore(InMemoryReader, Store):
         return mark is not None and mark.is_of(change.continues)
 
     def _settle(self, key: DocumentKey, *, fresh: bool) -> None:
-        before = self._dead.get(key)
+        before = self._dead.get(key) or self._take_retried(key)
         if before is None and not fresh:
             return
         letter = refusal_letter(key, self.refused_chunks(key), before, fresh=fresh, now=time.time())
@@ -172,6 +175,13 @@ class InMemoryStore(InMemoryReader, Store):
             self._dead.pop(key, None)
         else:
             self._dead[key] = letter
+
+    def _take_retried(self, key: DocumentKey) -> DeadLetterRow | None:
+        found = taken(self._meta.get(RETRIED), key)
+        if found is None:
+            return None
+        self._meta[RETRIED], letter = found
+        return letter
 
     def _drop(self, key: DocumentKey) -> None:
         if self._files.pop(key, None) is None:

@@ -196,7 +196,8 @@ class Store(StoreReader):
         """Let a document be tried again: its refused chunks are pending from now on, its dead letter is removed.
 
         If it could not be read, its stat is forgotten, so that the next job reads it even if the file did not
-        change. Returns the number of chunks that were refused; nothing happens to a document without a letter
+        change. What fails again goes on with the attempts and the first time of its letter; what is read does not.
+        Returns the number of chunks that were refused; nothing happens to a document without a letter
         and without such chunks.
         """
 

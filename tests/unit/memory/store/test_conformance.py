@@ -607,6 +607,37 @@ def test_a_retried_document_that_could_not_be_read_is_read_even_if_it_did_not_ch
     assert store.file(OTHER) is None
 
 
+def test_what_is_retried_and_fails_again_failed_since_the_first_time_and_so_often(store: Store) -> None:
+    with_refusals(store, "one", refused={0: "too long"})
+    store.add_dead_letter(OTHER, reason="never read", error_class="DocumentUnreadable", attempts=2)
+    first = {name: letter_of(store, name) for name in (NOTE, OTHER)}
+    for again in (1, 2):
+        store.retry_dead_letter(NOTE)
+        store.retry_dead_letter(OTHER)
+        [pending] = store.pending_chunks(9)
+        store.write_vectors({pending.id: (pending.text_hash, Refusal("too long"))})
+        store.add_dead_letter(OTHER, reason="never read", error_class="DocumentUnreadable")
+        for name, attempts in ((NOTE, 1 + again), (OTHER, 2 + again)):
+            before, letter = first[name], letter_of(store, name)
+            assert before is not None
+            assert letter is not None
+            assert (letter.attempts, letter.first_at) == (attempts, before.first_at)
+            assert letter.last_at > before.first_at
+
+
+def test_what_was_retried_and_read_failed_for_the_first_time_when_it_fails_later(store: Store) -> None:
+    store.add_dead_letter(NOTE, reason="permission denied", error_class="DocumentUnreadable")
+    first = letter_of(store, NOTE)
+    assert first is not None
+    store.retry_dead_letter(NOTE)
+    store.write([document(NOTE, "one", vectors=[vector(1)])])
+    store.add_dead_letter(NOTE, reason="permission denied", error_class="DocumentUnreadable")
+    letter = letter_of(store, NOTE)
+    assert letter is not None
+    assert letter.attempts == 1
+    assert letter.first_at > first.first_at
+
+
 def test_a_dropped_letter_leaves_the_chunks_refused_and_stays_away(store: Store) -> None:
     with_refusals(store, "one", "two", refused={0: "too long"})
     assert store.drop_dead_letter(NOTE)
