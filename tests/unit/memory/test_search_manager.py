@@ -313,7 +313,7 @@ def test_at_the_deadline_a_search_shows_what_keywords_have_found(
 def test_waiting_for_pending_documents_leaves_time_to_search(settings: Settings, resources: SearchResources, notes):
     write_index(settings)
     agent = settings.agents[0]
-    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 800})})
+    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 3000})})
     hurried = settings.model_copy(update={"agents": (quick,)})
     manager, _ = get_search_manager(hurried, "main", resources=resources, pending=Board(Pending(documents=1)))
 
