@@ -91,8 +91,9 @@ def _agent(
         yield Finding(
             "index",
             Level.PROBLEM,
-            f"{agent.id}: {disk.missing} documents are missing in the index, {disk.stale} stale, {disk.vanished} "
-            f"vanished, and {'nothing is queued for them' if known else 'what is queued is not known'}",
+            f"{agent.id}: {disk.missing} document{' is' if disk.missing == 1 else 's are'} missing in the index, "
+            f"{disk.stale} stale, {disk.vanished} vanished, and "
+            f"{'nothing is queued for them' if known else 'what is queued is not known'}",
             first or "`recalld doctor --fix` or `recalld index` brings it up to date",
             agent=agent.id,
             heal=_indexing(invocation, agent, fresh=False, did="brought up to date") if first is None else None,

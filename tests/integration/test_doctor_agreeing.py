@@ -51,7 +51,7 @@ def linked(workspace: Path, _: EmbeddingServer) -> None:
         ),
         pytest.param(
             lambda workspace, _: (workspace / "memory" / "new.md").write_text("The okapi sleeps.\n"),
-            "1 documents are missing in the index",
+            "1 document is missing in the index",
             id="a note that nobody indexed",
         ),
     ],
