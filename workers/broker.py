@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -36,6 +37,9 @@ CONSUMER_LIMIT_SECONDS = 12.0
 #: The same while delayed messages wait in this consumer's memory: nobody rings when their time has come.
 _DELAYED_SECONDS = 0.2
 
+#: Seconds between two looks for messages that were taken for this process and that none of its threads got.
+LOOK_SECONDS = 10.0
+
 #: Seconds that a consumer waits while its threads have all the work they may hold.
 _BUSY_SECONDS = 0.02
 
@@ -56,6 +60,10 @@ class DoorbellConsumer(_RedisConsumer):
             library goes on; any other one ends a consumer's thread, or leaves a message with a process for good.
     """
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)  # type: ignore[no-untyped-call]
+        self._looks_at = 0.0
+
     def __next__(self) -> dramatiq.MessageProxy | None:
         self.broker.takes(self.queue_name)
         if self.broker.draining:
@@ -65,9 +73,12 @@ class DoorbellConsumer(_RedisConsumer):
         # The library's own pause, which grows with the misses, would come on top.
         self.misses = 0
         with _connection_closed():
+            self._give_back_what_nobody_has()
             message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
             if message is None:
                 self._wait()
+            else:
+                self._handed.add(message.options["redis_message_id"])
         return message
 
     def ack(self, message: dramatiq.MessageProxy) -> None:
@@ -75,16 +86,39 @@ class DoorbellConsumer(_RedisConsumer):
         with _connection_closed():
             self.broker.owed.pay(self.broker, message)
             super().ack(message)  # type: ignore[no-untyped-call]
+        self._handed.discard(message.options["redis_message_id"])
 
     def nack(self, message: dramatiq.MessageProxy) -> None:
         """Say that a message is given up; tried again like `ack`."""
         with _connection_closed():
             super().nack(message)  # type: ignore[no-untyped-call]
+        self._handed.discard(message.options["redis_message_id"])
 
     def requeue(self, messages: Iterable[dramatiq.Message[Any] | dramatiq.MessageProxy]) -> None:
-        """Give messages back. Those that the broker does not take back go with the next consumer (`consume`)."""
+        """Give messages back. Those that the broker does not take back go with the next consumer."""
+        given = list(messages)
         with _connection_closed():
-            super().requeue(messages)  # type: ignore[no-untyped-call]
+            super().requeue(given)  # type: ignore[no-untyped-call]
+        self._handed.difference_update(message.options["redis_message_id"] for message in given)
+
+    @property
+    def _handed(self) -> set[str]:
+        handed: set[str] = self.broker.handed[self.queue_name]
+        return handed
+
+    def _give_back_what_nobody_has(self) -> None:
+        """Messages that the broker counts as worked on here, and no thread got: the answer that brought them was lost,
+        or the consumer that had fetched them. They would seem to be worked on for as long as this process lives."""
+        if time.monotonic() < self._looks_at:
+            return
+        taken: set[bytes] = self.broker.client.smembers(
+            f"{self.broker.namespace}:__acks__.{self.broker.broker_id}.{self.queue_name}"
+        )
+        cached = {dramatiq.Message.decode(data).options["redis_message_id"] for data in self.message_cache if data}
+        lost = [name for name in map(bytes.decode, taken) if name not in self._handed and name not in cached]
+        if lost:
+            self.broker.do_requeue(self.queue_name, *lost)
+        self._looks_at = time.monotonic() + LOOK_SECONDS
 
     def _give_back_what_is_cached(self) -> None:
         """Messages that were fetched and handed to nobody: at its end, the library would forget them."""
@@ -112,7 +146,8 @@ class DoorbellBroker(RedisBroker):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
-        self._consumers: dict[str, DoorbellConsumer] = {}
+        #: Ids of messages that threads of this process have, by their queue.
+        self.handed: defaultdict[str, set[str]] = defaultdict(set)
         #: Retries that the broker did not take when the job was over.
         self.owed = OwedRetries()
 
@@ -122,25 +157,12 @@ class DoorbellBroker(RedisBroker):
             self.pulses.of(f"consumer of {queue}", limit_seconds=CONSUMER_LIMIT_SECONDS).busy("waits for messages")
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> DoorbellConsumer:
-        """A consumer of a queue. What the one before it held in memory goes back first.
-
-        After a lost connection the library begins with a new consumer and forgets what was delayed, or fetched and
-        handed to nobody: it would seem to be worked on for as long as this process lives.
-        """
+        """A consumer of a queue. After a lost connection the library begins with a new one."""
         # A consumer whose broker refuses everything is not stuck.
         self.takes(queue_name)
-        consumer = self.consumer_class(self, queue_name, prefetch, timeout)
-        before = self._consumers.get(queue_name)
-        if before is not None:
-            held = [dramatiq.Message.decode(data).options["redis_message_id"] for data in before.message_cache]
-            with _connection_closed():
-                if queue_name.endswith(".DQ"):
-                    # Of delayed ones nothing is ever handed to a thread.
-                    held = sorted(self.client.smembers(f"{self.namespace}:__acks__.{self.broker_id}.{queue_name}"))
-                if held:
-                    self.do_requeue(queue_name, *held)
-        self._consumers[queue_name] = consumer
-        return consumer
+        if queue_name.endswith(".DQ"):
+            self.handed[queue_name].clear()  # the library forgets what was delayed
+        return self.consumer_class(self, queue_name, prefetch, timeout)
 
     @property
     def consumer_class(self) -> type[DoorbellConsumer]:

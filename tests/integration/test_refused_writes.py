@@ -173,3 +173,37 @@ def test_a_job_that_has_to_come_again_does_so_though_the_broker_did_not_take_tha
         refusing.error = None
         wait_until(lambda: begun == [first.message_id] * 2)
         wait_until(lambda: not is_left(workers))
+
+
+@pytest.mark.parametrize("lost", [redis.TimeoutError("no answer"), None], ids=["a lost connection", "asked again"])
+def test_a_job_whose_message_was_in_an_answer_that_was_lost_comes_all_the_same(
+    lost: redis.RedisError | None,
+    settings: Settings,
+    broker_server: BrokerServer,
+    begun: list[str | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workers.broker.LOOK_SECONDS", 0.2)
+    answers: list[object] = []
+
+    def fetching(broker: DoorbellBroker) -> Callable[..., Any]:
+        really = broker._dispatch("fetch")  # type: ignore[no-untyped-call]
+
+        def fetch(queue_name: str, *arguments: Any) -> Any:
+            answer = really(queue_name, *arguments)
+            if queue_name != "live" or not answer or answers:
+                return answer
+            answers.append(answer)
+            if lost is not None:
+                raise lost
+            return []
+
+        return fetch
+
+    monkeypatch.setattr(DoorbellBroker, "do_fetch", property(fetching), raising=False)
+    with Workers(settings) as workers:
+        job = make_broker(workers.client, workers.keys).enqueue(message(INDEX_PENDING, "live", "main", "live"))
+        wait_until(lambda: job.message_id in begun)
+        assert len(answers) == 1
+        wait_until(lambda: not is_left(workers))
+        assert begun.count(job.message_id) == 1
