@@ -71,7 +71,7 @@ def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemo
             daemon.write("memory/unseen.md", "Meanwhile the okapi was fed.\n")
         found = daemon.run("doctor").stdout
         assert f"`kill -CONT {pid}`" in found
-        assert ("1 documents are missing" in found) == (name == "watch")
+        assert ("1 document is missing" in found) == (name == "watch")
         # Neither would get past it.
         assert "recalld doctor --fix" not in found
     wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
