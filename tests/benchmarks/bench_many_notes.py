@@ -28,8 +28,8 @@ from schemas.settings import Settings
 from tests.recording import RecordingQueue
 
 _INSERT = """
-INSERT INTO files (source, path, size, mtime_ns, inode, content_hash, revision, indexed_at, notes)
-VALUES (?, ?, ?, ?, ?, ?, ?, 1.0, '[]')
+INSERT INTO files (source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1.0, '[]')
 """
 
 
@@ -72,8 +72,8 @@ def fill(folder: Path, count: int) -> None:
     scan = AgentFiles.of(settings, settings.agent("main")).scan()
     with connection:
         for number, (key, stat) in enumerate(scan.documents.items()):
-            row = (key.source, key.path, stat.size, stat.mtime_ns, stat.inode, f"{number:064x}", number + 1)
-            connection.execute(_INSERT, row)
+            stats = stat.size, stat.mtime_ns, stat.inode, stat.ctime_ns
+            connection.execute(_INSERT, (key.source, key.path, *stats, f"{number:064x}", number + 1))
     connection.close()
 
 
