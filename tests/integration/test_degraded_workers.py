@@ -43,6 +43,7 @@ def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has
         workers.mark("memory/a.md")
         wait_until(workers.complete)
         workers.stop()
+        pauses.clear()  # a job that was about to end may have been interrupted
         paid = server.requests
         workers.write("memory/b.md", "The otter swims.")
         with without_fts5():
@@ -71,6 +72,7 @@ def test_without_sqlite_vec_keywords_are_indexed_and_nothing_is_embedded_until_i
         workers.mark("memory/a.md")
         wait_until(workers.complete)
     paid = server.requests
+    pauses.clear()
     with Workers(without_sqlite_vec(remote)) as bare:
         bare.write("memory/b.md", "The otter swims.")
         bare.mark("memory/b.md")
@@ -102,6 +104,7 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
         workers.mark("memory/a.md")
         wait_until(workers.complete)
     free = [1_000_000]
+    pauses.clear()
     monkeypatch.setitem(GenerationWriter.__init__.__kwdefaults__, "free", lambda _: free[0])
     agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
     changed = settings.model_copy(update={"agents": (agent,)})

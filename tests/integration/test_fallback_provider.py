@@ -129,7 +129,7 @@ def test_a_fallback_that_finds_no_space_for_its_index_says_so_and_takes_over_whe
         workers.write("memory/b.md", "The otter swims in the brook.")
         workers.mark("memory/b.md")
         wait_until(lambda: NO_SPACE in workers.troubles() and len(pauses) >= 2)
-        assert {seconds for _, seconds in pauses} == {60.0}, "no storm"
+        assert sum(seconds < 60.0 for _, seconds in pauses) <= 2, "no storm; who met the takeover looks again at once"
         assert workers.finds("otter")
         assert identity(workers) == "openai"
         free[0] = 10_000_000_000
