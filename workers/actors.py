@@ -301,7 +301,8 @@ def _pause(attempts: int) -> float:
 
 def _waits_for_long(runtime: Runtime, agent: str) -> bool:
     """Whether nobody else took the documents that this process leaves to others."""
-    oldest_at = runtime.queue.marks.pending(agent).oldest_at
+    pending = runtime.board.pending(agent)  # None without the broker: nothing but a retry may leave an actor
+    oldest_at = pending.oldest_at if pending is not None else None
     return oldest_at is not None and time.time() - oldest_at > UNTAKEN_SECONDS
 
 

@@ -16,7 +16,8 @@ EMBED_PENDING = "embed_pending"
 COMPLETE_GENERATION = "complete_generation"
 
 #: Parts that workers report troubles of: their SQLite has no FTS5, or cannot load sqlite-vec; a new generation has no
-#: space; a round of clearing away, or of maintenance, failed.
+#: space; the index is left to processes that read their settings later; a round of clearing away, or of maintenance,
+#: failed.
 NO_KEYWORDS = "keywords"
 NO_VECTORS = "vectors"
 NO_SPACE = "disk space"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5
 from tests.working import Workers
 from workers.broker_server import BrokerServer
-from workers.names import EMBED_PENDING, HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, NO_VECTORS
+from workers.names import EMBED_PENDING, HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
 
 
 @pytest.fixture
@@ -125,6 +126,28 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
         wait_until(workers.complete)
         wait_until(lambda: not workers.troubles())
         assert workers.finds("otter")
+
+
+def test_documents_that_older_settings_leave_to_nobody_are_said_and_kept(
+    settings: Settings, broker_server: BrokerServer, pauses: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Workers(settings) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.")
+        workers.mark("memory/a.md")
+        wait_until(workers.complete)
+    monkeypatch.setattr("workers.actors.UNTAKEN_SECONDS", 0.0)
+    # The index was begun just now, whenever one looks: after these workers had read their settings.
+    monkeypatch.setattr("memory.generation_writing.begun_at", lambda _name: time.time())
+    agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
+    with Workers(settings.model_copy(update={"agents": (agent,)})) as workers:
+        workers.mark("memory/a.md")
+        trouble = wait_until(workers.troubles)
+        assert list(trouble) == [OLDER_SETTINGS]
+        assert "start it again" in trouble[OLDER_SETTINGS]
+        assert not workers.settled()
+        monkeypatch.setattr("memory.generation_writing.begun_at", lambda _name: 0.0)
+        wait_until(workers.complete)
+        wait_until(lambda: not workers.troubles())
 
 
 def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself(
