@@ -1,0 +1,1 @@
+"""Status: the conditions that hold, and the sentences that people read about them."""

@@ -1,0 +1,19 @@
+"""Sentences for conditions: what happened; what to do. The only module that turns a code into words."""
+
+from __future__ import annotations
+
+from schemas.conditions import Condition, ConditionCode
+
+#: Code -> template. `{subject}` and the condition's params are filled in.
+TEXTS: dict[ConditionCode, str] = {
+    ConditionCode.VECTORS_UNAVAILABLE: "{documents} by keyword only: {reason}; {remedy}",
+}
+
+
+def text_of(condition: Condition) -> str:
+    """Return the condition's sentence in English.
+
+    Raises:
+        KeyError: a param that the sentence shows is missing, which is an error of the code that raised it.
+    """
+    return TEXTS[condition.code].format_map({"subject": condition.subject, **condition.params})

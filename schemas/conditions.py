@@ -1,0 +1,26 @@
+"""Conditions: facts about recalld that a person should know. `memory.status.condition_texts` has their sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ConditionCode(StrEnum):
+    """Stable names of conditions. They are part of `--json`, HTTP answers and metrics."""
+
+    VECTORS_UNAVAILABLE = "vectors_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One fact: `code` holds for `subject` (an agent, a file, an endpoint) since the Unix time `since`.
+
+    `params` are the values that its sentence shows. No code reads the sentence.
+    """
+
+    code: ConditionCode
+    subject: str
+    since: float | None = None
+    params: Mapping[str, str | int | float] = field(default_factory=dict)
