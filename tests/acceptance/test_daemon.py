@@ -72,8 +72,8 @@ def test_a_killed_process_comes_back_and_nothing_is_lost(daemon: Daemon, name: s
     os.kill(pid, signal.SIGKILL)
     daemon.write("memory/late.md", "Late: the okapi was fed.\n")
     for query, path in (("tapir", "memory/early.md"), ("okapi", "memory/late.md")):
-        wait_until(lambda query=query, path=path: daemon.running() and daemon.found(query, path), timeout=60, what=path)
-    wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+        wait_until(lambda query=query, path=path: daemon.running() and daemon.found(query, path), what=path)
+    wait_until(lambda: daemon.status()["ok"], what="status is ok again")
     assert daemon.port() == port, "what was printed at the start still holds"
     deep = daemon.run("status", "--deep", "--json")
     assert '"integrity":[]' in deep.stdout.replace(" ", "").replace("\n", ""), deep.stdout

@@ -66,7 +66,7 @@ def piped(config: Path, home: Path, text: str) -> subprocess.CompletedProcess[st
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
 
 

