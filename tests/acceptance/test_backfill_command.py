@@ -100,6 +100,7 @@ def test_ctrl_c_leaves_the_daemon_at_work_and_the_same_command_finds_nothing_lef
         assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.inputs == server.distinct
 
 
+@pytest.mark.long
 def test_interrupted_again_and_again_it_goes_on_and_pays_for_nothing_twice(
     daemon: Daemon, server: EmbeddingServer, old: Path, home: Path, workspace: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_interrupted_again_and_again_it_goes_on_and_pays_for_nothing_twice(
     assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.inputs == server.distinct
 
 
+@pytest.mark.long
 def test_kill_9_costs_no_more_than_what_was_in_flight(
     daemon: Daemon, server: EmbeddingServer, old: Path, home: Path, workspace: Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_kill_9_costs_no_more_than_what_was_in_flight(
     assert no_process_of(home)
 
 
+@pytest.mark.long
 def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
     daemon: Daemon, server: EmbeddingServer, home: Path, tmp_path: Path
 ) -> None:
@@ -162,6 +165,7 @@ def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
     assert waiting > 50, "the backfill was over before the note was found"
 
 
+@pytest.mark.long
 def test_the_daemon_must_have_batches_switched_on_itself(daemon: Daemon, old: Path) -> None:
     with daemon:
         answer = daemon.run("backfill", str(old), "--batch-api")

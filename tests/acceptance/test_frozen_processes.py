@@ -18,6 +18,8 @@ from tests.daemon import Daemon, descendants
 from tests.integration.test_readiness import ask, free_port
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 #: Longer than any lease and any heartbeat: 10 s.
 SLEEP_SECONDS = 25.0
 
@@ -54,7 +56,7 @@ def unwell(daemon: Daemon) -> list[dict[str, Any]]:
     return troubles
 
 
-@pytest.mark.parametrize("name", ["watch", pytest.param("work", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["watch", "work"])
 def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemon: Daemon, name: str) -> None:
     [pid] = daemon.children(name)
     with stopped(pid):
@@ -79,7 +81,6 @@ def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemo
     wait_until(lambda: daemon.found("ibex", "memory/after.md"))
 
 
-@pytest.mark.long
 def test_a_frozen_broker_and_a_frozen_supervisor_are_told_and_over_when_they_go_on(daemon: Daemon) -> None:
     assert daemon.process is not None
     for name, pid, words in (
@@ -93,7 +94,6 @@ def test_a_frozen_broker_and_a_frozen_supervisor_are_told_and_over_when_they_go_
         wait_until(lambda: daemon.status()["ok"], what="status is ok again")
 
 
-@pytest.mark.long
 def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: Daemon) -> None:
     [pid] = daemon.children("serve")
     with stopped(pid):
@@ -111,7 +111,6 @@ def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: D
     wait_until(lambda: daemon.status()["ok"], what="status is ok again")
 
 
-@pytest.mark.long
 def test_after_a_sleep_past_all_leases_everything_goes_on_and_no_alarm_of_the_past_is_left(daemon: Daemon) -> None:
     assert daemon.process is not None
     everybody = [daemon.process.pid, daemon.broker_pid(), *descendants(daemon.process.pid)]
@@ -124,7 +123,6 @@ def test_after_a_sleep_past_all_leases_everything_goes_on_and_no_alarm_of_the_pa
     assert status["troubles"] == []
 
 
-@pytest.mark.long
 def test_a_worker_that_hangs_is_told_by_everybody_within_the_set_time(home: Path, workspace: Path) -> None:
     folder = home / "indexes" / "main"
     folder.mkdir(parents=True)

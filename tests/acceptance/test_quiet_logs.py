@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer, Failure
@@ -67,6 +68,7 @@ def test_no_log_of_any_process_holds_a_note_a_transcript_a_query_or_a_secret(hom
         assert [word for word in (*WORDS, TOKEN, PASSWORD) if word in text] == [], f"{name}: {text}"
 
 
+@pytest.mark.long
 def test_every_line_of_a_log_is_json_with_its_event_and_its_process(home: Path, workspace: Path) -> None:
     with Daemon(home, workspace) as daemon:
         daemon.write("memory/a.md", "The gateway listens on port 18789.\n")

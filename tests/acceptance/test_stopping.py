@@ -82,7 +82,13 @@ def heard_until(systemd: socket.socket, last: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "command",
-    [["watch"], ["work"], ["serve", "--port", "0"], pytest.param(["up", "--port", "0"], marks=pytest.mark.long)],
+    [
+        ["work"],
+        *(
+            pytest.param(words, marks=pytest.mark.long)
+            for words in (["watch"], ["serve", "--port", "0"], ["up", "--port", "0"])
+        ),
+    ],
 )
 def test_a_command_ends_well_at_sigterm_leaves_no_process_and_systemd_knows(
     home: Path, workspace: Path, systemd: socket.socket, command: list[str]
