@@ -198,7 +198,9 @@ def _result_words(entry: Entry, content: Any) -> list[str]:
 
 def _answers(result: Any) -> list[str]:
     answers = result.get("answers") if isinstance(result, dict) else None
-    return [answer for answer in answers.values() if isinstance(answer, str)] if isinstance(answers, dict) else []
+    if not isinstance(answers, dict):
+        return []
+    return [", ".join(map(str, answer)) if isinstance(answer, list) else str(answer) for answer in answers.values()]
 
 
 def _queued_command(entry: Entry, facts: Facts) -> Said | Known:

@@ -66,10 +66,14 @@ _USER = Wrappers(
         Wrapper(Cut.ABOVE_REQUEST, "# Files pasted by the user:"),
         Wrapper(Cut.ABOVE_REQUEST, "# In app browser:"),
         Wrapper(Cut.ABOVE_REQUEST, "# Browser comments:"),
+        Wrapper(Cut.ABOVE_REQUEST, "## Code review guidelines:", "0.118"),
         Wrapper(Cut.ABOVE_REQUEST, "## Prior conversation with Codex:", "0.118"),
     ),
     request=r"^## My request(?: for Codex)?:[ \t]*",
 )
+
+#: What the assistant adds for the desktop: where it looked in the program's own memory, and tags around a plan.
+_ASSISTANT = Wrappers((Wrapper(Cut.ELEMENT, "oai-mem-citation", "0.142"), Wrapper(Cut.TAGS, "proposed_plan", "0.117")))
 
 #: A request that was spoken: the words of the person are inside, escaped for XML.
 _SPOKEN = re.compile(r"<realtime_delegation>.*</realtime_delegation>", re.DOTALL)
@@ -171,7 +175,7 @@ def _said(role: Any, content: Any, entry: Entry) -> Said | Known:
     if role == "user":
         speaker, text = USER, "\n".join(filter(None, map(_user_text, texts)))
     elif role == "assistant":
-        speaker, text = ASSISTANT, "\n".join(texts)
+        speaker, text = ASSISTANT, "\n".join(map(_ASSISTANT.words, texts))
     else:
         return KNOWN
     return Said(speaker, text, time_of(entry.get("timestamp")))

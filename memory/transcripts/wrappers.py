@@ -27,6 +27,8 @@ class Cut(Enum):
     TAGS = auto()
     #: The first paragraph, if its first line is the mark.
     PARAGRAPH = auto()
+    #: Everything from the mark on, a line of its own.
+    BELOW = auto()
     #: Everything above the heading of the person's request, if the first line is the mark.
     ABOVE_REQUEST = auto()
 
@@ -62,6 +64,8 @@ class Wrappers:
         closing = "|".join(re.escape(mark.split()[0]) for mark in tags) or _NEVER
         self._closing_tag = re.compile(rf"</(?:{closing})>[ \t]*$", re.MULTILINE)
         self._paragraphs = frozenset(marks[Cut.PARAGRAPH])
+        below = "|".join(map(re.escape, marks[Cut.BELOW])) or _NEVER
+        self._below = re.compile(rf"^(?:{below})[ \t]*\r?$", re.MULTILINE)
         self._above = frozenset(marks[Cut.ABOVE_REQUEST])
         self._request = re.compile(request, re.MULTILINE)
 
@@ -72,6 +76,8 @@ class Wrappers:
             return ""
         if "<" in text:
             text = self._without_tags(self._without_elements(text)).strip()
+        if below := self._below.search(text):
+            text = text[: below.start()].strip()
         while _first_line(text) in self._paragraphs:
             text = "".join(_BLANK_LINE.split(text, maxsplit=1)[1:]).strip()
         find = self._request.search if _first_line(text) in self._above else self._request.match

@@ -281,6 +281,13 @@ class TestOpenClaw:
                 "is it up?",
             ),
             ("[Retry after the previous model attempt failed or timed out]\n\nis it up?", "is it up?"),
+            ("is it up?\n\n[Bootstrap truncation warning]\nSome files were truncated.", "is it up?"),
+            (
+                "[Queued messages while agent was busy]\n\n---\nQueued #1 (from Ann)\n"
+                + _metadata("Sender (untrusted metadata)")
+                + "is it up?\n\n---\nQueued #2 (from Ann)\n[OpenClaw heartbeat poll]\n\n---\nQueued #3\nwell?",
+                "is it up?\nwell?",
+            ),
             ("Does HEARTBEAT.md say (untrusted) anything?", "Does HEARTBEAT.md say (untrusted) anything?"),
             ("[OpenClaw heartbeat poll] what is that?", "[OpenClaw heartbeat poll] what is that?"),
             ("[OpenClaw cron wake]\nwhat is that?", "[OpenClaw cron wake]\nwhat is that?"),
@@ -609,6 +616,7 @@ class TestCodex:
             "\n# Files mentioned by the user:\n\n## a.png: /tmp/a.png\n\nDistinguish instructions.\n\n",
             '<in-app-browser-context source="ui">\n# In app browser:\n- x\n</in-app-browser-context>\n\n',
             '## Prior conversation with Codex:\n{"conversation":[]}\n\n',
+            "## Code review guidelines:\n# Review guidelines:\nx\n",
             "# Browser comments:\n\n",
         ],
     )
@@ -641,6 +649,14 @@ class TestCodex:
     )
     def test_a_person_who_writes_a_mark_keeps_their_words(self, text: str) -> None:
         assert self.said(text) == text
+
+    def test_what_the_assistant_adds_for_the_program_is_taken_off(self) -> None:
+        def said(text: str) -> Any:
+            return readings({"type": "event_msg", "payload": {"type": "agent_message", "message": text}})[0]
+
+        citation = "<oai-mem-citation>\n<citation_entries>\nx\n</citation_entries>\n</oai-mem-citation>"
+        assert said(f"It is up.\n\n{citation}") == Said("Assistant", "It is up.")
+        assert said("<proposed_plan>\nFirst this.\n</proposed_plan>") == Said("Assistant", "First this.")
 
     def test_an_unknown_item_is_named_with_its_own_type(self) -> None:
         assert readings({"type": "response_item", "payload": {"type": "hologram"}}) == [
