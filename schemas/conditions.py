@@ -11,6 +11,7 @@ class ConditionCode(StrEnum):
     """Stable names of conditions. They are part of `--json`, HTTP answers and metrics."""
 
     VECTORS_UNAVAILABLE = "vectors_unavailable"
+    MESSAGES_ALIKE = "messages_alike"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,10 @@ from schemas.conditions import Condition, ConditionCode
 #: Code -> template. `{subject}` and the condition's params are filled in.
 TEXTS: dict[ConditionCode, str] = {
     ConditionCode.VECTORS_UNAVAILABLE: "{documents} by keyword only: {reason}; {remedy}",
+    ConditionCode.MESSAGES_ALIKE: (
+        "{subject}: {percent} % of the newest {messages} messages begin with \u201c{beginning}\u201d, as if a program "
+        "wrote them; if so, report that beginning and the program's version to recalld"
+    ),
 }
 
 
