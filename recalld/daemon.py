@@ -17,9 +17,9 @@ from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
-from memory.hooks_state import read_hooks_state
 from memory.process_states import process_states
 from memory.pulses import Pulses
+from memory.status.run_files import read_hooks_state
 from recalld.child import announce_ready, last_act, stop_event
 from recalld.client import Client
 from recalld.configuration import check_workspace
