@@ -1,8 +1,8 @@
 """State of watching for status: `home/run/watch.json`, and troubles for what is degraded.
 
 The file is one object `{agent: {mode, reason, overflows, lastEventAt, lastReconcileAt, pid, born}}`. `mode` is
-"events", "polling" or "off", times are Unix seconds or null. `pid` and `born` name the process that watches: the file holds while
-that process lives, and is removed at its end.
+"events", "polling" or "off", times are Unix seconds or null. `pid` and `born` name the process that watches: the file
+holds while that process lives, and is removed at its end.
 """
 
 from __future__ import annotations
