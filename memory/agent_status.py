@@ -17,8 +17,8 @@ from memory.index_look import IndexLook, absent_documents, deep_findings, look_i
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
 from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles
+from memory.status.run_files import WatchState, read_watch_state
 from memory.status_sources import StatusSources
-from memory.watch_state import WatchState, read_watch_state
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings

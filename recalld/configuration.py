@@ -88,14 +88,16 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
     must not decide where notes are sent.
 
     Raises:
-        UserError: a file was named and is not there.
+        UserError: what was named is no file.
     """
     variables = os.environ if environment is None else environment
     for name, value in (("--config", config), ("RECALLD_CONFIG", variables.get("RECALLD_CONFIG"))):
         if value:
             named = _absolute(value)
+            if named.is_dir():
+                raise UserError(f"{name}: {named} is a folder; name a settings file", exit_code=2)
             if not named.exists():
-                raise UserError(f"{name}: there is no file {named}", exit_code=2)
+                raise UserError(f"{name}: there is no file {named}; correct the name", exit_code=2)
             return named
     return next((file for file in (_usual_config(variables), home / "recalld.toml") if file.exists()), None)
 
