@@ -33,12 +33,12 @@ def compare(
     `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`. Those
     that a person `left_out` are neither missing nor stale.
     """
-    moving_since = now - _QUIET_TIMES * sessions.quiet_seconds - _SPARE_SECONDS
+    moving_seconds = _QUIET_TIMES * sessions.quiet_seconds + _SPARE_SECONDS
     missing = stale = growing = out = 0
     for key, stat in scan.documents.items():
         if key in left_out:
             out += 1
-        elif watched and key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
+        elif watched and key.source == SESSIONS_SOURCE and abs(now - stat.mtime_ns / 1e9) < moving_seconds:
             growing += 1
         elif key not in known:
             missing += 1
