@@ -8,8 +8,10 @@ a run may stop after any of them. A file that only grew is read from there; one 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from memory.agent_files import AgentFiles
 from memory.cutting import byte_limit
@@ -117,6 +119,26 @@ def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader)
         if rest is None or next(rest, None) is not None or opened.changed():
             return None
         return opened.stat
+
+
+def longest_beginning(
+    key: DocumentKey, marks: Mapping[DocumentKey, TranscriptMark], *, files: AgentFiles
+) -> DocumentKey | None:
+    """Return the document with the most lines that a transcript begins with, each of them the same; None without one.
+
+    Reads as many lines as `marks` say. Raises like `slices_of`, but for a transcript that is damaged.
+    """
+    names = {mark.digest: name for name, mark in marks.items() if mark.lines}
+    most = max((mark.lines for mark in marks.values()), default=0)
+    found: DocumentKey | None = None
+    digest = NO_LINES_DIGEST
+    with files.opened_transcript(key) as opened, suppress(TranscriptDamaged):
+        for line in islice(opened.lines(), most):
+            if not line.ended:
+                break
+            digest = digest_with(digest, line)
+            found = names.get(digest, found)
+    return found
 
 
 def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:

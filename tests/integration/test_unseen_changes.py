@@ -111,7 +111,9 @@ class World:
         known = KnownFiles(store.files())
         scan = self.files.scan(but=known)
         absent = known.absent(store.files())
-        return compare(scan, known, absent, files=self.files, sessions=sessions, now=time.time(), watched=watched)
+        transcripts = [key for key in absent if key.source == "sessions"]
+        forgotten = self.files.forgotten_transcripts(transcripts, scan, store)
+        return compare(scan, known, absent, forgotten, sessions=sessions, now=time.time(), watched=watched)
 
     def close(self) -> None:
         self.indexer.supply.close()
