@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from typing import get_args
 
 import pytest
 import redis
