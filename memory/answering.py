@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from memory.embedding.selection import ProviderChoice
 from memory.fingerprint import NO_VECTORS, embedding_of
+from memory.status.condition_texts import counted
+from schemas.conditions import Condition, ConditionCode
 from schemas.search import Mode
 from schemas.status import Availability, IndexState, TroubleState
 
@@ -36,6 +38,20 @@ def answering(
     if not near or not index.vectors_ready:
         return "keyword", tuple(degraded)
     return ("hybrid" if by_text else "vector"), tuple(degraded)
+
+
+def no_vectors(agent: str, choice: ProviderChoice, *, files: int, ready: int, pending: int) -> Condition | None:
+    """Return why an agent's documents are found by keyword only; None when they are embedded, or keywords were chosen.
+
+    `files`, and the vectors that are `ready` and `pending`, are those of its index.
+    """
+    if choice.lacking is None:
+        return None
+    documents = counted(files, "document") if files else "every document"
+    if ready:
+        documents = counted(pending, "chunk") if pending else "new documents"
+    params = {"documents": documents, "reason": choice.lacking.reason, "remedy": choice.lacking.remedy}
+    return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
 
 
 def sides_in_trouble(*, vectors: Availability, text: Availability, now: float) -> Iterator[TroubleState]:

@@ -120,6 +120,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
             queue=broker.queue,
             board=broker.board,
             left=partial(missing_documents, settings, plan),
+            on_marked=wait.marked,
         )
         try:
             outcome = _wait(settings, wait, feed, stop)
@@ -141,6 +142,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
 
 def _wait(settings: Settings, wait: IndexWait, feed: BackfillFeed, stop: threading.Event) -> Outcome:
     feed()
+    wait.ask_again()
     if not feed.held_back and not wait.anything_to_do():
         return wait.outcomes()[0]
     with workers_for(settings) as works:

@@ -38,7 +38,8 @@ COMMANDS = {
 }
 
 EXIT_CODES = """\
-Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 status is not ok, doctor found a problem; \
+Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 indexed by keyword only as no \
+vectors can be had, status is not ok, doctor found a problem; \
 130 interrupted (`up`, `watch`, `work`, `serve`: 0); 130 or 143 at once by a second signal; 141 the reader of the \
 output went away."""
 
