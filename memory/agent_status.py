@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from memory.agent_files import Scan
-from memory.answering import answering, no_vectors, sides_in_trouble
+from memory.answering import answering, lacking_troubles, sides_in_trouble
 from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.emptied_folders import with_emptied
@@ -17,7 +17,6 @@ from memory.index_look import IndexLook, absent_documents, deep_findings, look_i
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
 from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles
-from memory.status.condition_texts import text_of
 from memory.status_sources import StatusSources
 from memory.watch_state import WatchState, read_watch_state
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
@@ -144,12 +143,7 @@ def _troubles(
         troubles.append(TroubleState(part="index", message=index.trouble, since=now))
     else:
         troubles += sides_in_trouble(vectors=index.vector_search, text=index.text_search, now=now)
-    state = index.state
-    lacking = no_vectors(
-        agent.id, sources.choice, files=state.files, ready=state.vectors_ready, pending=state.vectors_pending
-    )
-    if lacking is not None:
-        troubles.append(TroubleState(part="embedding", message=text_of(lacking), since=now, code=lacking.code))
+    troubles += lacking_troubles(agent.id, sources.choice, index.state, now=now)
     if told:
         known = {trouble.part for trouble in troubles}
         troubles += [

@@ -124,9 +124,9 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except UserError as error:
-        return _say(str(error), exit_code=error.exit_code)
+        return _say(invocation.to_type(str(error)), exit_code=error.exit_code)
     except RecalldError as error:
-        return _say(str(error), exit_code=1)
+        return _say(invocation.to_type(str(error)), exit_code=1)
     except Exception as error:  # noqa: BLE001 - the traceback is kept where a person can find it
         return _say(_crashed(error, invocation), exit_code=1)
     return outcome if isinstance(outcome, int) else 0

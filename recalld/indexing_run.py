@@ -17,7 +17,7 @@ from producers.reconciling import reconcile
 from recalld.broker_life import running_broker
 from recalld.child import stop_event
 from recalld.configuration import check_workspace
-from recalld.invocation import Invocation
+from recalld.invocation import Invocation, to_type
 from recalld.spending import Spending
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up_lock import daemon_pid
@@ -170,7 +170,7 @@ def _report(
     outcomes: Sequence[Outcome], spent: Mapping[str, Sequence[str]], *, seconds: float, interrupted: bool
 ) -> None:
     for one in outcomes:
-        counts = one.counts
+        counts, typed = one.counts, partial(to_type, agent=one.agent if len(outcomes) > 1 else None)
         click.echo(
             f"{one.agent}: {counts.files:,} documents, {counts.chunks:,} chunks, "
             f"{counts.vectors_ready:,} with vectors ({seconds:.1f} s)"
@@ -180,13 +180,15 @@ def _report(
         for line in one.failed:
             click.echo(f"  failed: {printable_name(line)}", err=True)
         if one.failed:
-            click.echo("  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again", err=True)
+            said = "  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again"
+            click.echo(typed(said), err=True)
         if one.in_jobs:
-            click.echo(
+            said = (
                 f"  {counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
                 "command again, takes in what they bring"
             )
+            click.echo(typed(said))
         if one.sentence:
-            click.echo(f"  {one.sentence}", err=True)
+            click.echo(typed(f"  {one.sentence}"), err=True)
     if interrupted:
         click.echo("stopped; what was done is kept, the same command goes on", err=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import click
 
 from memory.store.reader import IndexCounts
+from recalld.invocation import to_type
 from recalld.terminal_text import printable_name
 from schemas.ports import Trouble
 
@@ -54,7 +55,7 @@ class ProgressBar:
             if trouble.message not in self._warned:
                 self._warned.add(trouble.message)
                 self.end()
-                click.echo(f"recalld: {trouble.part}: {printable_name(trouble.message)}", err=True)
+                click.echo(f"recalld: {trouble.part}: {to_type(printable_name(trouble.message))}", err=True)
 
     def due(self) -> bool:
         """Whether it is time to draw again; True only once each time."""

@@ -207,7 +207,7 @@ class TroubleStateAlways(TypedDict):
 class TroubleState(TroubleStateAlways, total=False):
     """A problem that is not over. `code` is its stable name."""
 
-    code: str
+    code: Literal["vectors_unavailable", "vectors_wait", "indexing_still"]
 
 
 class SpentAlways(TypedDict):
