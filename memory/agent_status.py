@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from memory.agent_files import Scan
-from memory.answering import answering, sides_in_trouble
+from memory.answering import answering, lacking_troubles, sides_in_trouble
 from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.emptied_folders import with_emptied
@@ -24,9 +24,10 @@ from memory.index_look import (
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
 from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles
+from memory.status.run_files import WatchState, read_watch_state
 from memory.status_sources import StatusSources
-from memory.watch_state import WatchState, read_watch_state
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
+from schemas.conditions import ConditionCode
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, TroubleState, WatchingState
@@ -149,8 +150,7 @@ def _troubles(
         troubles.append(TroubleState(part="index", message=index.trouble, since=now))
     else:
         troubles += sides_in_trouble(vectors=index.vector_search, text=index.text_search, now=now)
-    if sources.choice.error is not None:
-        troubles.append(TroubleState(part="embedding", message=sources.choice.error, since=now))
+    troubles += lacking_troubles(agent.id, sources.choice, index.state, now=now)
     if told:
         known = {trouble.part for trouble in troubles}
         troubles += [
@@ -163,7 +163,8 @@ def _troubles(
         # A query may have found out while no worker has anything to embed.
         part = f"provider {sources.choice.name}"
         if all(trouble.part != part for trouble in troubles):
-            troubles.append(TroubleState(part=part, message=endpoint.reason or "refuses", since=now))
+            code = ConditionCode.VECTORS_WAIT
+            troubles.append(TroubleState(part=part, message=endpoint.reason or "refuses", since=now, code=code))
     return troubles
 
 

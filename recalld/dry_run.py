@@ -13,6 +13,7 @@ from memory.agent_files import AgentFiles, Scan, priority
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
+from memory.status.condition_texts import counted
 from memory.taking_over import provider_of
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
@@ -168,8 +169,3 @@ def _money(choice: ProviderChoice, found: Estimate) -> str:
 
 def _rounded(number: int) -> str:
     return f"{number / 1e6:.1f} M" if number >= 1_000_000 else f"{number:,}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number and its noun: "1 chunk", "2,000 chunks"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

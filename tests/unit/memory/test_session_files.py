@@ -113,6 +113,10 @@ def test_sessions_and_their_archives_are_transcripts_compressed_or_not(name: str
         f"a.jsonl.reset.{TIME}.bak",
         "a.jsonl.reset.",
         "a.checkpoint.1b2c.jsonl",
+        "a.jsonl.bak-3552538-1777440440626",
+        "a.trajectory.jsonl",
+        "a.trajectory.jsonl.zst",
+        f"a.trajectory.jsonl.deleted.{TIME}",
         "a.jsonl.tmp",
         "a.jsonl~",
         "a.jsonl.lock",
@@ -272,7 +276,7 @@ def test_ten_thousand_transcripts_are_listed_quickly_and_none_is_opened(
     monkeypatch.setattr(os, "open", refuse)
     begun = time.thread_time()
     scan = files.scan()
-    assert time.thread_time() - begun < 0.5
+    assert time.thread_time() - begun < 2
     assert len(scan.documents) == 10_000
 
 

@@ -26,9 +26,10 @@ from memory.estimating import estimate
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport
 from memory.store.options import StoreOptions
+from memory.store.reader import TranscriptMark
 from memory.store.writer import DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
 from memory.transcripts import line_reading
-from schemas.documents import DocumentKey, Lane
+from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.settings import AgentSettings
 
 if sys.version_info >= (3, 14):
@@ -519,6 +520,24 @@ def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     assert [list(time.values()) for time in after] == [list(time.values()) for time in times] != []
     assert len(provider.paid) == paid
     assert indexer.target().counts().vectors_pending == 0
+
+
+def test_a_rebuild_leaves_out_what_is_no_transcript_by_its_name_any_more(world: World) -> None:
+    indexer = world.indexer()
+    index(indexer, world.write(lines(6)))
+    trajectory = DocumentKey("sessions", "sessions/a.trajectory.jsonl")
+    stat = FileStat(size=9, mtime_ns=1, inode=1, ctime_ns=1)
+    mark = TranscriptMark(0, 0, "", "")
+    notes = ("no line is of a known format",)
+    written = TranscriptWrite(
+        trajectory, continues=None, mark=mark, stat=stat, keep=0, added=(), final=True, notes=notes
+    )
+    indexer.target().write([written])
+    identity = indexer.fingerprint()
+    indexer.generations.start_rebuild(identity.digest, identity.description)
+    index(indexer, DocumentKey("sessions", "sessions/a.jsonl"))
+    assert complete_generation(indexer)
+    assert [file.key.path for file in indexer.target().files()] == ["sessions/a.jsonl"]
 
 
 def test_a_rebuild_that_dies_while_it_carries_over_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
