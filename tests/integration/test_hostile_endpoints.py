@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -91,6 +93,38 @@ def test_queries_are_given_less_time_than_documents(connect: Connect, server: Em
 def test_a_server_that_takes_no_connection_is_left_in_time(connect: Connect) -> None:
     with EmbeddingServer(deaf=True) as deaf, pytest.raises(Transient, match="did not answer in time"):
         connect(base_url=deaf.url, query_seconds=SECONDS).embed_query("slow")
+
+
+VECTOR = answer(b'{"data": [{"index": 0, "embedding": [1, 0]}]}', "Content-Type: application/json")
+
+
+def test_the_same_holds_over_tls_and_a_stranger_s_certificate_is_refused(
+    connect: Connect, certificate: Path, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with raw_server([VECTOR], tls=tls) as stranger:
+        with pytest.raises(Transient, match="CERTIFICATE_VERIFY_FAILED"):
+            connect(base_url=stranger.url).embed_query("private")
+        assert stranger.requests == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with raw_server([[bytes([byte]) for byte in VECTOR]], *[[VECTOR, VECTOR]] * 9, tls=tls) as server:
+        provider = connect(base_url=server.url, query_seconds=SECONDS)
+        with pytest.raises(Transient, match="did not answer in time"):
+            provider.embed_query("one")
+        assert connect(base_url=server.url).embed_query("one").vectors.tolist() == [[1.0, 0.0]]
+
+
+def test_the_environment_s_proxy_is_asked(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with raw_server([VECTOR], [VECTOR]) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        connect(base_url="http://embeddings.example/v1").embed_query("one")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        connect(base_url=f"{proxy.url}/v1").embed_query("two")
+    [proxied], [direct] = proxy.connections
+    assert proxied.startswith(b"POST http://embeddings.example/v1/embeddings HTTP/1.1\r\n")
+    assert direct.startswith(b"POST /v1/embeddings HTTP/1.1\r\n")
 
 
 def changed(**fields: Any) -> Callable[[dict[str, Any]], object]:
