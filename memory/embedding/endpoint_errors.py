@@ -93,10 +93,10 @@ class ErrorReader:
                 "but the one in the settings: check remote.base_url"
             )
         if status == 401 or labels & _KEY_REFUSED:
-            return Terminal(f"{self._name} refused the key (HTTP {status}): check {self._key_name}")
+            return Terminal(f"{self._name} refused the key (HTTP {status}{words}): check {self._key_name}")
         if status == 402 or labels & _NO_CREDIT or any(label.startswith("billing_") for label in labels):
             return Terminal(
-                f"the {self._name} account has no credit left (HTTP {status}): top it up or use another provider"
+                f"the {self._name} account has no credit left (HTTP {status}{words}): top it up or use another provider"
             )
         if status == 403:
             return Terminal(f"{self._name} refused access with this key (HTTP 403{words}): check {self._key_name}")
@@ -107,7 +107,7 @@ class ErrorReader:
             )
         if status == 429 and _DAILY_QUOTA.search(_text(body)):
             return Terminal(
-                f"the day's quota of {self._name} is used up (HTTP 429): wait for the next day, raise the plan "
+                f"the day's quota of {self._name} is used up (HTTP 429{words}): wait for the next day, raise the plan "
                 "or use another provider"
             )
         hint = retry_after(headers, body)
