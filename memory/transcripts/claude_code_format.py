@@ -132,7 +132,7 @@ _COPYING_AGENTS = ("acompact-", "aprompt_suggestion-")
 #: The fact that holds marks of words that `remove` gave and a queued command or a turn may repeat.
 _GIVEN = "given"
 
-#: Words that are held at a time, at most: a queue that nothing ever empties is of a program that says no more of it.
+#: Parts of the queue that are remembered at a time, at most.
 _MOST_HELD = 100
 
 
@@ -230,7 +230,7 @@ def _queue_operation(entry: Entry, facts: Facts) -> Said | Held | Known:
         del facts[HELD]
     if operation == "dequeue" or not said:
         return KNOWN
-    facts[_GIVEN] = [*facts.get(_GIVEN, []), own]
+    facts[_GIVEN] = [*facts.get(_GIVEN, []), own][-_MOST_HELD:]
     return Said(USER, said, at)
 
 
