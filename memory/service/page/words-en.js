@@ -119,6 +119,7 @@ export const en = {
   vectors: "Vectors",
   vectorsReady: (n) => `${n} ready`,
   vectorsPending: (n) => `${n} being made`,
+  vectorsWaiting: (n) => `${n} not to be had for now`,
   vectorsRefused: (n) => `${n} refused`,
   provider: "Provider",
   keywordsOnly: "none: words only",

@@ -118,6 +118,7 @@ export const zh = {
   vectors: "向量",
   vectorsReady: (n) => `${n} 个就绪`,
   vectorsPending: (n) => `${n} 个生成中`,
+  vectorsWaiting: (n) => `${n} 个暂时无法生成`,
   vectorsRefused: (n) => `${n} 个被拒绝`,
   provider: "服务商",
   keywordsOnly: "无：仅按关键词",
