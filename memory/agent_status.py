@@ -13,12 +13,19 @@ from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.emptied_folders import with_emptied
 from memory.file_troubles import file_troubles
-from memory.index_look import IndexLook, absent_documents, deep_findings, look_into_index, with_build
+from memory.index_look import (
+    IndexLook,
+    absent_documents,
+    deep_findings,
+    forgotten_transcripts,
+    look_into_index,
+    with_build,
+)
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
 from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles
+from memory.status.run_files import WatchState, read_watch_state
 from memory.status_sources import StatusSources
-from memory.watch_state import WatchState, read_watch_state
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
 from schemas.conditions import ConditionCode
 from schemas.ports import EndpointCondition, EndpointState
@@ -56,7 +63,7 @@ def agent_status(
         scan,
         index.known,
         absent,
-        files=sources.files,
+        forgotten_transcripts(sources, absent, scan),
         sessions=agent.sync.sessions,
         now=now,
         watched=watch is not None and watch.mode != "off" and pending is not None,

@@ -9,17 +9,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.metadata import version
 
 from memory.answering import no_vectors
-from memory.hooks_state import read_hooks_state
 from memory.process_states import process_states
 from memory.pulses import Pulses
 from memory.status.condition_texts import text_of
+from memory.status.run_files import read_hooks_state
 from memory.taking_over import provider_of
 from recalld.child import announce_ready, last_act, stop_event
-from recalld.client import Client
+from recalld.client.address import Address
+from recalld.client.home import SERVICE_FILE, RunningService, running_service
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
@@ -74,6 +75,9 @@ def run_daemon(invocation: Invocation) -> int:
         check_workspace(agent)
     with only_daemon(settings.home):
         _check_port(settings)
+        # Of an earlier run: its process id and port may be another program's by now. A service that runs writes again.
+        with suppress(OSError):
+            (settings.home / SERVICE_FILE).unlink()
         invocation.remember()
         # Before anything is started that a signal would leave behind.
         stop = stop_event(supervised=False, overdue_seconds=OVERDUE_SECONDS)
@@ -100,7 +104,7 @@ def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: t
             supervisor.start()
             if _wait_ready(supervisor, broker, stop):
                 _keep_port(settings, supervisor)
-                _greet(invocation)
+                _greet(invocation, supervisor)
                 announce_ready(supervised=False)
                 _watch_over(settings, supervisor, broker, pulses, stop)
         finally:
@@ -187,14 +191,20 @@ def _wait_ready(supervisor: Supervisor, broker: BrokerServer, stop: threading.Ev
 
 
 def _keep_port(settings: Settings, supervisor: Supervisor) -> None:
-    """A query service that is started again listens where the first one did, also when that port was picked for it."""
-    client = Client.at_home(settings.home)
+    """Let a query service that is started again listen where the first one did, also when that port was picked."""
+    service = _own_service(settings, supervisor)
     serve = supervisor.children[-1]
-    if client is not None and "--port" in serve.arguments:
-        serve.arguments[serve.arguments.index("--port") + 1] = str(client.port)
+    if service is not None and "--port" in serve.arguments:
+        serve.arguments[serve.arguments.index("--port") + 1] = str(service.port)
 
 
-def _greet(invocation: Invocation) -> None:
+def _own_service(settings: Settings, supervisor: Supervisor) -> RunningService | None:
+    """Return the entry that this daemon's query service made, None where another service of the home has made it."""
+    service = running_service(settings.home)
+    return service if service is not None and service.pid == supervisor.children[-1].pid else None
+
+
+def _greet(invocation: Invocation, supervisor: Supervisor) -> None:
     settings = invocation.settings
     say(f"recalld {version('recalld')} is up (home: {settings.home})")
     for agent in settings.agents:
@@ -202,10 +212,9 @@ def _greet(invocation: Invocation) -> None:
         lacking = no_vectors(agent.id, provider_of(settings, agent))
         if lacking is not None:
             say(f"    {text_of(lacking)}")
-    client = Client.at_home(settings.home)
-    if client is not None:
-        host = f"[{client.host}]" if ":" in client.host else client.host
-        say(f"  search at http://{host}:{client.port}/ or in another shell:")
+    service = _own_service(settings, supervisor)
+    if service is not None:
+        say(f"  search at {Address(service.host, service.port).url}/ or in another shell:")
         search = 'search "what you look for"'
         first = settings.agents[0].id if len(settings.agents) > 1 else None
         say(f"  {invocation.command(search, agent=first)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import date
 from typing import Any
 
@@ -108,11 +108,9 @@ def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: S
     reader = indexed_by(settings)(agent)
     if reader is None:
         return []
-    try:
+    with closing(reader):
         known = [file.key for file in reader.files()]
-    finally:
-        reader.close()
-    absent = [key for key in known if key not in scan.documents and files.forgets(key)]
+        absent = [key for key in known if key not in scan.documents and files.forgets(key, reader)]
     return [key for key in absent if not scan.hides(files.path_of(key))]
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,6 +45,10 @@ class Invocation:
     def home_path(self) -> Path:
         """The folder that recalld writes to. Cheap; reads no settings."""
         return configuration.find_home(self.home)
+
+    def check_config(self) -> None:
+        """Raise UserError (exit code 2) if --config or RECALLD_CONFIG names no file. Cheap; reads nothing."""
+        configuration.find_config(self.config, home=self.home_path)
 
     @cached_property
     def loaded(self) -> configuration.LoadedSettings:
@@ -202,4 +206,15 @@ def _remember_option(ctx: click.Context, param: click.Parameter, value: str | No
     setattr(ctx.ensure_object(Invocation), param.name, value)
 
 
-pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
+def pass_invocation(command: AnyFunction) -> AnyFunction:
+    """Call a command with its `Invocation`, once the settings file that was named is known to be there."""
+
+    def checked(invocation: Invocation, *arguments: Any, **named: Any) -> Any:
+        invocation.check_config()
+        return command(invocation, *arguments, **named)
+
+    return pass_unchecked_invocation(update_wrapper(checked, command))  # type: ignore[return-value] # as click's own
+
+
+#: For a command that may write the settings file that was named.
+pass_unchecked_invocation = click.make_pass_decorator(Invocation, ensure=True)

@@ -16,6 +16,8 @@ class ConditionCode(StrEnum):
     VECTORS_WAIT = "vectors_wait"
     #: A command left because nothing that it waited for got on.
     INDEXING_STILL = "indexing_still"
+    #: Many messages of an agent begin alike: a program seems to write them.
+    MESSAGES_ALIKE = "messages_alike"
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,8 @@ class GetRequest(_Wire):
 class GetAnswer(_Wire):
     """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated.
 
-    A path that is no document is `disabled`, with `error`. A document that cannot be shown is `unavailable`, with
-    `error`; an unavailable memory is so with `action`, too.
+    The `error` of a path that names no document begins with "not found". A document that cannot be shown is
+    `unavailable`, with `error`. A memory that cannot be asked is `unavailable` with `action`, and `disabled`.
     """
 
     path: str
@@ -126,6 +126,8 @@ class GetAnswer(_Wire):
     total_lines: int = 0
     truncated: bool = False
     next_from: int | None = None
+    #: For metrics, not on the wire: the path may not be read here, whether anything lies there or not.
+    refused: Annotated[bool, Field(exclude=True)] = False
     disabled: bool | None = None
     unavailable: bool | None = None
     error: str | None = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -13,6 +16,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from schemas.settings import Settings
+from tests.leftovers import keep_orphans, nothing_left
 from workers.broker_server import BrokerServer
 from workers.connection import connect, namespace
 from workers.names import Keys
@@ -23,6 +27,101 @@ hypothesis_settings.register_profile(
     "repeated", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("repeated")
+
+
+#: Seconds after which a test that hangs, or one marked `long`, has failed. No statement about speed.
+LIMIT_SECONDS, LONG_LIMIT_SECONDS = 600, 1800
+
+#: Seconds after which a test that is over its limit, and waits again for what it leaves behind, is interrupted again.
+AGAIN_SECONDS = 20
+
+_limit = pytest.StashKey[Any]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test its time limit."""
+    for item in items:
+        item.add_marker(
+            pytest.mark.timeout(LONG_LIMIT_SECONDS if item.get_closest_marker("long") else LIMIT_SECONDS, "signal")
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
+    """Interrupt again and again: what a failing test waits for at its end may never come either."""
+    item.stash[_limit] = settings
+    done = yield
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout, AGAIN_SECONDS)
+    return done
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Bound the end of a test too: pytest-timeout stops counting at the first failure."""
+    item.ihook.pytest_timeout_set_timer(item=item, settings=item.stash[_limit])
+
+
+class Progress:
+    """A line every half a minute: tests that are over, of how many, those that failed, and what takes long."""
+
+    EVERY_SECONDS = 30.0
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+        self._begun = self._said = time.monotonic()
+        self._over = self._failed = 0
+        self._running: dict[str, float] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running[nodeid] = time.monotonic()
+        self._tell()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed += report.failed
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.pop(nodeid, None)
+        self._over += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        now, wanted = time.monotonic(), self._session.testscollected
+        if now - self._said < self.EVERY_SECONDS or not wanted:
+            return
+        self._said = now
+        slow = [name for name, begun in self._running.items() if now - begun > self.EVERY_SECONDS]
+        terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
+        terminal.ensure_newline()
+        terminal.write_line(
+            f"{now - self._begun:.0f} s: {self._over} of {wanted} tests ({100 * self._over // wanted} %), "
+            f"{self._failed} failed{'; still at ' if slow else ''}{', '.join(slow)}"
+        )
+        terminal.flush()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Tell progress where a person may look, not in the processes that run a part of the tests."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(Progress(session))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_signals() -> None:
+    """Give processes that tests start the signals of a terminal's foreground, whatever this one was started with.
+
+    A handler is not inherited, an ignored signal is: `nohup` ignores SIGHUP, a shell's background SIGINT and SIGQUIT.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    keep_orphans()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """First of a test's fixtures, so that it looks when all others are gone."""
+    with nothing_left():
+        yield
 
 
 @pytest.fixture

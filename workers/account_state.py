@@ -28,10 +28,13 @@ KEPT_SECONDS: Final = 86_400
 FAILED_LATELY_SECONDS: Final = 30
 
 _READ: Final = """
--- KEYS: account; ARGV: model, seconds added to the server's clock, ...
+-- KEYS: account; ARGV: model, seconds on the caller's clock (empty: the server's), ...
 local key, model = KEYS[1], ARGV[1]
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000 + ARGV[2]
+local now = tonumber(ARGV[2])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] + time[2] / 1000000
+end
 local found = redis.call('HMGET', key, 'cool', 'throttles', 'requests', 'tokens', 'error:' .. model, 'closed:' .. model,
   'failures:' .. model, 'probe:' .. model, 'prober:' .. model, 'failed:' .. model)
 local cool, throttles = tonumber(found[1] or 0), tonumber(found[2] or 0)
@@ -177,7 +180,7 @@ def forget_pauses(client: redis.Redis, account: str, model: str) -> None:
 
 def endpoint_state(client: redis.Redis, account: str, model: str) -> EndpointState:
     """What is known about an account and model, for people. Raises `redis.RedisError`."""
-    known = Answer.of(client.register_script(LOOK)(keys=[account_key(account)], args=[model, 0]))
+    known = Answer.of(client.register_script(LOOK)(keys=[account_key(account)], args=[model, ""]))
     until = time.time() + known.delay if known.delay > 0 else None
     if known.sentence is not None:
         return EndpointState(EndpointCondition.STOPPED, until, known.sentence)

@@ -223,10 +223,11 @@ def _attempt(
         if agent not in {known.id for known in runtime.settings.agents}:
             log.warning("unknown_agent", agent=agent)
             return
-        runtime.queue.started(actor, agent, lane, job=job)
         if actor == INDEX_PENDING:
             # A redelivered message finds what its first delivery held when its process died.
             runtime.queue.deaths.record(agent, runtime.queue.marks.release(agent, job=job))
+        if not runtime.queue.started(actor, agent, lane, job=job):
+            return
         if not _work_or_heal(runtime, actor, agent, lambda: work(job)):
             return
         runtime.board.resolve(part, agent=agent)

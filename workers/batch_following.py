@@ -244,7 +244,7 @@ class JobFollower:
             return True
         ids = ids_by_hash(self._indexer.target().pending_hashes())
         begun = time.monotonic()
-        for lines in grouped(api.results(job_id), MAX_CHUNKS_PER_COMMIT):
+        for lines in grouped(api.results(job_id, texts=job.texts), MAX_CHUNKS_PER_COMMIT):
             ours = {line.custom_id: line for line in lines if line.custom_id in left}
             left.difference_update(ours)
             if ours:

@@ -42,7 +42,10 @@ from schemas.status import AgentStatus, Availability
 
 _log = structlog.get_logger(__name__)
 
-_REFUSED = "path must name a document of this memory: MEMORY.md, memory/**/*.md, an extra path, or what a search found"
+_NOT_A_DOCUMENT = (
+    "not found: path must name a document of this memory: MEMORY.md, memory/**/*.md, an extra path, "
+    "or what a search found"
+)
 
 #: A warning for one question, when others are answered.
 _UNANSWERED = "this question was not searched for"
@@ -125,7 +128,7 @@ class BuiltinManager(SearchManager):
             return page(key.path, redact(source.text), first=request.from_, count=request.lines)
         except DocumentRefused:
             _log.warning("read_refused", agent=self._agent.id)
-            return GetAnswer(path=request.path, disabled=True, error=_REFUSED)
+            return GetAnswer(path=request.path, refused=True, error=_NOT_A_DOCUMENT)
         except DocumentGone:
             kept = self._remembered(key, request) if key.source == SESSIONS_SOURCE else None
             return kept or GetAnswer(path=request.path, error="not found: there is no such document (any more)")

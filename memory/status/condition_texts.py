@@ -11,6 +11,10 @@ TEXTS: dict[ConditionCode, str] = {
     ConditionCode.INDEXING_STILL: (
         "nothing got on for {minutes} min, with {what} to come; `recalld status` says what holds it up"
     ),
+    ConditionCode.MESSAGES_ALIKE: (
+        "{subject}: {percent} % of the newest {messages} messages begin with \u201c{beginning}\u201d, as if a program "
+        "wrote them; if so, report that beginning and the program's version to recalld"
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recalld.asking import print_json
-from recalld.invocation import Invocation, pass_invocation, to_type
+from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _USUAL_PLACE = "\0"
 )
 @click.option("--force", is_flag=True, help="Replace a settings file that is there; a copy of it is kept.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@pass_invocation
+@pass_unchecked_invocation
 def command(
     invocation: Invocation,
     *,
@@ -54,6 +54,8 @@ def command(
     from recalld.discovering.listing import discovery_json, discovery_lines
     from recalld.discovering.settings_writing import settings_file
 
+    if target != _USUAL_PLACE:
+        invocation.check_config()  # with it, the named file is written
     if target not in (None, _USUAL_PLACE) and not str(target).endswith(".toml"):
         raise click.UsageError(f"--write takes a FILE that ends in .toml, not {target!r}; names go after --pick")
     discovery = discover(program_folders(), Path.cwd())

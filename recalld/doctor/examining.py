@@ -138,6 +138,7 @@ def _body(outcome: Outcome) -> dict[str, Any]:
     body = {
         "check": found.check,
         "level": found.level.value,
+        "code": found.condition.code if found.condition is not None else None,
         "message": found.message,
         "action": found.action,
         "agent": found.agent,

@@ -75,6 +75,7 @@ def test_nothing_that_runs_is_nothing_that_is_broken(indexed: Path, home: Path, 
     assert "the private one is started when it is needed" in told.stdout
 
 
+@pytest.mark.long
 def test_a_missing_index_is_found_and_made_again(indexed: Path, doctor: Doctor, home: Path, tmp_path: Path) -> None:
     shutil.rmtree(indexed)
     assert "2 documents are missing" in problems(doctor(code=4))[0]

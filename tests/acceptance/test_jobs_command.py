@@ -49,6 +49,7 @@ def _jobs(home: Path, environment: dict[str, str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_index_leaves_a_batch_job_at_its_provider_and_the_next_one_takes_in_what_it_brings(
     home: Path, workspace: Path, server: BatchServer, texts: Counter[str], environment: dict[str, str]
 ) -> None:

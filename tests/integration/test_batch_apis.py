@@ -72,7 +72,7 @@ def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: Batch
     job_id = _submitted(api)
     assert api.look(job_id).total == len(TEXTS)
     assert _ended(api, job_id) is JobState.DONE
-    lines = {line.custom_id: line for line in api.results(job_id)}
+    lines = {line.custom_id: line for line in api.results(job_id, texts=len(TEXTS))}
     assert lines.keys() == dict(TEXTS).keys()
     for custom_id, text in TEXTS:
         vector = lines[custom_id].vector
@@ -100,7 +100,7 @@ def test_lines_that_failed_say_why_and_those_that_nobody_can_read_are_left_out(
     server.script(JobScript(fails="number 3.", drops=1, garbage=4))
     job_id = _submitted(api)
     assert _ended(api, job_id) is JobState.DONE
-    lines = {line.custom_id: line for line in api.results(job_id)}
+    lines = {line.custom_id: line for line in api.results(job_id, texts=len(TEXTS))}
     assert lines["id-3"].vector is None
     assert lines["id-3"].reason == "this text is not welcome"
     assert sorted(set(dict(TEXTS)) - set(lines)) == ["id-0"]
@@ -114,7 +114,7 @@ def test_a_job_may_end_badly_and_keeps_what_was_done(
     server.script(JobScript(ends=ends, done=4))
     job_id = _submitted(api)
     assert _ended(api, job_id) is state
-    assert len(list(api.results(job_id))) == 4
+    assert len(list(api.results(job_id, texts=len(TEXTS)))) == 4
     assert api.look(job_id).message == ("the job went wrong" if ends == "failed" else "")
 
 
@@ -137,12 +137,12 @@ def test_a_cancelled_job_keeps_what_was_done_and_one_that_is_over_stays_as_it_is
     api.look(job_id)
     api.cancel(job_id)
     assert _ended(api, job_id) is JobState.CANCELLED
-    assert len(list(api.results(job_id))) == 3
+    assert len(list(api.results(job_id, texts=len(TEXTS)))) == 3
     api.cancel(job_id)
     assert api.look(job_id).state is JobState.CANCELLED
     api.cancel("batch-of-nobody")
     assert api.look("batch-of-nobody").state is JobState.FAILED
-    assert list(api.results("batch-of-nobody")) == []
+    assert list(api.results("batch-of-nobody", texts=1)) == []
     api.clean_up("batch-of-nobody")
 
 

@@ -147,7 +147,7 @@ def test_a_worker_process_tells_of_its_jobs_on_a_port_of_its_own(
         workers.write("memory/a.md", "The lift stands on the third floor.\n")
         workers.mark("memory/a.md")
         wait_until(workers.complete)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             done = 'recalld_worker_job_seconds_count{actor="index_pending",outcome="done"}'
             text = wait_until(lambda: text if told(text := client.get("/metrics").text, done) >= 1 else "")
             assert told(text, 'recalld_worker_jobs_running{actor="index_pending"}') == 0
@@ -167,7 +167,7 @@ def server() -> Iterator[httpx.Client]:
     routes = {"/readyz": lambda: ready, "/broken": broken}
     made = TelemetryServer("127.0.0.1", 0, metrics=JobMetrics().scrape, routes=routes)
     made.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=20) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=60) as client:
         yield client
     made.stop()
 

@@ -206,7 +206,8 @@ def test_an_outage_is_noticed_and_probed_instead_of_stormed(make: Make) -> None:
             raise Transient("connection refused")
 
     provider = Provider(rule=down)
-    batcher = make(provider, patience_seconds=0.0)
+    now = [1000.0]
+    batcher = make(provider, patience_seconds=0.0, coordination=Coordination(LocalGate(clock=lambda: now[0])))
     asked = 0
     while batcher.estimate_seconds(1) < 0.5:
         settled(batcher.submit(texts(f"try {asked}", 3), lane=Lane.LIVE))
@@ -217,6 +218,7 @@ def test_an_outage_is_noticed_and_probed_instead_of_stormed(make: Make) -> None:
         settled(batcher.submit(texts(f"more {number}", 3), lane=Lane.LIVE))
     assert provider.requests == OUTAGE_FAILURES, "nothing leaves during the pause"
     broken.clear()
+    now[0] += 2
     wait_until(lambda: len(settled(batcher.submit(texts("back", 3), lane=Lane.LIVE)).results()) == 3)
 
 

@@ -207,7 +207,7 @@ def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memo
 
 def test_it_is_refused_exactly_like_a_path_that_is_no_document(manager: BuiltinManager, notes: Path):
     refused = get(manager, "MEMORY.md", GROUP)
-    assert refused.disabled
+    assert refused.refused
     assert refused == get(manager, "../secret.md", GROUP).model_copy(update={"path": "MEMORY.md"})
     (notes / "MEMORY.md").unlink()
     assert get(manager, "MEMORY.md", GROUP) == refused
