@@ -191,6 +191,19 @@ def test_what_is_remembered_for_search_is_private_and_never_damaged(indexed: Pat
     json.loads(file.read_text("utf-8"))
 
 
+def test_remembered_settings_in_which_a_digit_changed_are_not_used(
+    indexed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert search(indexed, "sourdough")["results"]
+    file = indexed / "run" / "keyword-settings.json"
+    changed = file.read_text("utf-8").replace('"max_results": 6', '"max_results": 0')
+    file.write_text(changed, "utf-8")
+    calls = used_the_manager(monkeypatch)
+    assert search(indexed, "sourdough")["results"]
+    assert calls == ["sourdough"]
+    assert file.read_text("utf-8") != changed
+
+
 def test_a_damaged_index_is_left_to_the_manager(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = indexed / "indexes" / "main"
     (folder / (folder / "CURRENT").read_text("utf-8").strip()).write_bytes(b"not a database" * 500)
