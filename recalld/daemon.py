@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from importlib.metadata import version
+from pathlib import Path
 
 from memory.answering import no_vectors
 from memory.process_states import process_states
