@@ -130,6 +130,17 @@ return state('', 0)
 LOOK: Final = _READ + "return state('', 0)"
 
 
+#: Forget the pauses that failures led to: a probe may leave at once, and the next pause is the first one again.
+FORGET_PAUSES: Final = (
+    _READ
+    + """
+redis.call('HDEL', key, 'closed:' .. model, 'probe:' .. model, 'prober:' .. model)
+if failures > OUTAGE_FAILURES then redis.call('HSET', key, 'failures:' .. model, OUTAGE_FAILURES) end
+return state('', 0)
+""".replace("OUTAGE_FAILURES", str(OUTAGE_FAILURES))
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a script said: its verdict, seconds to wait for it, and the state it left behind.
@@ -157,6 +168,14 @@ class Answer:
             careful=careful == 1,
             failing=failing == 1,
         )
+
+
+def forget_pauses(client: redis.Redis, account: str, model: str) -> None:
+    """Let one request to an account and model leave at once, if the provider named no time. Raises `redis.RedisError`.
+
+    Failures so far still count: it is a probe, and the others wait for its answer.
+    """
+    client.register_script(FORGET_PAUSES)(keys=[account_key(account)], args=[model, 0])
 
 
 def endpoint_state(client: redis.Redis, account: str, model: str) -> EndpointState:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon import Daemon, recalld
+from tests.raw_server import announce, answer, raw_server
 from tests.waiting import wait_until
 
 
@@ -213,6 +214,19 @@ def test_a_process_that_has_the_number_of_a_service_that_died_is_not_taken_for_i
     registered.write_text(json.dumps({"host": "127.0.0.1", "port": 9, "pid": os.getpid()}), "utf-8")
     with daemon.beside("serve", "--port", "0"):
         assert daemon.port() != 9
+
+
+def test_up_asks_and_names_no_program_that_has_the_port_of_a_service_that_died(daemon: Daemon) -> None:
+    """The entry that it left names a process that lives by now, as after a restart of the machine."""
+    daemon.stop()
+    before = len(daemon.said())
+    with raw_server([answer(b"[]")], [answer(b"[]")]) as stranger:
+        announce(daemon.home, stranger, secret="of an earlier start")
+        daemon.start()
+        assert daemon.found("gateway port", "MEMORY.md")
+        assert f"http://127.0.0.1:{daemon.port()}/" in daemon.said()[before:]
+        assert stranger.url not in daemon.said()[before:]
+    assert stranger.connections == []
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.watch_state import read_watch_state
+from memory.status.run_files import read_watch_state
 from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import get_args
 
 import pytest
 import redis
@@ -16,8 +15,7 @@ from memory.agent_files import AgentFiles, SourceText
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment
-from tests.embedding_server import EmbeddingServer
-from tests.hanging_server import Phase, hanging_server
+from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers.broker import make_broker, message
@@ -55,18 +53,19 @@ def asking(settings: Settings, url: str) -> Settings:
 
 
 @pytest.mark.parametrize(
-    "phase", [pytest.param(phase, marks=[] if phase == "headers" else pytest.mark.long) for phase in get_args(Phase)]
+    "wire", ["silent", pytest.param("half", marks=pytest.mark.long), pytest.param("deaf", marks=pytest.mark.long)]
 )
 def test_a_request_that_is_never_answered_holds_the_end_no_longer_than_it_may(
-    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch, phase: Phase
+    settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch, wire: str
 ) -> None:
     monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.3)
-    with hanging_server(phase) as server:
+    with EmbeddingServer(deaf=wire == "deaf") as server:
+        server.fail_next(Failure(wire=wire), times=100)  # type: ignore[arg-type] # "deaf" gets none of them
         workers = Workers(asking(settings, server.url))
         with workers:
             workers.write("memory/a.md", "The heron stands in the reeds.\n")
             workers.mark("memory/a.md")
-            assert server.reached.wait(60)
+            wait_until(lambda: server.requests or wire == "deaf")
             # Its keywords do not wait for the endpoint.
             wait_until(lambda: workers.finds("heron"))
             wait_until(lambda: workers.counts().vectors_pending == 1)
@@ -85,7 +84,8 @@ def test_a_call_about_a_batch_job_that_is_never_answered_holds_the_end_no_longer
     settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.run.DRAIN_SECONDS", 1.0)
-    with hanging_server("headers") as server:
+    with EmbeddingServer() as server:
+        server.fail_next(Failure(wire="silent"), times=100)
         asked = asking(settings, server.url)
         agent = asked.agents[0]
         batch = agent.remote.batch.model_copy(update={"enabled": True})
@@ -96,7 +96,7 @@ def test_a_call_about_a_batch_job_that_is_never_answered_holds_the_end_no_longer
             for path in paths:
                 workers.write(path, f"The heron of {path} stands in the reeds.\n")
             workers.mark(*paths, lane=Lane.BACKFILL)
-            wait_until(lambda: any(b"/files" in request for request in server.requests))
+            wait_until(lambda: any(request.path.endswith("/files") for request in server.log))
             workers.asked_to_stop.set()
             workers.stop()
         assert taken(workers.client, workers.keys) == []

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.hooks_state import read_hooks_state
 from memory.service.tokens import TOKENS_PATH
+from memory.status.run_files import read_hooks_state
 from producers.hook_server import HookServer
 from producers.run import run_producers
 from schemas.errors import UserError

@@ -211,7 +211,7 @@ def test_commands_without_the_key_leave_an_unfinished_build_alone_and_say_what_i
         assert names(settings) == begun
     named = recalld("index", home=settings.home, environment=_here(settings, {"RECALLD_PROVIDER": "openai"}))
     assert named.returncode == 1
-    assert "set OPENAI_API_KEY" in named.stderr
+    assert "OPENAI_API_KEY is not set" in named.stderr
     found = recalld("search", "stork", home=settings.home, environment=_here(settings, {"RECALLD_PROVIDER": "auto"}))
     assert "late.md" in found.stdout, "a live change reached the one that answers"
     assert names(settings) == begun

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from producers.hook_payloads import MAX_PAYLOAD_BYTES, HookUnreadable
-from recalld.hook_input import read_input
+from recalld.hooks.entry import read_input
 
 
 class Pipe:
