@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 import signal
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from schemas.settings import Settings
-from tests.leftovers import keep_orphans, nothing_left
+from tests.leftovers import keep_orphans, must_end, nothing_left
 from workers.broker_server import BrokerServer
 from workers.connection import connect, namespace
 from workers.names import Keys
@@ -34,6 +36,24 @@ hypothesis_settings.register_profile(
     "repeated", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("repeated")
+
+
+_exit_status = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_exit_status] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End although a thread goes on that failed its test; processes of a run in parallel are ended by the first one."""
+    if not hasattr(config, "workerinput") and any(
+        map(must_end, set(threading.enumerate()) - {threading.main_thread()})
+    ):
+        sys.stdout.flush()
+        os._exit(config.stash.get(_exit_status, 1))
 
 
 #: Seconds after which a test that hangs, or one marked `long`, has failed. No statement about speed.
