@@ -15,7 +15,7 @@ from memory.answering import no_vectors
 from memory.fingerprint import embedding_of
 from memory.generations import Generations
 from memory.made_with import name_in
-from memory.status.condition_texts import counted, text_of
+from memory.status.condition_texts import counted, text_of, waiting_chunks
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import provider_of
 from recalld.missing_documents import missing_sentence
@@ -377,7 +377,7 @@ class IndexWait:
                 return lacking
         reason = (self._stopped(agent) or choice.error) if pending else None
         if reason is not None:
-            params: dict[str, str | int | float] = {"chunks": counted(pending, "chunk"), "reason": reason}
+            params: dict[str, str | int | float] = {"chunks": waiting_chunks(pending), "reason": reason}
             return Condition(ConditionCode.VECTORS_WAIT, agent.id, params=params)
         still, what = self._still.seconds, self._kept_by(agent)
         if still is None or not what:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from schemas.conditions import ConditionCode
 from schemas.ports import EndpointCondition
 from schemas.search import Mode
 
@@ -199,12 +198,12 @@ class DeadLetter(_Wire):
 
 
 class TroubleState(_Wire):
-    """A problem that is not over. `code` is its stable name, where it has one."""
+    """A problem that is not over. `code` is a `ConditionCode`, where it has one."""
 
     part: str
     message: str
     since: float
-    code: ConditionCode | None = None
+    code: str | None = None
 
 
 class Spent(_Wire):

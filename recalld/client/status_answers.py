@@ -207,7 +207,7 @@ class TroubleStateAlways(TypedDict):
 class TroubleState(TroubleStateAlways, total=False):
     """A problem that is not over. `code` is its stable name."""
 
-    code: Literal["vectors_unavailable", "vectors_wait", "indexing_still"]
+    code: str
 
 
 class SpentAlways(TypedDict):

@@ -126,7 +126,7 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
         if one.healed is not None:
             yield f"{'':<19}{one.healed}"
         elif one.failed is not None:
-            yield f"{'':<19}could not be healed: {one.failed}"
+            yield f"{'':<19}could not be healed: {typed(one.failed)}"
         elif found.action is not None:
             yield f"{'':<19}-> {typed(printable_name(found.action))}"
     left = sum(one.is_open for one in outcomes)

@@ -144,5 +144,5 @@ def test_findings_are_one_line_each_and_what_to_do_below(indexed: Path, home: Pa
     assert done.returncode == 4
     lines = done.stdout.splitlines()
     [place] = [number for number, line in enumerate(lines) if "missing in the index" in line]
-    assert "-> `recalld doctor --fix`" in lines[place + 1]
+    assert "recalld doctor --fix --config" in lines[place + 1]
     assert lines[-1] == "1 problem left"
