@@ -19,7 +19,7 @@ from recalld.client import (
     agents_with_tokens,
 )
 from recalld.client.home import running_service
-from recalld.invocation import Invocation
+from recalld.invocation import Invocation, to_type
 from recalld.terminal_text import printable_json
 from schemas.errors import UserError
 
@@ -84,4 +84,4 @@ def print_json(answer: Answer) -> None:
 
 def remark(text: str) -> None:
     """Something beside the answer: to standard error, so that a pipe gets the answer alone."""
-    click.secho(f"recalld: {text}", err=True, dim=True)
+    click.secho(f"recalld: {to_type(text)}", err=True, dim=True)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-import shlex
-import shutil
 import socket
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,9 +13,12 @@ from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 
+from memory.answering import no_vectors
 from memory.process_states import process_states
 from memory.pulses import Pulses
+from memory.status.condition_texts import text_of
 from memory.status.run_files import read_hooks_state
+from memory.taking_over import provider_of
 from recalld.child import announce_ready, last_act, stop_event
 from recalld.client.address import Address
 from recalld.client.home import SERVICE_FILE, RunningService, running_service
@@ -220,10 +219,15 @@ def _greet(invocation: Invocation, supervisor: Supervisor) -> None:
     say(f"recalld {version('recalld')} is up (home: {settings.home})")
     for agent in settings.agents:
         say(f"  agent {agent.id}: {agent.workspace}")
+        lacking = no_vectors(agent.id, provider_of(settings, agent))
+        if lacking is not None:
+            say(f"    {text_of(lacking)}")
     service = _own_service(settings, supervisor)
     if service is not None:
         say(f"  search at {Address(service.host, service.port).url}/ or in another shell:")
-        say(f'  {_this_command(invocation)} search "what you look for"')
+        search = 'search "what you look for"'
+        first = settings.agents[0].id if len(settings.agents) > 1 else None
+        say(f"  {invocation.command(search, agent=first)}")
     hooks = read_hooks_state(settings.home)
     if hooks is not None:
         say(f"  hooks at {hooks}PROGRAM")
@@ -303,18 +307,3 @@ class _Missing:
             elif why is None and self._told.get(name) is not None:
                 self._board.resolve(name)
             self._told[name] = why
-
-
-def _this_command(invocation: Invocation) -> str:
-    """How the person called us, so that what we print can be typed."""
-    called = Path(sys.argv[0])
-    found = shutil.which("recalld")
-    if found is not None and Path(found).resolve() == called.resolve():
-        name = "recalld"
-    elif called.name == "recalld":
-        name = os.path.relpath(called)
-    else:
-        name = f"{os.path.relpath(sys.executable)} -m recalld"
-    for flag, value in (("--config", invocation.config), ("--home", invocation.home)):
-        name += f" {flag} {shlex.quote(value)}" if value is not None else ""
-    return name

@@ -10,6 +10,7 @@ import structlog
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.agent_status import agent_status
 from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.selection import ProviderChoice
 from memory.generations import Generations
 from memory.redaction import ASKING, REWRITING, PatternsUnanswered, PatternTooCostly, redactor_for
 from memory.search.extent import KnownExtent
@@ -193,6 +194,11 @@ class BuiltinManager(SearchManager):
     def probe_vector_availability(self) -> Availability:
         """See `SearchManager.probe_vector_availability`."""
         return self.status().vector_search
+
+    @property
+    def chosen(self) -> ProviderChoice:
+        """The choice of an embedding provider that the settings lead to."""
+        return self._embedder.chosen
 
     @property
     def provider(self) -> EmbeddingProvider | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from recalld.asking import print_json
-from recalld.invocation import Invocation, pass_unchecked_invocation
+from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def command(
             return
         click.echo(text, nl=False)
         click.echo(f"# written to {file}" + (f"; what was there before is in {copy.name} beside it" if copy else ""))
-        click.echo(f"# `recalld up{'' if target == _USUAL_PLACE else f' --config {file}'}` starts with it")
+        named = "" if target == _USUAL_PLACE else f" --config {shlex.quote(str(file))}"
+        click.echo(to_type(f"# `recalld up{named}` starts with it"))
     elif as_json:
         print_json(discovery_json(discovery))
     elif picked:
@@ -80,7 +82,7 @@ def command(
     else:
         for line in discovery_lines(discovery):
             click.echo(line)
-        click.echo(_what_next(discovery))
+        click.echo(to_type(_what_next(discovery)))
 
 
 def _picked(discovery: Discovery, names: tuple[str, ...], *, everything: bool) -> list[Found]:

@@ -1,10 +1,10 @@
-"""How long `recalld search` takes from the shell: through a service, and when none is running.
+"""Time of `recalld search` from the shell, through a service and without one, and CPU time of one hook.
 
     python tests/benchmarks/search_startup.py [RUNS]
 
-The service is a stand-in that proves itself and answers at once: the figure is the command's own time. The other one
-reads the index of the sample workspace; "first" is the search that finds neither remembered settings nor compiled
-modules.
+The service is a stand-in that proves itself and answers at once: the first figure is the command's own time. The second
+one reads the index of the sample workspace; "first" is the search that finds neither remembered settings nor compiled
+modules. A hook is compared with a Python that does nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def search_ms(home: Path) -> float:
     return (time.perf_counter() - started) * 1000
 
 
+def cpu_ms(*command: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    hook = b'{"hook_event_name": "Stop", "transcript_path": "/sessions/a.jsonl"}'
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(command, cwd=ROOT, env=environment, input=hook, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
+
+
 def report(name: str, figures: list[float]) -> None:
     print(f"{name}: best {min(figures):.0f} ms, median {statistics.median(figures):.0f}, worst {max(figures):.0f}")
 
@@ -83,6 +93,10 @@ def main(runs: int) -> None:
         announced = {"host": "127.0.0.1", "port": server.server_address[1], "pid": os.getpid(), "secret": SECRET}
         (home / "run" / "service.json").write_text(json.dumps(announced), "utf-8")
         report("through a service", [search_ms(home) for _ in range(runs)])
+        hook = (str(Path(sys.executable).with_name("recalld")), "hook", "codex", "--home", str(home))
+        pairs = [(cpu_ms(sys.executable, "-c", "pass"), cpu_ms(*hook)) for _ in range(runs)]
+        bare, taken = (statistics.median(figures) for figures in zip(*pairs, strict=True))
+        print(f"hook: {taken:.1f} ms of CPU, {taken / bare:.2f} times a bare Python ({bare:.1f} ms), medians")
         server.shutdown()
 
 

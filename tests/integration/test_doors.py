@@ -189,7 +189,7 @@ def service(house: House) -> Iterator[httpx.Client]:
 
 def raw(client: httpx.Client, method: str, path: str, *, body: str | None, headers: dict[str, str]) -> tuple[int, str]:
     """One request with its path as it is written; httpx would tidy it up."""
-    connection = http.client.HTTPConnection("127.0.0.1", client.base_url.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", client.base_url.port, timeout=60)
     try:
         connection.request(method, path, body, {"Accept": "application/json, text/event-stream", **headers})
         response = connection.getresponse()

@@ -211,3 +211,20 @@ def test_a_damaged_index_is_left_to_the_manager(indexed: Path, monkeypatch: pyte
     answer = search(indexed, "sourdough")
     assert calls == ["sourdough"]
     assert answer["unavailable"] is True
+
+
+def test_copies_are_one_result_that_names_a_file_which_is_there(home: Path, workspace: Path) -> None:
+    notes = [workspace / "memory" / name for name in ("a.md", "b.md")]
+    for age, note in enumerate(notes):
+        note.write_text("The harbour key hangs behind the blue door.\n", "utf-8")
+        os.utime(note, (age + 1, age + 1))
+    home.mkdir()
+    (home / "recalld.toml").write_text(
+        f"provider = 'none'\n[[agents]]\nid = 'main'\nworkspace = '{workspace}'\n", "utf-8"
+    )
+    write_index(configuration.load(home=str(home)).settings)
+    configuration.remember_for_search(config=None, home=str(home))
+    for shown, other in ("ba", "ab"):
+        [hit] = search(home, "harbour key")["results"]
+        assert (hit["path"], hit["alsoIn"]) == (f"memory/{shown}.md", {"count": 1, "paths": [f"memory/{other}.md"]})
+        notes[1].unlink(missing_ok=True)
