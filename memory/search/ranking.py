@@ -51,6 +51,12 @@ class HybridSettings(Protocol):
 #: What holding all that the query means exactly adds to a rank, which is 1 at most: it comes first, and so does a half.
 EXACT = 2.0
 
+#: The same where the query is nothing but a name: more than a name's standing in a place can be, which is added.
+LOOKED_UP = 20.0
+
+#: ... and of a heading that holds a piece of a query with other words.
+HEADED = 0.5
+
 #: The same of a day that the query names. Less: people also speak of a day afterwards.
 DATED = 0.3
 
@@ -61,11 +67,12 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What a chunk holds of a query: a share of its weight, of what it means exactly, and whether a day it names."""
+    """Parts of a query in a chunk: shares of its weight and of what it means exactly, a day, and what these lift."""
 
     coverage: float = 0.0
     exact: float = 0.0
     dated: bool = False
+    lift: float = 0.0
 
 
 _NOTHING = _Held()
@@ -111,7 +118,7 @@ def ranked(
             cosines,
             bm25,
             {id_: one.coverage for id_, one in held.items()},
-            lift={id_: max(EXACT * one.exact, DATED * one.dated) for id_, one in held.items()},
+            lift={id_: one.lift for id_, one in held.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
         )
@@ -122,12 +129,22 @@ def ranked(
     if not reference:
         hits = _scored(reader, query, hits, cosines, held, model=model, min_score=min_score)
     if not reordered:
-        return tuple(hits[:max_results])
+        items = [item for item, _ in hits[:max_results]]
+        return tuple(zip(items if reference else _parted(items), (row for _, row in hits[:max_results]), strict=True))
     hits = _reordered(reader, hits, hybrid, max_results, now=now, model=model if cosines else None)
     # Variety decides the order; a score goes on saying how well its place answers.
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
-    reported = {item.id: item for item in by_relevance}
+    reported = {item.id: item for item in (by_relevance if reference else _parted(by_relevance))}
     return tuple((reported[item.id], row) for item, row in hits)
+
+
+def _parted(items: Sequence[Fused]) -> list[Fused]:
+    """Lower each score that equals the one above by a hundredth: scores tell places apart as the order does."""
+    parted: list[Fused] = []
+    for item in items:
+        tied = parted and item.score >= parted[-1].score
+        parted.append(replace(item, score=0.99 * parted[-1].score) if tied else item)
+    return parted
 
 
 def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
@@ -140,7 +157,10 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
         title = index_title(row.key.source, row.key.path)
         text = f"{title}\n{row.text}" if title else row.text
         folded = fold(text)
-        held[id_] = _Held(coverage.of(text, folded), exact.share(folded), any(day in folded for day in days))
+        share, dated = exact.share(folded), any(day in folded for day in days)
+        whole = LOOKED_UP if exact.looked_up else EXACT
+        lift = whole * share + exact.standing(folded) + HEADED * exact.headed(folded)
+        held[id_] = _Held(coverage.of(text, folded), share, dated, max(lift, DATED * dated))
     return held
 
 
