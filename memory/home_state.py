@@ -1,10 +1,12 @@
-"""What all agents of a home share, for status: cache, broker, disk, versions."""
+"""State that all agents of a home share, for status: cache, broker, disk, versions."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,8 +20,24 @@ from schemas.settings import Settings
 from schemas.status import BrokerState, CacheState, DiskUse, Versions
 
 
+@dataclass(frozen=True, slots=True)
+class HomeSizes:
+    """Sizes in a home. Looking them up costs more with every agent, so a service does it in the background."""
+
+    cache: CacheState
+    disk_use: DiskUse
+
+
+def home_sizes(settings: Settings, pending: PendingReader | None) -> HomeSizes:
+    """Open the embedding cache and walk the home."""
+    return HomeSizes(cache_state(settings, pending), disk_use(settings))
+
+
 def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState:
-    """Size of the embedding cache, opened only when it is there, and how often it helped."""
+    """Size of the embedding cache, opened only when it is there, and how often it helped.
+
+    Raises what `EmbeddingCache` raises.
+    """
     path = settings.home / "cache" / "embeddings.sqlite"
     if not settings.cache.enabled or not path.is_file():
         return CacheState(enabled=settings.cache.enabled)
@@ -27,17 +45,17 @@ def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState
     fleet = pending.fleet() if pending is not None else None
     counts = fleet.counts if fleet is not None else ()
     looks = {count.labels: count.number for count in counts if count.metric == EMBEDDING_CACHE.name}
-    cache = EmbeddingCache(path)
+    kept = EmbeddingCache(path)
     try:
         return CacheState(
             enabled=True,
-            entries=cache.entries(),
+            entries=kept.entries(),
             disk_bytes=sum(sizes),
             hits=looks.get(("hit",), 0),
             misses=looks.get(("miss",), 0),
         )
     finally:
-        cache.close()
+        kept.close()
 
 
 def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerState:
@@ -56,7 +74,7 @@ def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerSta
 
 
 def disk_use(settings: Settings) -> DiskUse:
-    """What recalld keeps, and what is free beside it."""
+    """Bytes that recalld keeps, and those that are free beside them."""
     home = settings.home
     models = tree_bytes(home / "cache" / "models")
     try:
@@ -74,18 +92,22 @@ def disk_use(settings: Settings) -> DiskUse:
 
 
 def versions(broker: BrokerState) -> Versions:
-    """Of this process and the broker."""
-    try:
-        sqlite_vec: str | None = version("sqlite-vec")
-    except PackageNotFoundError:
-        sqlite_vec = None
+    """Versions of this process and the broker."""
     return Versions(
         recalld=recalld_version(),
         python=platform.python_version(),
         sqlite=apsw.sqlite_lib_version(),
-        sqlite_vec=sqlite_vec,
+        sqlite_vec=_sqlite_vec_version(),
         broker=broker.server,
     )
+
+
+@cache
+def _sqlite_vec_version() -> str | None:
+    try:
+        return version("sqlite-vec")
+    except PackageNotFoundError:
+        return None
 
 
 def tree_bytes(folder: Path) -> int:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from memory.agent_files import AgentFiles
 from memory.agent_status import agent_status
 from memory.generations import Generations
-from memory.home_state import broker_state, cache_state, disk_use, versions
-from memory.hooks_state import read_hooks_state
+from memory.home_state import HomeSizes, broker_state, home_sizes, versions
 from memory.private_broker import frozen_pid
 from memory.process_states import process_states, process_troubles
 from memory.search.readers import SharedReader
 from memory.spending import spending
 from memory.start_again import start_again_troubles
+from memory.status.run_files import read_hooks_state
 from memory.status_sources import StatusSources
 from memory.store.options import StoreOptions
 from memory.taking_over import provider_of
@@ -36,7 +36,7 @@ def build_status(settings: Settings, pending: PendingReader | None, *, deep: boo
     # First: what cannot be read of a broker that takes nothing new would make it look as if it were away.
     broker = broker_state(settings, pending)
     agents = tuple(_look_once(settings, agent, pending, deep=deep) for agent in settings.agents if agent.enabled)
-    return whole_status(settings, agents, pending, broker=broker)
+    return whole_status(settings, agents, pending, sizes=home_sizes(settings, pending), broker=broker)
 
 
 def whole_status(
@@ -44,9 +44,10 @@ def whole_status(
     agents: tuple[AgentStatus, ...],
     pending: PendingReader | None,
     *,
+    sizes: HomeSizes,
     broker: BrokerState | None = None,
 ) -> Status:
-    """The agents' statuses and what they share: a process that is not well makes none of them ok."""
+    """Join the agents' statuses and what they share: a process that is not well makes none of them ok."""
     everybody = len(agents) == len(settings.agents) > 1
     broker = broker_state(settings, pending)
     processes = process_states(pending.processes) if pending is not None else ()
@@ -67,10 +68,10 @@ def whole_status(
         home=str(settings.home),
         agents=agents,
         usage=spending(pending, "*", settings) if pending is not None and everybody else (),
-        cache=cache_state(settings, pending),
+        cache=sizes.cache,
         processes=processes,
         broker=broker,
-        disk_use=disk_use(settings),
+        disk_use=sizes.disk_use,
         versions=versions(broker),
         hooks=read_hooks_state(settings.home),
     )

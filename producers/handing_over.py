@@ -25,10 +25,6 @@ RETRY_SECONDS = (0.5, 15.0)
 #: Seconds that documents becoming due one shortly after the other are gathered for.
 GATHER_SECONDS = 0.02
 
-#: More documents than this at once (a folder moved in, a branch checked out) go to the backfill queue, so that
-#: a note saved a moment later does not wait behind them.
-BULK_DOCUMENTS = 100
-
 #: Documents in one call of the queue.
 CALL_DOCUMENTS = 1000
 
@@ -173,9 +169,8 @@ class HandOver:
     def _mark(self, agent: str, stats: Mapping[DocumentKey, FileStat | None]) -> None:
         today = date.today()  # the day of the notes' names, which are local
         keys = sorted(stats, key=lambda key: priority(key, today=today, stat=stats[key]))
-        lane = Lane.BACKFILL if len(keys) > BULK_DOCUMENTS else Lane.LIVE
-        with tracing.span("event", role="producer", agent=agent, lane=lane.value, documents=len(keys)):
-            mark_in_calls(self._queue, agent, keys, lane=lane)
+        with tracing.span("event", role="producer", agent=agent, documents=len(keys)):
+            mark_in_calls(self._queue, agent, keys, lane=Lane.LIVE)
 
     def _failed(self, error: Exception, rest: dict[str, dict[DocumentKey, FileStat | None]]) -> None:
         """Keep what was not handed over, below what came meanwhile; whole agents, since marking twice is harmless."""

@@ -17,12 +17,12 @@ from fastapi import FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from memory.hooks_state import remove_hooks_state, write_hooks_state
 from memory.service import errors
 from memory.service.bounds import Bounds
 from memory.service.listening import bounded_server, check_tokens, listen
 from memory.service.security import Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_tokens
+from memory.status.run_files import remove_hooks_state, write_hooks_state
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import PROGRAMS, HookUnreadable, read_hook
 from schemas.ports import Event, TroubleReporter

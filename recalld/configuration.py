@@ -85,14 +85,16 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
     must not decide where notes are sent.
 
     Raises:
-        UserError: a file was named and is not there.
+        UserError: what was named is no file.
     """
     variables = os.environ if environment is None else environment
     named = named_config(config, variables)
     if named is not None:
         name, file = named[0], Path(named[1])
+        if file.is_dir():
+            raise UserError(f"{name}: {file} is a folder; name a settings file", exit_code=2)
         if not file.exists():
-            raise UserError(f"{name}: there is no file {file}", exit_code=2)
+            raise UserError(f"{name}: there is no file {file}; correct the name", exit_code=2)
         return file
     return next((file for file in (_usual_config(variables), home / "recalld.toml") if file.exists()), None)
 

@@ -12,6 +12,9 @@ from typing import Any
 import click
 
 from recalld.client import Client, ClientError
+from recalld.invocation import to_type
+from recalld.terminal_text import printable_name
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from workers.connection import connect, namespace
 from workers.marks import PendingMarks
@@ -54,6 +57,8 @@ def line(states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> str:
     ready = sum(state["index"].get("vectorsReady", 0) for state in states)
     failed = sum(len(state.get("deadLetters", ())) for state in states)
     said_of_failed = f"; {failed:,} failed: see `recalld dead list`" if failed else ""
+    if not (behind or lacking) and files and not ready and all(state["provider"] == "none" for state in states):
+        return f"up to date: {_counted(files, 'document')}, by keyword only{said_of_failed}"
     if not (behind or lacking):
         return f"up to date: {_counted(files, 'document')}, {_counted(ready, 'chunk')} with vectors{said_of_failed}"
     text = f"{_counted(files, 'document')} searchable by keyword"
@@ -80,6 +85,7 @@ class Progress:
         self._said_at = 0.0
         self._busy = True
         self._advised = False
+        self._told: set[tuple[str, str]] = set()
 
     def look(self) -> None:
         """Ask and tell, cheaply when there is nothing to tell."""
@@ -108,7 +114,13 @@ class Progress:
         return agents[0] if agents else None
 
     def _tell(self, states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> None:
-        text = line(states, behind, lacking)
+        for state in states:
+            for trouble in state.get("troubles", ()):
+                told = (state["agent"], trouble["message"])
+                if trouble.get("code") == ConditionCode.VECTORS_WAIT and told not in self._told:
+                    self._told.add(told)
+                    say(f"{state['agent']}: {printable_name(to_type(trouble['message'], agent=state['agent']))}")
+        text = to_type(line(states, behind, lacking))
         now = time.monotonic()
         if text == self._said or (
             self._busy and not self._terminal and now - self._said_at < _LINE_SECONDS and self._said

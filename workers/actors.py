@@ -27,6 +27,7 @@ from memory.store.errors import (
 )
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
@@ -99,12 +100,13 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
         target = indexer.target()
         if indexer.supply.available and not target.keeps_vectors:
             # Embedding them all the same would cost money for nothing.
-            runtime.board.report(NO_VECTORS, f"{target.vector_reason}: new chunks wait for their vectors", agent=agent)
+            message = f"{target.vector_reason}: new chunks wait for their vectors"
+            runtime.board.report(NO_VECTORS, message, agent=agent, code=ConditionCode.VECTORS_WAIT)
             raise dramatiq.Retry("vectors cannot be written", delay=int(UNABLE_PAUSE_SECONDS * 1000))
         lacking = indexer.supply.choice.error
         if lacking is not None and not indexer.supply.available and target.pending_chunks(1):
             # Somebody who has the key may take the message next time.
-            runtime.board.report(NO_VECTORS, lacking, agent=agent)
+            runtime.board.report(NO_VECTORS, lacking, agent=agent, code=ConditionCode.VECTORS_WAIT)
             raise dramatiq.Retry("vectors cannot be had", delay=int(UNABLE_PAUSE_SECONDS * 1000))
         runtime.board.resolve(NO_VECTORS, agent=agent)
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
@@ -221,10 +223,11 @@ def _attempt(
         if agent not in {known.id for known in runtime.settings.agents}:
             log.warning("unknown_agent", agent=agent)
             return
-        runtime.queue.started(actor, agent, lane, job=job)
         if actor == INDEX_PENDING:
             # A redelivered message finds what its first delivery held when its process died.
             runtime.queue.deaths.record(agent, runtime.queue.marks.release(agent, job=job))
+        if not runtime.queue.started(actor, agent, lane, job=job):
+            return
         if not _work_or_heal(runtime, actor, agent, lambda: work(job)):
             return
         runtime.board.resolve(part, agent=agent)
@@ -251,7 +254,8 @@ def _attempt(
     except Terminal as error:
         problem = fallback_problem(runtime.settings, runtime.settings.agent(agent))
         message = f"{error}; {problem}" if problem else str(error)
-        runtime.board.report(f"{PROVIDER}{_provider(runtime, agent)}", message, agent=agent)
+        part = f"{PROVIDER}{_provider(runtime, agent)}"
+        runtime.board.report(part, message, agent=agent, code=ConditionCode.VECTORS_WAIT)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
     except (Paced, Superseded) as error:
         if isinstance(error, SettingsOlder) and _waits_for_long(runtime, agent):
@@ -260,7 +264,8 @@ def _attempt(
     except Transient as error:
         name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part
         if not (isinstance(error, Waiting) and any(one.part == name for one in runtime.board.troubles(agent))):
-            runtime.board.report(name, str(error), agent=agent)
+            code = ConditionCode.VECTORS_WAIT if actor == EMBED_PENDING else None
+            runtime.board.report(name, str(error), agent=agent, code=code)
         pause = error.retry_after if error.retry_after is not None else _pause(attempts)
         raise dramatiq.Retry(str(error), delay=int(max(pause, 0.5) * 1000)) from error
     except RecalldError as error:

@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 #: Seconds after which a job hands the rest to the end of the queue, so that agents take turns.
 TURN_SECONDS = 10.0
 
+#: The same while messages of others wait in the lane.
+SHARED_TURN_SECONDS = 1.0
+
 #: Documents that a job takes at a time; what it did not get to waits again when it dies.
 CLAIM = 64
 
@@ -45,7 +48,8 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         dramatiq.Retry: another job tries a suspect; this one's turn comes.
     """
     turn = _Turn(runtime, agent, lane, job)
-    marks = runtime.queue.marks
+    queue = runtime.queue
+    marks = queue.marks
     try:
         with runtime.indexer(agent) as indexer:
             turn.try_suspects(indexer)
@@ -57,15 +61,15 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
             lacking = None if marks.waiting(agent).backfill else completing.unasked_differences(indexer)
             if lacking is not None:
-                runtime.queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
+                queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
                 completing.note_asked(indexer)
     except TimeLimitExceeded:
         turn.killed()
         raise
     finally:
         turn.give_back()
+        queue.ended(agent, lane, job=job)
     turn.tell(report)
-    queue = runtime.queue
     if unfilled:
         queue.request_vectors(agent)
     elif building:
@@ -92,13 +96,18 @@ class _Turn:
         self._marks = runtime.queue.marks
         self._deaths = runtime.queue.deaths
         self._taken: dict[DocumentKey, None] = {}
+        self._claimed = False  # a turn in which nothing was claimed would come again and again
         self._begun = time.monotonic()
         self._counts = self._deaths.counts(agent)
         self._suspects = {key: deaths for key, deaths in self._counts.items() if deaths >= ALONE_FROM}
         self._given_up = self._deaths.given_up(agent)
 
     def over(self) -> bool:
-        return self._runtime.stopping.is_set() or time.monotonic() - self._begun >= TURN_SECONDS
+        """Return True if what is left is to wait for the next turn."""
+        seconds = time.monotonic() - self._begun
+        if self._runtime.stopping.is_set() or seconds >= TURN_SECONDS:
+            return True
+        return self._claimed and seconds >= SHARED_TURN_SECONDS and self._runtime.queue.others_wait(self._lane)
 
     def claims(self, indexer: Indexer) -> Iterator[DocumentKey]:
         """Documents as there is time for them, no suspects among them."""
@@ -174,6 +183,7 @@ class _Turn:
     def _claim(self, limit: int) -> list[DocumentKey]:
         claimed = self._marks.claim(self._agent, lane=self._lane, job=self._job, limit=limit)
         self._taken.update(dict.fromkeys(claimed))
+        self._claimed = True
         return claimed
 
     def _return(self, keys: Sequence[DocumentKey]) -> None:

@@ -1,4 +1,4 @@
-"""What producers hand to workers: marks, and one message per agent and kind of work."""
+"""Work that producers hand to workers: marks, and one message per agent and kind of work."""
 
 from __future__ import annotations
 
@@ -23,16 +23,52 @@ from workers.marks import PendingMarks
 from workers.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
 from workers.refusing import in_words
 
+#: Documents of an agent that wait in the live lane at most. More of them (a branch checked out, an archive unpacked) go
+#: to the backfill lane, so that a note saved a moment later does not wait behind them.
+LIVE_DOCUMENTS = 100
+
+#: Seconds for which a job has an agent's live documents to itself: a turn. What a dead one left is then free again.
+LIVE_JOB_SECONDS = 12
+
 #: Seconds after which a "message is queued" flag is doubted: it may have been set by a process that died
 #: before it sent the message.
 DOUBT_AFTER_SECONDS = 10.0
+
+#: Seconds after which a "message is queued" flag ends by itself: a lost message delays its work and never strands it.
+_QUEUED_SECONDS = 3600
+
+_BEGIN_LIVE = """
+-- KEYS: live job, queued; ARGV: job, seconds for which it is the only one, now, seconds that the flag is kept
+-- Returns 1 for the agent's only job; 0 when another one is at work, which then queues a message at its end.
+local owner = redis.call('HGET', KEYS[1], 'job')
+if owner and owner ~= ARGV[1] then
+  redis.call('HSET', KEYS[1], 'again', 1)
+  redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4])
+  return 0
+end
+redis.call('HSET', KEYS[1], 'job', ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+redis.call('DEL', KEYS[2])
+return 1
+"""
+
+_END_LIVE = """
+-- KEYS: live job, queued; ARGV: job. Returns 1 when another job came for the same documents meanwhile, or may have.
+local owner = redis.call('HGET', KEYS[1], 'job')
+if not owner then return redis.call('EXISTS', KEYS[2]) end
+if owner ~= ARGV[1] then return 0 end
+local again = redis.call('HEXISTS', KEYS[1], 'again')
+redis.call('DEL', KEYS[1])
+return again
+"""
 
 
 class BrokerJobQueue:
     """`schemas.ports.JobQueue` over the broker.
 
     The marks are the list of work; a message only says that an agent has some. So one message per agent
-    and lane is enough, agents take turns in the queue, and a thousand changes cost one message.
+    and lane is enough, agents take turns in the queue, and a thousand changes cost one message. One job at a time works
+    on an agent's live documents: the other threads are free for the notes of other agents.
     """
 
     def __init__(self, client: redis.Redis, keys: Keys, *, broker: dramatiq.Broker | None = None) -> None:
@@ -42,12 +78,19 @@ class BrokerJobQueue:
         self.deaths = Deaths(client, keys)
         self._counters = FleetCounters(client, keys)
         self._broker = broker or make_broker(client, keys)
+        self._begin_live = client.register_script(_BEGIN_LIVE)
+        self._end_live = client.register_script(_END_LIVE)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
-        """Mark documents as pending and make sure that a job will look at them."""
+        """Mark documents as pending and make sure that a job will look at them.
+
+        In the live lane as long as no more than `LIVE_DOCUMENTS` of the agent's wait there, else in the backfill lane.
+        """
         if not documents:
             return
         with _broker_errors():
+            if lane is Lane.LIVE and len(documents) + self.marks.waiting(agent).live > LIVE_DOCUMENTS:
+                lane = Lane.BACKFILL
             trace = tracing.here()
             if trace is not None:
                 self.marks.keep_trace(agent, documents, trace)
@@ -59,6 +102,12 @@ class BrokerJobQueue:
     def request_vectors(self, agent: str) -> None:
         """Make sure that a job will look for chunks without vectors."""
         with _broker_errors():
+            self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+
+    def request_vectors_now(self, agent: str) -> None:
+        """Make sure that a job looks for chunks without vectors now, also while another one waits out a pause."""
+        with _broker_errors():
+            self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
             self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
 
     def request_completion(self, agent: str) -> None:
@@ -87,13 +136,32 @@ class BrokerJobQueue:
             return None
         return f"{value.decode() if value else ''} {run}"
 
-    def started(self, actor: str, agent: str, lane: str, *, job: str | None = None) -> None:
-        """Said by a job as it begins: whatever is marked from now on needs a new message."""
-        self._client.delete(self._keys.queued(actor, agent, lane))
-        retrying = self._keys.retrying(actor, agent, lane)
+    def started(self, actor: str, agent: str, lane: str, *, job: str) -> bool:
+        """Say that a job begins: documents marked from now on need a new message.
+
+        Returns False when another job works on the agent's live documents: then this one has nothing to do.
+        """
+        retrying, queued = self._keys.retrying(actor, agent, lane), self._keys.queued(actor, agent, lane)
         owner = self._client.get(retrying)
         if owner is not None and owner.decode() == job:
             self._client.delete(retrying)
+        if (actor, lane) != (INDEX_PENDING, Lane.LIVE):
+            self._client.delete(queued)
+            return True
+        arguments: list[str | int] = [job, LIVE_JOB_SECONDS, f"{time.time():.3f}", _QUEUED_SECONDS]
+        return bool(self._begin_live(keys=[self._keys.live_job(agent), queued], args=arguments))
+
+    def ended(self, agent: str, lane: Lane, *, job: str) -> None:
+        """Say that a job that indexed is over: one that came for the same live documents meanwhile gets its message."""
+        if lane is not Lane.LIVE:
+            return
+        keys = [self._keys.live_job(agent), self._keys.queued(INDEX_PENDING, agent, lane.value)]
+        if self._end_live(keys=keys, args=[job]):
+            self._broker.enqueue(message(INDEX_PENDING, Lane.LIVE.value, agent, Lane.LIVE.value))
+
+    def others_wait(self, lane: Lane) -> bool:
+        """Return True if a message waits in this lane that no worker has taken."""
+        return bool(self._client.exists(self._keys.queue(lane.value)))
 
     def may_retry(self, actor: str, agent: str, lane: str, *, job: str, seconds: float) -> bool:
         """Whether a job that failed should be delivered again in so many seconds: not if another one will be."""
@@ -124,23 +192,24 @@ class BrokerJobQueue:
                     if not count or (INDEX_PENDING, agent, lane.value) in queued:
                         continue
                     if back or self._doubtful(INDEX_PENDING, agent, lane.value):
-                        self.started(INDEX_PENDING, agent, lane.value)
+                        self._client.delete(self._keys.queued(INDEX_PENDING, agent, lane.value))
+                        if lane is Lane.LIVE:
+                            self._client.delete(self._keys.live_job(agent))
                         self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
                         put_right += 1
             return put_right
 
     def _queue_once(self, actor: str, queue: str, agent: str, lane: str) -> None:
         flag = self._keys.queued(actor, agent, lane)
-        # The flag ends by itself, so that a lost message delays its work and never strands it.
         fresh = f"{time.time():.3f}"
         arguments = (agent, lane) if actor == INDEX_PENDING else (agent,)
-        if not self._client.set(flag, fresh, nx=True, ex=3600):
+        if not self._client.set(flag, fresh, nx=True, ex=_QUEUED_SECONDS):
             # The sweeper looks after marks; nobody else would notice that one of the other messages was lost.
             if actor == INDEX_PENDING or not self._doubtful(actor, agent, lane, after=60.0):
                 return
             if (actor, *arguments) in self._living()[1]:
                 return
-            self._client.set(flag, fresh, ex=3600)
+            self._client.set(flag, fresh, ex=_QUEUED_SECONDS)
         self._broker.enqueue(message(actor, queue, *arguments))
 
     def _doubtful(self, actor: str, agent: str, lane: str, *, after: float | None = None) -> bool:

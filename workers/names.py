@@ -95,6 +95,10 @@ class Keys:
         """String: set while a message of this actor for this agent waits in a queue."""
         return f"{self.prefix}:queued:{actor}:{agent}:{lane}"
 
+    def live_job(self, agent: str) -> str:
+        """Hash: "job" that works on this agent's live documents, and "again" once another one came for them."""
+        return f"{self.prefix}:live-job:{agent}"
+
     def retrying(self, actor: str, agent: str, lane: str) -> str:
         """String: the job of this kind that will be delivered again after a pause."""
         return f"{self.prefix}:retrying:{actor}:{agent}:{lane}"
@@ -118,6 +122,10 @@ class Keys:
     def claims(self, scope: str) -> str:
         """Hash: text hash -> owner of those who share a cache and want the same vectors."""
         return f"{self.prefix}:claims:{scope}"
+
+    def queue(self, queue: str) -> str:
+        """Dramatiq's list of the messages of a queue that no worker has taken."""
+        return f"{self.dramatiq}:{queue}"
 
     def messages(self, queue: str) -> str:
         """Dramatiq's hash of a queue's messages: waiting and not yet acknowledged."""

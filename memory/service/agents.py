@@ -1,4 +1,4 @@
-"""The managers of one service, made when first asked for, and what they said a second ago."""
+"""Managers of one service, made when first asked for, and what they said a second ago."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from memory.embedding.coordination import Coordinate, alone
+from memory.home_state import HomeSizes, home_sizes
 from memory.process_states import glanced_states, process_troubles
 from memory.reporting import whole_status
 from memory.search.absent import AbsentMemory
@@ -27,6 +28,9 @@ STATUS_KEPT_SECONDS = 1.0
 
 #: Seconds that one question about all agents may spend on opening indexes that changed; the next one goes on there.
 LOOKING_SECONDS = 1.0
+
+#: Agents that one question about readiness looks at; the background looks at all.
+AGENTS_AT_A_TIME = 10
 
 
 class ServedAgents:
@@ -52,6 +56,10 @@ class ServedAgents:
         self._glances: dict[str, Glance] = {}
         self._looking = threading.Lock()
         self._looked_at = 0
+        self._next_ready = 0
+        # Of the agents whose index could not be looked at.
+        self._problems: dict[str, str] = {}
+        self._sizes: HomeSizes | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -81,21 +89,38 @@ class ServedAgents:
         self._resources.warm_up()
 
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
-        """The status of these agents; not older than a second, except that `deep` always looks."""
+        """The status of these agents; not older than a second, except that `deep` always looks.
+
+        Sizes in the home are those of the last `look_around`.
+        """
         found = tuple(status for agent in agents if (status := self._agent_status(agent, deep=deep)) is not None)
-        return whole_status(self._settings, found, self._pending)
+        sizes = self._sizes or self._look_at_home()
+        return whole_status(self._settings, found, self._pending, sizes=sizes)
 
-    def not_ready(self) -> str | None:
-        """Why searches cannot be answered, None when they can.
+    def look_around(self) -> None:
+        """Look up what costs more with every agent: whether each can be searched, and the sizes in the home.
 
-        Of thousands of agents that were never looked at, those that there was no time for are taken to be ready.
+        Raises:
+            RecalldError: the embedding cache cannot be read.
         """
         self._look(self.ids)
-        for agent in self.ids:
-            glance = self._glances.get(agent)
-            if glance is not None and glance.problem is not None:
-                return f"{agent}: {glance.problem}"
-        return None
+        self._look_at_home()
+
+    def _look_at_home(self) -> HomeSizes:
+        self._sizes = home_sizes(self._settings, self._pending)
+        return self._sizes
+
+    def not_ready(self) -> str | None:
+        """Return why searches cannot be answered, None when they can.
+
+        Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then the others in turn. The rest is as it was when it
+        was looked at last, and an agent that never was is taken to be ready.
+        """
+        ids, start = self.ids, self._next_ready
+        end = start + AGENTS_AT_A_TIME
+        self._next_ready = end if end < len(ids) else 0
+        self._look(list(dict.fromkeys([*self._problems, *ids[start:end]]))[:AGENTS_AT_A_TIME])
+        return next((f"{agent}: {problem}" for agent, problem in self._problems.copy().items()), None)
 
     def numbers(self, agents: Sequence[str]) -> list[AgentNumbers]:
         """What metrics tell of these agents. Cheap: no look at the disk, and into an index only when it changed."""
@@ -176,6 +201,10 @@ class ServedAgents:
                         return
                     glance = manager.glances.look()
                 self._glances[agent] = glance
+                if glance.problem is None:
+                    self._problems.pop(agent, None)
+                else:
+                    self._problems[agent] = glance.problem
 
     def _numbers(self, agent: str, shared: int) -> AgentNumbers:
         manager, _ = self.manager(agent)

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, TypeVar
 
+import structlog
 from fastapi import FastAPI, Header, Query, Response
+from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
@@ -29,6 +31,7 @@ from memory.service.tokens import read_metrics_token, read_tokens
 from memory.service.tool_routes import tool_routes
 from memory.tools import call_tool
 from memory.version import recalld_version
+from schemas.errors import RecalldError
 from schemas.overview import TermsRequest
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -37,9 +40,14 @@ from schemas.settings import Settings
 from schemas.status import Status
 from schemas.tools import ToolRequest
 
+_log = structlog.get_logger(__name__)
+
 #: Requests that are worked on at a time; the rest waits its turn. A tool call that waits for a slow embedding endpoint
 #: holds one meanwhile, a search over HTTP does not.
 REQUEST_THREADS = 64
+
+#: Seconds between two looks in the background at what costs more with every agent.
+LOOK_AROUND_SECONDS = 30.0
 
 #: What is said of the answers besides their model.
 _ASKED = refusals(agents=True, fields=True)
@@ -63,6 +71,7 @@ def create_app(
     *,
     inbox: EventInbox | None = None,
     coordinate: Coordinate = alone,
+    proof: Callable[[str], str] | None = None,
 ) -> FastAPI:
     """Build the service.
 
@@ -71,6 +80,7 @@ def create_app(
         pending: how to ask the queue how far the index is behind.
         inbox: where a request to compare files and index is left.
         coordinate: what queries share with others who use their embedding provider.
+        proof: nonce -> what shows that this is the service that the home's commands look for.
 
     Reads the agents' tokens from `<home>/run/tokens` when they are needed (`needs_tokens`). Models are
     loaded in the background when the application starts; everything is let go when it ends.
@@ -84,10 +94,12 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.get_running_loop().run_in_executor(threads, agents.warm_up)
+        looking = asyncio.create_task(look_around())
         try:
             async with mcp.opened():
                 yield
         finally:
+            looking.cancel()
             await asyncio.get_running_loop().run_in_executor(threads, agents.close)
             threads.shutdown(wait=True)
 
@@ -122,6 +134,14 @@ def create_app(
 
     async def call(agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None) -> dict[str, Any]:
         return await in_thread(lambda: _call_tool(agents, metrics, agent, name, arguments, session_key))
+
+    async def look_around() -> None:
+        while True:
+            try:
+                await in_thread(agents.look_around)
+            except RecalldError as error:
+                _log.warning("look_around_failed", error=str(error))
+            await asyncio.sleep(LOOK_AROUND_SECONDS)
 
     deep_turn = asyncio.Lock()
     mcp = McpRoutes(allowed=allowed, call=call)
@@ -172,6 +192,12 @@ def create_app(
             seen = gate.measurable(authorization)
         text = await in_thread(lambda: metrics.scrape(lambda: agents.numbers(seen)))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    if proof is not None:
+
+        @app.get("/v1/proof/{nonce}", include_in_schema=False)
+        async def prove(nonce: Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$")]) -> Response:
+            return JSONResponse({"proof": proof(nonce)})
 
     app.include_router(
         overview_router(Overview(agents, pending), allowed=allowed, visible=visible, in_thread=in_thread)

@@ -168,7 +168,7 @@ def test_a_standard_input_on_which_nobody_writes_is_left_soon(home: Path, config
     ended = run("claude-code", "--config", str(config), home=home, stdin=silent)
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "nothing came" in ended.stderr
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 # Installing

@@ -1,9 +1,16 @@
-"""What a service with thousands of agents needs: open files, memory, and the time of a first search of each.
+"""Many agents on one machine: first indexing, one agent's storm, and what a service needs for thousands of them.
 
-    python -m tests.benchmarks.bench_many_agents [--agents 3000] [--notes 20] [--open-files 1024]
+    python -m tests.benchmarks.bench_many_agents indexing [--agents 10 100 300 1000] [--notes 20]
+    python -m tests.benchmarks.bench_many_agents storm [--files 1000] [--rounds 5]
+    python -m tests.benchmarks.bench_many_agents service [--agents 3000] [--notes 20] [--open-files 1024]
 
-Every agent gets a copy of one small index. `recalld serve` runs under a limit of open files, is asked everything that
-looks at all agents, and searches each of them; descriptors are counted after every search.
+`indexing`: `recalld up` indexes a workspace an agent for the first time (stub provider). Prints the CPU time of `up`
+and of its processes, when the first line of progress came, the last line, how long SIGTERM takes while it starts and at
+the end, and the CPU time that one status and one `/readyz` cost the service.
+`storm`: one agent's note is written and asked for until it is found: alone, and while so many files are written
+into another agent's workspace. The time contains the debounce of 1.5 s.
+`service`: every agent gets a copy of one small index. `recalld serve` runs under a limit of open files, is asked
+everything that looks at all agents, and searches each of them; descriptors are counted after every search.
 """
 
 from __future__ import annotations
@@ -11,32 +18,221 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from schemas.settings import Settings
-from tests.benchmarks.bench_search import REPOSITORY, listening, percentile
+from tests.benchmarks.bench_freshness import cpu_seconds, family, name
+from tests.benchmarks.bench_search import REPOSITORY, WORDS, listening, percentile
 from tests.waiting import wait_until
 from tests.written_index import write_index
 
 NOTE = "# Note {number}\n\nThe gateway of cluster {number} listens on port {port} and is called Basalt.\n"
 
+#: Words of each note of a storm: about 7 KB, four chunks.
+STORM_WORDS = 1_200
+
+#: Seconds that the first indexing of all agents may take.
+INDEXING_SECONDS = 1_800.0
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", type=int, default=3_000)
+    parser.add_argument("what", choices=["indexing", "storm", "service"])
+    parser.add_argument("--agents", type=int, nargs="+", default=None)
     parser.add_argument("--notes", type=int, default=20)
+    parser.add_argument("--files", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--open-files", type=int, default=1_024)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="recalld-bench-") as folder:
-        measure(Path(folder), agents=arguments.agents, notes=arguments.notes, open_files=arguments.open_files)
+    sizes = {"indexing": [10, 100, 300, 1_000], "storm": [10], "service": [3_000]}[arguments.what]
+    for agents in arguments.agents or sizes:
+        with tempfile.TemporaryDirectory(prefix="recalld-bench-") as folder:
+            if arguments.what == "indexing":
+                measure_indexing(Path(folder), agents=agents, notes=arguments.notes)
+            elif arguments.what == "storm":
+                measure_storm(Path(folder), agents=agents, files=arguments.files, rounds=arguments.rounds)
+            else:
+                measure(Path(folder), agents=agents, notes=arguments.notes, open_files=arguments.open_files)
+
+
+def measure_indexing(folder: Path, *, agents: int, notes: int) -> None:
+    config = configure(folder, agents=agents, notes=notes)
+    with running_up(folder, config) as up:
+        # The broker is there, and the other processes are starting.
+        wait_until(lambda: len(family(up.pid)) > 3, timeout=120)
+        stopped = stop(up)
+    shutil.rmtree(folder / "home")
+    print(f"{agents:,} agents with {notes} notes each: SIGTERM while it starts: {stopped:.1f} s")
+    begun = time.monotonic()
+    with running_up(folder, config) as up:
+        first = wait_until(lambda: seen(progress(folder)), timeout=INDEXING_SECONDS)
+        print(f"  first line of progress after {time.monotonic() - begun:.1f} s: {first[0]}")
+        done = f"up to date: {agents * notes:,} documents"
+        # A line of before all was there is not the end of it.
+        wait_until(lambda: any("up to date" in line for line in progress(folder)), timeout=INDEXING_SECONDS)
+        port = wait_until(lambda: listening(folder / "home"), timeout=60)
+        print(f"  all there after {time.monotonic() - begun:.1f} s: {progress(folder)[-1]}")
+        if done not in progress(folder)[-1]:
+            print(f"  NOT the truth, which is {done}")
+        print("  CPU: " + ", ".join(f"{role} {seconds:.1f} s" for role, seconds in consumption(up.pid)))
+        serve = next(pid for pid in family(up.pid) if name(pid) == "serve")
+        threading.Event().wait(5.0)
+        ids = agent_ids(agents)
+        statuses = [f"/v1/status?agent={ids[place % agents]}" for place in range(100)]
+        print(f"  one status of one agent: {cost_ms(serve, port, statuses):.1f} ms of CPU")
+        print(f"  one /readyz: {cost_ms(serve, port, ['/readyz'] * 100):.1f} ms of CPU")
+        print(f"  SIGTERM at the end: {stop(up):.1f} s")
+
+
+def measure_storm(folder: Path, *, agents: int, files: int, rounds: int) -> None:
+    config = configure(folder, agents=agents, notes=20)
+    ids = agent_ids(agents)
+    with running_up(folder, config) as up:
+        wait_until(lambda: any("up to date" in line for line in progress(folder)), timeout=INDEXING_SECONDS)
+        port = wait_until(lambda: listening(folder / "home"), timeout=60)
+        times: dict[str, list[float]] = {"alone": [], "in a storm": []}
+        for turn in range(rounds):
+            times["alone"].append(written_and_found(folder, port, ids[0], f"quietword{turn}x"))
+            with storm(folder / ids[1] / "memory", files=files, turn=turn):
+                times["in a storm"].append(written_and_found(folder, port, ids[0], f"stormword{turn}x"))
+            wait_until(lambda: pending(port, ids[1]) == 0, timeout=300)
+        for what, seconds in times.items():
+            print(
+                f"{what}: median {statistics.median(seconds):.2f} s, longest {max(seconds):.2f} s "
+                f"({', '.join(f'{one:.2f}' for one in seconds)})"
+            )
+        stop(up)
+
+
+@contextmanager
+def storm(target: Path, *, files: int, turn: int) -> Iterator[None]:
+    """Files are written into a folder, one every two milliseconds; the block begins when half of them are there."""
+    half = threading.Event()
+
+    def write() -> None:
+        for number in range(files):
+            words = random.Random(number).choices(WORDS, k=STORM_WORDS)
+            lines = [" ".join(words[start : start + 15]) for start in range(0, STORM_WORDS, 15)]
+            (target / f"{turn}-{number}.md").write_text(f"# Storm {turn}\n\n" + "\n".join(lines), "utf-8")
+            if number == files // 2:
+                half.set()
+            threading.Event().wait(0.002)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    half.wait()
+    yield
+    writer.join()
+
+
+def agent_ids(agents: int) -> list[str]:
+    return [f"agent-{number:04d}" for number in range(agents)]
+
+
+def configure(folder: Path, *, agents: int, notes: int) -> Path:
+    """A workspace of its own for each agent; returns the configuration."""
+    lines = ['provider = "stub"', "auth.trust_loopback = true", "service.port = 0"]
+    for id_ in agent_ids(agents):
+        (folder / id_ / "memory").mkdir(parents=True)
+        for number in range(notes):
+            text = NOTE.format(number=f"{number} of {id_}", port=7_000 + number)
+            (folder / id_ / "memory" / f"{number:03d}.md").write_text(text, encoding="utf-8")
+        lines.append(f'[[agents]]\nid = "{id_}"\nworkspace = "{folder / id_}"')
+    config = folder / "recalld.toml"
+    config.write_text("\n".join(lines), encoding="utf-8")
+    return config
+
+
+@contextmanager
+def running_up(folder: Path, config: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "recalld", "--config", str(config), "--home", str(folder / "home"), "up"]
+    with (folder / "printed").open("wb") as printed:
+        process = subprocess.Popen([*command, "--port", "0"], cwd=REPOSITORY, stdout=printed, stderr=subprocess.STDOUT)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def progress(folder: Path) -> list[str]:
+    lines = (folder / "printed").read_text("utf-8").splitlines()
+    return [line for line in lines if line.startswith("up to date") or "searchable by keyword" in line]
+
+
+def seen(lines: list[str]) -> list[str]:
+    return lines[:1]
+
+
+def stop(up: subprocess.Popen[bytes]) -> float:
+    begun = time.monotonic()
+    up.send_signal(signal.SIGTERM)
+    up.wait(timeout=300)
+    return time.monotonic() - begun
+
+
+def consumption(up: int) -> list[tuple[str, float]]:
+    """CPU seconds of `up` and of each process that it started."""
+    return [(name(pid), cpu_seconds(pid)) for pid in family(up)]
+
+
+def cost_ms(serve: int, port: int, paths: list[str]) -> float:
+    """CPU time of the service for one of these questions, what it does by itself meanwhile taken off.
+
+    A status is kept for a second, so there is a pause after each: one of ten agents is asked for once a second.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def consumed(asked: bool) -> float:
+        before = cpu_seconds(serve)
+        for path in paths:
+            if asked:
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                assert answer.status == 200, answer.read()
+                answer.read()
+            threading.Event().wait(0.11)
+        return cpu_seconds(serve) - before
+
+    return 1000 * (consumed(True) - consumed(False)) / len(paths)
+
+
+def written_and_found(folder: Path, port: int, agent: str, word: str) -> float:
+    """Seconds from writing a note until a search finds it."""
+    (folder / agent / "memory" / f"{word}.md").write_text(f"# Note\n\nThe {word} was decided today.\n", "utf-8")
+    begun = time.monotonic()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def found() -> bool:
+        body = json.dumps({"query": word, "agent": agent, "waitMs": 0})
+        connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})
+        answer = json.load(connection.getresponse())
+        threading.Event().wait(0.04)
+        return any(word in result["snippet"] for result in answer["results"])
+
+    wait_until(found, timeout=120, what=word)
+    return time.monotonic() - begun
+
+
+def pending(port: int, agent: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", f"/v1/status?agent={agent}")
+    state = json.load(connection.getresponse())["agents"][0]
+    threading.Event().wait(0.2)
+    return int(state["queue"]["pending"]) + int(state["disk"]["missing"])
 
 
 def measure(folder: Path, *, agents: int, notes: int, open_files: int) -> None:

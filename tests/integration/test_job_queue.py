@@ -24,6 +24,7 @@ from workers.broker_server import BrokerServer
 from workers.clock_mending import take_turn
 from workers.connection import connect
 from workers.job_queue import BrokerJobQueue
+from workers.marks import Waiting
 from workers.names import INDEX_PENDING, Keys
 
 A = DocumentKey("memory", "MEMORY.md")
@@ -59,9 +60,68 @@ def test_a_change_after_the_job_began_sends_a_new_message(
     queue: BrokerJobQueue, client: redis.Redis, keys: Keys
 ) -> None:
     queue.mark_changed("main", [A], lane=Lane.LIVE)
-    queue.started(INDEX_PENDING, "main", "live")
+    queue.started(INDEX_PENDING, "main", "live", job="first")
     queue.mark_changed("main", [B], lane=Lane.LIVE)
     assert len(messages(client, keys, "live")) == 2
+
+
+def test_one_job_at_a_time_works_on_an_agents_live_documents_and_then_calls_the_next(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
+) -> None:
+    assert queue.started(INDEX_PENDING, "main", "live", job="first")
+    assert queue.started(INDEX_PENDING, "main", "live", job="first"), "delivered again after its process died"
+    assert queue.started(INDEX_PENDING, "main", "backfill", job="second")
+    assert queue.started(INDEX_PENDING, "other", "live", job="second")
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    assert not queue.started(INDEX_PENDING, "main", "live", job="second")
+    client.delete(keys.messages("live"), keys.queue("live"))
+    queue.mark_changed("main", [B], lane=Lane.LIVE)
+    assert not queue.others_wait(Lane.LIVE), "nothing that would be in vain"
+    queue.ended("main", Lane.LIVE, job="second")
+    assert not queue.others_wait(Lane.LIVE)
+    queue.ended("main", Lane.LIVE, job="first")
+    assert queue.others_wait(Lane.LIVE)
+    assert queue.started(INDEX_PENDING, "main", "live", job="second")
+    queue.ended("main", Lane.LIVE, job="second")
+    assert len(messages(client, keys, "live")) == 1, "nobody came meanwhile"
+    assert queue.started(INDEX_PENDING, "main", "live", job="long")
+    assert not queue.started(INDEX_PENDING, "main", "live", job="second")
+    assert 0 < client.ttl(keys.live_job("main")) <= job_queue.LIVE_JOB_SECONDS
+    client.delete(keys.live_job("main"))  # as when that time is over
+    queue.ended("main", Lane.LIVE, job="long")
+    assert len(messages(client, keys, "live")) == 2
+
+
+def test_what_a_job_that_is_gone_kept_others_from_is_found_by_the_sweeper(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.started(INDEX_PENDING, "main", "live", job="gone")
+    queue.mark_changed("main", [A], lane=Lane.LIVE)
+    assert not queue.started(INDEX_PENDING, "main", "live", job="second")
+    client.delete(keys.messages("live"), keys.queue("live"))
+    monkeypatch.setattr(job_queue, "DOUBT_AFTER_SECONDS", 0.0)
+    assert queue.sweep() == 1
+    assert queue.started(INDEX_PENDING, "main", "live", job="third")
+
+
+def test_more_documents_than_an_agent_may_have_in_the_live_lane_wait_in_the_other_one(
+    queue: BrokerJobQueue, client: redis.Redis, keys: Keys
+) -> None:
+    def few(name: str) -> list[DocumentKey]:
+        return [DocumentKey("memory", f"memory/{name}-{number}.md") for number in range(job_queue.LIVE_DOCUMENTS // 4)]
+
+    # A storm comes in small portions.
+    for name in ("a", "b", "c", "d", "e", "f"):
+        queue.mark_changed("noisy", few(name), lane=Lane.LIVE)
+    waiting = queue.marks.waiting("noisy")
+    assert (waiting.live, waiting.backfill) == (job_queue.LIVE_DOCUMENTS, 2 * len(few("")))
+    assert [len(messages(client, keys, lane)) for lane in ("live", "backfill")] == [1, 1]
+    queue.mark_changed("quiet", [A], lane=Lane.LIVE)
+    assert queue.marks.waiting("quiet").live == 1
+    # A folder comes as a whole, and a note of the same agent a moment later.
+    queue.mark_changed("other", [key for name in "abcde" for key in few(name)], lane=Lane.LIVE)
+    queue.mark_changed("other", [A], lane=Lane.LIVE)
+    assert queue.marks.waiting("other") == Waiting(live=1, backfill=5 * len(few("")), running=0)
 
 
 def test_a_lost_message_is_sent_again(

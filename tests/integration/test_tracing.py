@@ -74,7 +74,7 @@ def test_an_event_its_job_and_its_commit_are_one_trace(workers: Workers, spans: 
     assert commit.parent is not None
     assert commit.parent.span_id == job.get_span_context().span_id
     assert dict(job.attributes or {})["recalld.outcome"] == "done"
-    assert dict(event.attributes or {}) == {"recalld.agent": "main", "recalld.lane": "live", "recalld.documents": 1}
+    assert dict(event.attributes or {}) == {"recalld.agent": "main", "recalld.documents": 1}
 
 
 def test_a_job_is_linked_to_every_event_that_it_answers(

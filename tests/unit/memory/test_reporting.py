@@ -14,6 +14,7 @@ import pytest
 from memory.embedding.batch_ledger import BatchLedger, Origin, ledger_path
 from memory.embedding.selection import ProviderChoice, choose_provider
 from memory.embedding.stub import StubProvider
+from memory.home_state import home_sizes
 from memory.progress import vector_progress
 from memory.reporting import build_status, whole_status
 from schemas.documents import DocumentKey
@@ -301,7 +302,7 @@ def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: S
 
     whole = build_status(both, board)
     assert [usage.total.requests for usage in whole.usage] == [3]
-    assert whole_status(both, whole.agents[:1], board).usage == ()
+    assert whole_status(both, whole.agents[:1], board, sizes=home_sizes(both, board)).usage == ()
     assert build_status(settings, board).usage == (), "one agent is everybody: it is said there"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from producers import handing_over
-from producers.handing_over import BULK_DOCUMENTS, CALL_DOCUMENTS, HandOver, mark_in_calls
+from producers.handing_over import CALL_DOCUMENTS, HandOver, mark_in_calls
 from schemas.documents import DocumentKey, Lane
 from tests.recording import RecordingQueue, RecordingTroubles
 from tests.waiting import wait_until
@@ -81,12 +81,6 @@ def test_a_flush_hands_over_what_waits_for_quiet(bench: Bench) -> None:
     bench.hand_over.flush("slow")
     wait_until(lambda: bench.queue.marked("slow") == ["memory/a.md"])
     assert bench.queue.marked("main") == []
-
-
-def test_many_documents_at_once_go_to_the_backfill_queue(bench: Bench) -> None:
-    bench.hand_over.submit("main", [note(str(number)) for number in range(BULK_DOCUMENTS + 1)])
-    wait_until(lambda: bench.queue.calls)
-    assert bench.queue.calls[0][2] is Lane.BACKFILL
 
 
 def test_nothing_is_lost_while_the_queue_does_not_answer(bench: Bench) -> None:
