@@ -54,8 +54,8 @@ def vector_troubles(
     if stuck_since is None or any(one.part in _OF_VECTORS or one.part.startswith("provider ") for one in told):
         return
     message = (
-        f"{waiting_chunks(index.vectors_pending)}, and none came in for {(now - stuck_since) / 60:.0f} min; keywords "
-        "find them meanwhile, and the folder log in the home says what holds it up"
+        f"{waiting_chunks(index.vectors_pending)}, and none came in for {(now - stuck_since) / 60:.0f} min; "
+        "keywords find them meanwhile, and the folder log in the home says what holds it up"
     )
     yield TroubleState(part="waiting vectors", message=message, since=stuck_since)
 

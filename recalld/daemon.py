@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from importlib.metadata import version
+from pathlib import Path
 
 from memory.answering import no_vectors
 from memory.process_states import process_states
@@ -75,6 +76,7 @@ def run_daemon(invocation: Invocation) -> int:
         check_workspace(agent)
     with only_daemon(settings.home):
         _check_port(settings)
+        _close_to_others(settings.home)
         # Of an earlier run: its process id and port may be another program's by now. A service that runs writes again.
         with suppress(OSError):
             (settings.home / SERVICE_FILE).unlink()
@@ -90,6 +92,14 @@ def run_daemon(invocation: Invocation) -> int:
                 broker.stop()
                 if stop.is_set():
                     say("stopped")
+
+
+def _close_to_others(home: Path) -> None:
+    """Take from other users what an earlier version left open to them. The home may be a folder with other things."""
+    for name in ("agents.json", "broker", "cache", "id", "imports", "indexes", "log", "namespace", "run", "spool"):
+        path = home / name
+        with suppress(OSError):
+            path.chmod(0o700 if path.is_dir() else 0o600, follow_symlinks=False)
 
 
 def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: threading.Event) -> int:

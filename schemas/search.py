@@ -40,12 +40,20 @@ class SearchRequest(_Wire):
     wait_ms: Annotated[int, Field(ge=0, le=60_000)] | None = None
 
 
+class AlsoIn(_Wire):
+    """Other documents that hold the text of a result: how many, and the paths of the newest."""
+
+    count: int
+    paths: tuple[str, ...]
+
+
 class SearchResult(_Wire):
     """One passage of memory and the part of it that matched. Lines are 1-based and inclusive.
 
     `startLine` to `endLine` are the passage: what `citation` names, and where `get` reads on. `snippetStartLine` to
     `snippetEndLine` lie within them and hold the shown text. Of a transcript they are the passage's: lines of its file
-    are messages, and of a passage it is known which it spans, not where in it each begins.
+    are messages, and of a passage it is known which it spans, not where in it each begins. `alsoIn` is there when other
+    documents hold the same text: copies are one result.
     """
 
     path: str
@@ -59,6 +67,7 @@ class SearchResult(_Wire):
     snippet_end_line: int | None = None
     source: str
     citation: str | None = None
+    also_in: AlsoIn | None = None
 
 
 class PendingState(_Wire):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
+import os
 import signal
+import ssl
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +17,15 @@ from typing import Any
 import pytest
 import redis
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from schemas.settings import Settings
-from tests.leftovers import keep_orphans, nothing_left
+from tests.leftovers import keep_orphans, must_end, nothing_left
 from workers.broker_server import BrokerServer
 from workers.connection import connect, namespace
 from workers.names import Keys
@@ -27,6 +36,24 @@ hypothesis_settings.register_profile(
     "repeated", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("repeated")
+
+
+_exit_status = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_exit_status] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End although a thread goes on that failed its test; processes of a run in parallel are ended by the first one."""
+    if not hasattr(config, "workerinput") and any(
+        map(must_end, set(threading.enumerate()) - {threading.main_thread()})
+    ):
+        sys.stdout.flush()
+        os._exit(config.stash.get(_exit_status, 1))
 
 
 #: Seconds after which a test that hangs, or one marked `long`, has failed. No statement about speed.
@@ -181,3 +208,36 @@ def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     structlog.reset_defaults()
     # Not to where the answers of commands are read from.
     configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Key and certificate for 127.0.0.1, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "recalld")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return file
+
+
+@pytest.fixture
+def tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,9 +17,6 @@ from tests.waiting import wait_until
 #: Option of prctl(2): orphaned processes further down become children of this process.
 _PR_SET_CHILD_SUBREAPER = 36
 
-#: Seconds that threads get to end: a worker that lost its broker sleeps for five at a time.
-PATIENCE_SECONDS = 60.0
-
 
 def keep_orphans() -> None:
     """Let every process that a test causes stay below this one, however it was started and whatever its parent did."""
@@ -27,8 +25,8 @@ def keep_orphans() -> None:
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """End the processes that the block started, and wait for the end of its threads.
+def nothing_left(*, patience_seconds: float = 60.0) -> Iterator[None]:
+    """End the processes that the block started, and wait `patience_seconds` for the end of its threads.
 
     Raises:
         AssertionError: a thread goes on.
@@ -38,16 +36,19 @@ def nothing_left() -> Iterator[None]:
     wait_until(lambda: _end_all_but(processes), what="the end of processes that the test left behind")
 
     def left() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread not in threads and not _is_kept(thread)]
+        return [thread for thread in threading.enumerate() if thread not in threads and must_end(thread)]
 
     with suppress(AssertionError):
-        wait_until(lambda: not left(), timeout=PATIENCE_SECONDS)
-    assert left() == [], "threads outlive the test"
+        wait_until(lambda: not left(), timeout=patience_seconds)
+    assert not left(), f"threads outlive the test: {left()}"
 
 
-def _is_kept(thread: threading.Thread) -> bool:
-    """Return True for a thread of a pool that tests share, and for dramatiq's time limits, which end with a process."""
-    return thread.name.startswith(("request_", "asyncio_", "AnyIO")) or "Timeout" in type(thread).__name__
+def must_end(thread: threading.Thread) -> bool:
+    """Return True for a worker's thread, and for one that would keep this process from ending.
+
+    Threads of pools may be shared with the next test. Other daemons wait for a connection or a signal, and do nothing.
+    """
+    return type(thread).__module__ == "dramatiq.worker" or not (thread.daemon or re.search(r"_\d+$", thread.name))
 
 
 def _end_all_but(before: set[int]) -> bool:

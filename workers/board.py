@@ -31,7 +31,7 @@ from schemas.ports import (
 )
 from workers.account_state import endpoint_state, forget_pauses
 from workers.broker_facts import broker_facts
-from workers.counters import FRESHNESS_BUCKETS, FleetCounters
+from workers.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
 from workers.life import BEAT_SECONDS, read_signs
 from workers.marks import MarkedBefore, PendingMarks
 from workers.movement import Movement
@@ -187,7 +187,7 @@ class Board:
             self.add_usage([(usage, agents, queries)])
 
     def add_usage(self, requests: Sequence[tuple[Usage, Mapping[str, Usage], bool]]) -> None:
-        """Like `record_usage` for several requests, in one round trip. Raises `redis.RedisError`."""
+        """Count several requests like `record_usage`. Raises `redis.RedisError` when none of them is counted."""
         counts: Counter[tuple[str, str]] = Counter()
         for usage, agents, queries in requests:
             for agent, share in [*agents.items(), ("*", usage)]:
@@ -197,14 +197,16 @@ class Board:
                     if queries:
                         counts[agent, _QUERIES + counted + of] += getattr(share, counted)
         today = today_utc()
-        with self._client.pipeline(transaction=False) as pipe:
+
+        def fill(pipe: Any) -> None:
             for (agent, field), number in counts.items():
                 if number:
                     pipe.hincrby(self._keys.usage(agent, None), field, number)
                     pipe.hincrby(self._keys.usage(agent, today), field, number)
             for agent in {agent for agent, _ in counts}:
                 pipe.expire(self._keys.usage(agent, today), USAGE_DAY_KEPT_SECONDS)
-            pipe.execute()
+
+        add_once(self._client, fill)
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """What embedding for this agent cost on one day (UTC), or ever; the provider and model asked most first."""

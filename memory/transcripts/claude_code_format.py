@@ -40,7 +40,7 @@ from memory.transcripts.transcript_format import (
 from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
 
 #: What the program adds to a person's text, or writes in its place.
-_USER = Wrappers(
+USER_WRAPPERS = Wrappers(
     (
         Wrapper(Cut.ELEMENT, "system-reminder"),
         Wrapper(Cut.ELEMENT, "local-command-stdout"),
@@ -71,7 +71,7 @@ _USER = Wrappers(
     )
 )
 
-_ASSISTANT = Wrappers((Wrapper(Cut.ALL, "(no content)"),))
+ASSISTANT_WRAPPERS = Wrappers((Wrapper(Cut.ALL, "(no content)"),))
 
 #: A command that the person typed; what they added to it are words of their own.
 _COMMAND_NAME = re.compile(r"<command-name>([^<]*)</command-name>")
@@ -126,13 +126,13 @@ _IDENTIFIERS = ("sessionId", "uuid", "leafUuid", "messageId")
 #: Marks of lines that the program wrote in a person's or the assistant's place.
 _NOT_SAID = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "isApiErrorMessage")
 
-#: Agents that copy a conversation to summarise it.
-_COMPACTING_AGENT = "acompact-"
+#: Agents that copy a conversation to summarise it, or to suggest what the person may type next.
+_COPYING_AGENTS = ("acompact-", "aprompt_suggestion-")
 
 #: The fact that holds marks of words that `remove` gave and a queued command or a turn may repeat.
 _GIVEN = "given"
 
-#: Words that are held at a time, at most: a queue that nothing ever empties is of a program that says no more of it.
+#: Parts of the queue that are remembered at a time, at most.
 _MOST_HELD = 100
 
 
@@ -149,7 +149,7 @@ class ClaudeCodeFormat(TranscriptFormat):
 
     def read(self, entry: Entry, facts: Facts) -> Said | Held | Compacted | Known | None:
         kind = kind_of(entry)
-        if str(entry.get("agentId")).startswith(_COMPACTING_AGENT):
+        if str(entry.get("agentId")).startswith(_COPYING_AGENTS):
             return KNOWN
         if kind in ("user", "assistant"):
             return _message(entry, facts, by_user=kind == "user")
@@ -178,7 +178,7 @@ def _message(entry: Entry, facts: Facts, *, by_user: bool) -> Said | Known:
     # What the program answers itself, such as that nothing was asked.
     if message.get("model") == "<synthetic>":
         return KNOWN
-    text = "\n".join(filter(None, map(_ASSISTANT.words, texts_of(content))))
+    text = "\n".join(filter(None, map(ASSISTANT_WRAPPERS.words, texts_of(content))))
     return Said(SUBAGENT if aside else ASSISTANT, text, at)
 
 
@@ -230,7 +230,7 @@ def _queue_operation(entry: Entry, facts: Facts) -> Said | Held | Known:
         del facts[HELD]
     if operation == "dequeue" or not said:
         return KNOWN
-    facts[_GIVEN] = [*facts.get(_GIVEN, []), own]
+    facts[_GIVEN] = [*facts.get(_GIVEN, []), own][-_MOST_HELD:]
     return Said(USER, said, at)
 
 
@@ -263,7 +263,7 @@ def _is_genuine(holder: Entry) -> bool:
 
 def _user_text(text: str) -> str:
     """Return what the person wrote; empty when the program wrote the text. A command with words is `/command words`."""
-    text = _USER.words(text)
+    text = USER_WRAPPERS.words(text)
     name = _COMMAND_NAME.match(text)
     if name or _COMMAND_WORDS.match(text):
         words = _COMMAND_WORDS.search(text)

@@ -34,7 +34,7 @@ from memory.transcripts.transcript_format import (
 from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
 
 #: What the program sends in the user's place, and what editors and the desktop put above a person's request.
-_USER = Wrappers(
+USER_WRAPPERS = Wrappers(
     (
         Wrapper(Cut.ELEMENT, "environment_context"),
         Wrapper(Cut.ELEMENT, "user_instructions"),
@@ -73,7 +73,9 @@ _USER = Wrappers(
 )
 
 #: What the assistant adds for the desktop: where it looked in the program's own memory, and tags around a plan.
-_ASSISTANT = Wrappers((Wrapper(Cut.ELEMENT, "oai-mem-citation", "0.142"), Wrapper(Cut.TAGS, "proposed_plan", "0.117")))
+ASSISTANT_WRAPPERS = Wrappers(
+    (Wrapper(Cut.ELEMENT, "oai-mem-citation", "0.142"), Wrapper(Cut.TAGS, "proposed_plan", "0.117"))
+)
 
 #: A request that was spoken: the words of the person are inside, escaped for XML.
 _SPOKEN = re.compile(r"<realtime_delegation>.*</realtime_delegation>", re.DOTALL)
@@ -175,7 +177,7 @@ def _said(role: Any, content: Any, entry: Entry) -> Said | Known:
     if role == "user":
         speaker, text = USER, "\n".join(filter(None, map(_user_text, texts)))
     elif role == "assistant":
-        speaker, text = ASSISTANT, "\n".join(map(_ASSISTANT.words, texts))
+        speaker, text = ASSISTANT, "\n".join(map(ASSISTANT_WRAPPERS.words, texts))
     else:
         return KNOWN
     return Said(speaker, text, time_of(entry.get("timestamp")))
@@ -187,7 +189,7 @@ def _user_text(text: str) -> str:
     if _SPOKEN.fullmatch(text):
         words = None if _SPOKEN_BEFORE in text else _SPOKEN_WORDS.search(text)
         return html.unescape(words[1]).strip() if words else ""
-    words_of_request = _USER.words(text)
+    words_of_request = USER_WRAPPERS.words(text)
     if not text.startswith(_BROWSER_COMMENTS):
         return words_of_request
     request = "" if words_of_request.startswith(_BROWSER_COMMENTS) else words_of_request

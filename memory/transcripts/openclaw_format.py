@@ -29,7 +29,7 @@ from memory.transcripts.transcript_format import (
 from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
 
 #: Messages that programs, not persons, send in the user's place, and notes that they put above a person's words.
-_USER = Wrappers(
+USER_WRAPPERS = Wrappers(
     (
         Wrapper(Cut.ALL, "HEARTBEAT"),
         Wrapper(Cut.ALL, "[OpenClaw heartbeat poll]", "2026.4"),
@@ -88,7 +88,7 @@ _USER = Wrappers(
     )
 )
 
-_ASSISTANT = Wrappers((Wrapper(Cut.ALL, "[assistant turn failed before producing content]", "2026.4"),))
+ASSISTANT_WRAPPERS = Wrappers((Wrapper(Cut.ALL, "[assistant turn failed before producing content]", "2026.4"),))
 
 #: Models that stand for the gateway itself: what it injects, and copies of what was sent to a channel.
 _NO_MODELS = frozenset(("gateway-injected", "delivery-mirror"))
@@ -119,7 +119,8 @@ _SYSTEM_EVENT = re.compile(r"System(?: \(untrusted\))?: \[")
 #: What begins a person's own message below system events.
 _OWN_MESSAGE = re.compile(r"^(?:Conversation info|Sender) \(untrusted|^\[[^\]\n]{0,200}\d{4}-\d\d-\d\d", re.MULTILINE)
 
-_INTERNAL = re.compile(r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>", re.DOTALL)
+_INTERNAL_END = "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+_INTERNAL = re.compile(f"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?{_INTERNAL_END}", re.DOTALL)
 
 #: "Sender (untrusted metadata):" and its like, above a fenced JSON block.
 _METADATA_HEADER = re.compile(r"^[^\n(]{1,80}\(untrusted[^\n)]{0,80}\):[ \t]*\r?\n```json[ \t]*\r?\n", re.MULTILINE)
@@ -203,9 +204,9 @@ def _provenance(holder: Entry) -> str:
 
 def _user_text(text: str) -> str:
     """Return what the person wrote; empty when a program sent the message."""
-    if "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>" in text:
-        text = _INTERNAL.sub("", text)
-    text = text.strip()
+    # Above the last end, each beginning has one, so that none is looked for in vain.
+    inside, end, below = text.rpartition(_INTERNAL_END)
+    text = f"{_INTERNAL.sub('', inside + end)}{below}".strip()
     if text.startswith(_QUEUED):
         queued = _NEXT_QUEUED.split(text.removeprefix(_QUEUED))
         return "\n".join(filter(None, map(_user_text, queued)))
@@ -223,7 +224,7 @@ def _user_text(text: str) -> str:
     for _ in range(2):
         if envelope := _ENVELOPE.match(text):
             text = text[envelope.end() :]
-        text = _USER.words(text)
+        text = USER_WRAPPERS.words(text)
     return text
 
 
@@ -231,7 +232,7 @@ def _assistant_text(text: str) -> str:
     """Return what the assistant said; empty when it chose to say nothing, or nothing came of its turn."""
     if tags := _REPLY_TAGS.match(text):
         text = text[tags.end() :]
-    text = _ASSISTANT.words(text)
+    text = ASSISTANT_WRAPPERS.words(text)
     if _SILENT.fullmatch(text):
         return ""
     is_short = len(text) <= _ACKNOWLEDGEMENT_CHARACTERS + len("HEARTBEAT_OK")

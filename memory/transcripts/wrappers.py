@@ -49,8 +49,9 @@ class Wrappers:
     """The table of one format. `request` is the regular expression of the heading above a person's request."""
 
     def __init__(self, rows: Iterable[Wrapper], *, request: str = _NEVER) -> None:
+        self.rows = tuple(rows)
         marks: dict[Cut, list[str]] = {cut: [] for cut in Cut}
-        for row in rows:
+        for row in self.rows:
             marks[row.cut].append(row.mark)
         self._all = frozenset(marks[Cut.ALL])
         self._messages = re.compile("|".join(marks[Cut.MESSAGE]) or _NEVER, re.DOTALL)

@@ -154,14 +154,13 @@ def alike_condition(agent: str, messages: Iterable[str]) -> Condition | None:
 
 
 def _newest_texts(settings: Settings, agent: AgentSettings) -> Iterator[str]:
-    """Yield the chunks of the newest transcripts in the index that answers; none where it cannot be read."""
-    try:
+    """Yield the chunks of the newest transcripts in the index that answers, as far as it can be read."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(RecalldError))
         reader = _writer(settings, agent).open_reader()
-    except RecalldError:
-        return
-    if reader is None:
-        return
-    with contextlib.closing(reader):
+        if reader is None:
+            return
+        stack.callback(reader.close)
         transcripts = [file for file in reader.files() if file.key.source == SESSIONS_SOURCE]
         room = _NEWEST_CHUNKS
         for file in sorted(transcripts, key=lambda file: file.stat.mtime_ns, reverse=True):

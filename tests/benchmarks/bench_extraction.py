@@ -36,8 +36,7 @@ _CODEX_PROGRAM = re.compile(r"(# AGENTS\.md instructions|</?image\b)")
 _OPENCLAW_ENVELOPE = re.compile(r"\[(?:[A-Z][a-z]{2} |[^\]\n]*)\d{4}-\d\d-\d\d[ T][^\]\n]*\] ?")
 _OPENCLAW_NOTES = re.compile(
     r"(?:\[Bootstrap pending\]|\[Retry after the|Note: The previous agent run|Conversation context \(untrusted)"
-    r"[^\n]*\n.*?(?:\n\n|$)",
-    re.DOTALL,
+    r"[^\n]*(?:\n[^\n]+)*(?:\n\n|$)"
 )
 _OPENCLAW_PROGRAM = re.compile(
     r"(\[OpenClaw [a-z ]+\](\nDisable|$)|\[(cron:|System|Subagent |Inter-session|Internal task)"

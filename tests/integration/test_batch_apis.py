@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from memory.embedding.voyage import VoyageProvider
 from schemas.errors import Terminal, Throttled, Transient
 from tests.batch_server import BatchServer, JobScript
 from tests.embedding_server import embed
+from tests.raw_server import answer, raw_server
 
 LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
 TEXTS = [(f"id-{number}", f"The heron number {number}.") for number in range(12)]
@@ -92,6 +94,61 @@ def test_what_a_request_would_say_is_said_with_the_job(api: BatchApi, server: Ba
     assert options.pop("encoding_format") == "base64"
     options.pop("input")
     assert options in ({}, {"input_type": "document", "output_dimension": 32, "truncation": False})
+
+
+def _finished(api: BatchApi, server: BatchServer) -> tuple[str, str]:
+    """The ids of a job that is done, and of its file of results."""
+    job_id = _submitted(api)
+    assert _ended(api, job_id) is JobState.DONE
+    output = server.jobs[job_id].output
+    assert output is not None
+    return job_id, output
+
+
+def _line(custom_id: object, text: str, index: object = 0) -> bytes:
+    entry = {"index": index, "embedding": embed(text, 32).tolist()}
+    response = {"status_code": 200, "body": {"data": [entry]}}
+    return json.dumps({"custom_id": custom_id, "response": response}).encode()
+
+
+def test_a_line_counts_once_and_its_vector_has_the_place_of_its_one_text(api: BatchApi, server: BatchServer) -> None:
+    job_id, output = _finished(api, server)
+    lines = [_line("a", "one"), _line("a", "two"), _line("b", "three", index=False), _line("c", "four", index=1)]
+    server.files[output] = b"\n".join([*lines, _line(7, "five"), _line(True, "six"), _line("d", "seven")])
+    found = list(api.results(job_id, texts=len(TEXTS)))
+    assert [line.custom_id for line in found] == ["a", "d"]
+    np.testing.assert_allclose(found[0].vector, embed("one", 32), rtol=1e-6)  # type: ignore[arg-type] # not None
+
+
+@pytest.mark.parametrize("content", [b" " * 3_000_000, b"\n" * 3_000_000])
+def test_results_are_no_longer_than_the_job_s_texts_allow(api: BatchApi, server: BatchServer, content: bytes) -> None:
+    job_id, output = _finished(api, server)
+    server.files[output] = content
+    with pytest.raises(Transient):
+        list(api.results(job_id, texts=1))
+
+
+def test_results_that_lie_elsewhere_are_fetched_without_key_or_header(api: BatchApi, server: BatchServer) -> None:
+    job_id, output = _finished(api, server)
+    with raw_server([answer(_line("a", "one"))]) as elsewhere:
+        server.fail("GET", f"/files/{output}/content", 302, Location=f"{elsewhere.url}/signed?x=y")
+        assert [line.custom_id for line in api.results(job_id, texts=len(TEXTS))] == ["a"]
+    [request] = elsewhere.requests
+    assert request.startswith(b"GET /signed?x=y HTTP/1.1\r\n")
+    assert b"a-key" not in request
+    assert b"authorization" not in request.lower()
+
+
+def test_no_other_call_goes_elsewhere(api: BatchApi, server: BatchServer) -> None:
+    job_id, _ = _finished(api, server)
+    with raw_server([answer(b"{}")]) as elsewhere:
+        server.fail("GET", f"/batches/{job_id}", 302, Location=elsewhere.url)
+        server.fail("POST", "/files", 307, Location=elsewhere.url)
+        with pytest.raises(Terminal):
+            api.look(job_id)
+        with pytest.raises(Terminal):
+            _submitted(api)
+    assert elsewhere.connections == []
 
 
 def test_lines_that_failed_say_why_and_those_that_nobody_can_read_are_left_out(

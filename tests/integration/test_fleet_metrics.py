@@ -125,6 +125,16 @@ def test_what_is_counted_while_the_broker_is_away_is_counted_when_it_is_back(cli
     assert (count.metric, count.labels, count.number) == ("recalld_changes", ("live",), 5)
 
 
+def test_what_the_broker_does_not_take_is_left_out_and_the_rest_is_counted_once(client: redis.Redis, keys: Keys):
+    counters = FleetCounters(client, keys)
+    counters.add(metrics.CHANGES, 10**30, "live")  # more than a number of the broker can be
+    counters.add(metrics.CHANGES, 1, "backfill")
+    counters.flush()
+    counters.flush()
+    [count] = counters.read()
+    assert (count.labels, count.number) == (("backfill",), 1)
+
+
 def test_counters_of_another_version_are_left_out(client: redis.Redis, keys: Keys):
     client.hset(keys.counters, mapping={'["recalld_of_tomorrow"]': 1, '["recalld_changes"]': 1})
     assert FleetCounters(client, keys).read() == []

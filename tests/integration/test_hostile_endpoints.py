@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -17,6 +17,7 @@ from memory.embedding.voyage import VoyageProvider
 from schemas.errors import Terminal, Transient
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure, Wire
+from tests.raw_server import answer, raw_server
 from tests.voyage_server import VoyageServer
 from tests.waiting import wait_until
 from tests.working import Workers
@@ -94,6 +95,38 @@ def test_a_server_that_takes_no_connection_is_left_in_time(connect: Connect) -> 
         connect(base_url=deaf.url, query_seconds=SECONDS).embed_query("slow")
 
 
+VECTOR = answer(b'{"data": [{"index": 0, "embedding": [1, 0]}]}', "Content-Type: application/json")
+
+
+def test_the_same_holds_over_tls_and_a_stranger_s_certificate_is_refused(
+    connect: Connect, certificate: Path, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with raw_server([VECTOR], tls=tls) as stranger:
+        with pytest.raises(Transient, match="CERTIFICATE_VERIFY_FAILED"):
+            connect(base_url=stranger.url).embed_query("private")
+        assert stranger.requests == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with raw_server([[bytes([byte]) for byte in VECTOR]], *[[VECTOR, VECTOR]] * 9, tls=tls) as server:
+        provider = connect(base_url=server.url, query_seconds=SECONDS)
+        with pytest.raises(Transient, match="did not answer in time"):
+            provider.embed_query("one")
+        assert connect(base_url=server.url).embed_query("one").vectors.tolist() == [[1.0, 0.0]]
+
+
+def test_the_environment_s_proxy_is_asked(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with raw_server([VECTOR], [VECTOR]) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        connect(base_url="http://embeddings.example/v1").embed_query("one")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        connect(base_url=f"{proxy.url}/v1").embed_query("two")
+    [proxied], [direct] = proxy.connections
+    assert proxied.startswith(b"POST http://embeddings.example/v1/embeddings HTTP/1.1\r\n")
+    assert direct.startswith(b"POST /v1/embeddings HTTP/1.1\r\n")
+
+
 def changed(**fields: Any) -> Callable[[dict[str, Any]], object]:
     """A change of every entry of an answer; a list has a value for each of them."""
 
@@ -162,53 +195,18 @@ def test_answers_get_no_larger_than_their_inputs_and_dimensions_allow(
     assert provider.embed_documents(["a"] * 100).vectors.shape == (100, 4000)
 
 
-class Elsewhere:
-    """Another host, which counts what reaches it and answers everything with `content`."""
-
-    def __init__(self, content: bytes = b"{}") -> None:
-        outer = self
-        self.requests: list[dict[str, str]] = []
-        self.bytes = 0
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def _handle(self) -> None:
-                outer.requests.append({name.lower(): value for name, value in self.headers.items()})
-                outer.bytes += len(self.rfile.read(int(self.headers.get("content-length", 0))))
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST = _handle  # noqa: N815 - the base class's names
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-        self.url = f"http://localhost:{self._server.server_address[1]}/v1/embeddings?signature=hidden"
-
-    def __enter__(self) -> Elsewhere:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_followed_with_no_text_and_no_secret_and_its_host_is_named(
+def test_a_redirect_is_not_followed_and_its_host_is_named(
     connect: Connect, server: EmbeddingServer, status: int
 ) -> None:
-    with Elsewhere() as elsewhere:
-        server.fail_next(Failure(status=status, headers={"Location": elsewhere.url}))
+    with raw_server([answer(b"{}")]) as elsewhere:
+        host = elsewhere.url.replace("127.0.0.1", "localhost")
+        server.fail_next(Failure(status=status, headers={"Location": f"{host}/v1/embeddings?signature=hidden"}))
         with pytest.raises(Terminal) as caught:
             connect().embed_documents(["a private note"])
-        assert (elsewhere.requests, elsewhere.bytes) == ([], 0)
-        assert "localhost" in str(caught.value)
-        assert "hidden" not in str(caught.value)
+    assert elsewhere.connections == []
+    assert "localhost" in str(caught.value)
+    assert "hidden" not in str(caught.value)
 
 
 def test_answers_are_asked_for_uncompressed_whatever_the_settings_say(
@@ -232,20 +230,19 @@ def test_answers_are_asked_for_uncompressed_whatever_the_settings_say(
     ],
 )
 def test_a_worker_goes_on_without_a_restart_and_counts_what_was_sent(
-    settings: Settings, broker_server: BrokerServer, failure: Failure
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer, failure: Failure
 ) -> None:
-    with EmbeddingServer() as server:
-        remote = {"base_url": server.url, "api_key": "k"}
-        agent = {"id": "main", "workspace": settings.agents[0].workspace, "provider": "openai", "remote": remote}
-        workers = Workers(Settings.model_validate({"home": settings.home, "agents": [agent]}))
-        server.fail_next(failure)
-        with workers:
-            workers.write("memory/a.md", "The heron stands in the reeds.\n")
-            workers.mark("memory/a.md")
-            wait_until(lambda: server.requests >= 1)
-            wait_until(lambda: workers.finds("heron"))
-            wait_until(workers.complete, timeout=100)
-            wait_until(lambda: sum(one.requests for one in workers.board.usage("main")) == server.requests)
+    remote = {"base_url": server.url, "api_key": "k"}
+    provider = "voyage" if isinstance(server, VoyageServer) else "openai"
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, "provider": provider, "remote": remote}
+    server.fail_next(failure)
+    with Workers(Settings.model_validate({"home": settings.home, "agents": [agent]})) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.\n")
+        workers.mark("memory/a.md")
+        wait_until(lambda: server.requests >= 1)
+        wait_until(lambda: workers.finds("heron"))
+        wait_until(workers.complete, timeout=100)
+        wait_until(lambda: sum(one.requests for one in workers.board.usage("main")) == server.requests)
         [usage] = workers.board.usage("main")
-        assert usage.inputs == 1
+        assert (usage.inputs, usage.failed) == (1, server.requests - 1)
         assert usage.tokens < 100

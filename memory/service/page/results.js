@@ -95,6 +95,10 @@ function item(result, terms, open) {
   const kind = t(result.source === "sessions" ? "kindSession" : "kindNote");
   const foot = make("p", { className: "foot" }, make("span", { className: "kind" }, kind));
   if (result.citation) foot.append(cited(result.citation));
+  if (result.alsoIn) {
+    const { count, paths } = result.alsoIn;
+    foot.append(make("span", { title: paths.join("\n") }, t("alsoIn", count)));
+  }
   const card = make(
     "article",
     { className: "result" },

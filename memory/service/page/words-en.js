@@ -73,6 +73,7 @@ export const en = {
   source: "Source",
   copy: "Copy the citation",
   copied: "Copied.",
+  alsoIn: (count) => `The same in ${count} other ${count === 1 ? "document" : "documents"}`,
   kindNote: "Note",
   kindSession: "Transcript",
   lines: (first, last) => (first === last ? `line ${first}` : `lines ${first}–${last}`),

@@ -72,6 +72,7 @@ export const zh = {
   source: "来源",
   copy: "复制引用",
   copied: "已复制。",
+  alsoIn: (count) => `另有 ${count} 个文档内容相同`,
   kindNote: "笔记",
   kindSession: "会话记录",
   lines: (first, last) => (first === last ? `第 ${first} 行` : `第 ${first}–${last} 行`),

@@ -26,14 +26,14 @@ from tests.waiting import wait_until
 
 
 class Provider(StubProvider):
-    """The stub, which fails as a rule says, is held back on request, and bills three tokens a text if told to."""
+    """The stub, which fails as a rule says, is held back on request, and bills so many tokens a text if told to."""
 
     def __init__(
         self,
         *,
         rule: Callable[[Sequence[str]], None] = lambda texts: None,
         requests_per_minute: int | None = None,
-        billed: bool = False,
+        billed: int = 0,
     ) -> None:
         limits = ProviderLimits(
             inputs=64,
@@ -53,7 +53,7 @@ class Provider(StubProvider):
         answer = super().embed_documents(texts)
         assert self.open.wait(60)
         self.rule(texts)
-        return Embeddings(answer.vectors, 3 * len(texts)) if self.billed else answer
+        return Embeddings(answer.vectors, self.billed * len(texts)) if self.billed else answer
 
 
 class SharedClaims(Claims):
@@ -238,7 +238,7 @@ def test_a_limit_a_minute_spaces_requests_out_and_is_no_error(make: Make) -> Non
 
 
 def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -> None:
-    provider, bill = Provider(billed=True), Bill()
+    provider, bill = Provider(billed=3), Bill()
     batcher = make(provider, linger_seconds=0.05, coordination=Coordination(LocalGate(), usage=bill))
     mine = batcher.submit(texts("mine", 6), lane=Lane.BACKFILL, agent="me")
     yours = batcher.submit(texts("yours", 2), lane=Lane.BACKFILL, agent="you")
@@ -249,6 +249,15 @@ def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -
     assert (agents["me"].inputs, agents["you"].inputs) == (6, 2)
     assert agents["me"].tokens + agents["you"].tokens == 24
     assert agents["me"].tokens > agents["you"].tokens > 0
+
+
+@pytest.mark.parametrize("billed", [10**30, -(10**30)])
+def test_a_count_of_tokens_that_cannot_be_is_replaced_by_the_estimate(make: Make, billed: int) -> None:
+    provider, bill = Provider(billed=billed), Bill()
+    batcher = make(provider, coordination=Coordination(LocalGate(), usage=bill))
+    settled(batcher.submit(texts("any", 4), lane=Lane.LIVE, agent="me"))
+    assert [one.requests for one in bill.all] == [1]
+    assert 0 < bill.all[0].tokens == bill.agents[0]["me"].tokens < 100
 
 
 def test_failed_requests_are_counted_and_cost_nothing(make: Make) -> None:

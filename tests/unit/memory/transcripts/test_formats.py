@@ -433,8 +433,9 @@ class TestClaudeCode:
         assert self.said('<channel source="discord" chat_id="7" />\nis it up?', **fields) == "is it up?"
 
     @pytest.mark.parametrize("kind", ["user", "assistant"])
-    def test_the_agent_that_summarises_a_conversation_says_nothing(self, kind: str) -> None:
-        assert self.said("x", kind, isSidechain=True, agentId="acompact-1f") is None
+    def test_an_agent_that_copies_the_conversation_for_the_program_says_nothing(self, kind: str) -> None:
+        for agent in ("acompact-1f", "aprompt_suggestion-1f"):
+            assert self.said("x", kind, isSidechain=True, agentId=agent) is None
         assert self.said("x", kind, isSidechain=True, agentId="aside_question-1f") == "x"
 
     def test_answers_to_questions_are_the_persons_words(self) -> None:
