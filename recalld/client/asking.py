@@ -47,7 +47,7 @@ Self_ = TypeVar("Self_", bound="Asking")
 
 
 class Challenge(NamedTuple):
-    """What a service of this machine is asked before anything else, and what only the right one can answer."""
+    """First request to a service of this machine, and the proof that only the right one can answer with."""
 
     request: bytes
     proof: str
