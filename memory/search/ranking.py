@@ -164,16 +164,15 @@ def _copies(
     groups: dict[str, list[ChunkRow]] = {}
     for id_, said in said_by(rows.values(), terms).items():
         groups.setdefault(said, []).append(rows[id_])
+    several = [group for group in groups.values() if len(group) > 1]
+    files = {key: reader.file(key) for key in {row.key for group in several for row in group}}
+    written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
     copies = {}
-    for group in groups.values():
-        if len(group) > 1:
-            files = {row.key: reader.file(row.key) for row in group}
-            written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
-            group.sort(
-                key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id),
-                reverse=True,
-            )
-            copies[group[0].id] = tuple(group[1:])
+    for group in several:
+        group.sort(
+            key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id), reverse=True
+        )
+        copies[group[0].id] = tuple(group[1:])
     return copies
 
 
