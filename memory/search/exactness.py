@@ -16,6 +16,9 @@ from memory.segmenting import HASH
 #: Longer queries are texts of their own; nothing holds them as they stand.
 MAX_VERBATIM_CHARACTERS = 200
 
+#: Longer texts of Chinese, Japanese or Korean are questions, which have no spaces either.
+LONGEST_WIDE_NAME = 6
+
 # Not a quotation: the apostrophe in "don't".
 _QUOTED = re.compile(r'"([^"\n]{2,200})"|“([^”\n]{2,200})”|「([^」\n]{2,200})」|『([^』\n]{2,200})』|`([^`\n]{2,200})`')
 _TOKEN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:#@+-]*[A-Za-z0-9_+#]")
@@ -54,16 +57,15 @@ class ExactPieces:
         return held / len(self.pieces)
 
     def standing(self, folded: str) -> float:
-        """Return how prominently a folded text holds the name that is looked up: in a heading, else how often.
+        """Return how prominently a folded text holds the name that is looked up, 0..1: in a heading, else how often.
 
-        Headings are above 9: the more of one is the name, the nearer to 10. Below are occurrences less one; without the
-        name it is 0.
+        A heading is above 0.9, and 1 when it is nothing but the name. Below, each occurrence after the first is 0.1.
         """
         name = self.looked_up
         if not name or name not in folded or not _stands_alone(name, folded):
             return 0.0
         heading = _heading_share((name,), folded)
-        return _MOST_OCCURRENCES + heading if heading else min(folded.count(name), _MOST_OCCURRENCES) - 1.0
+        return 0.9 + 0.1 * heading if heading else 0.1 * (min(folded.count(name), _MOST_OCCURRENCES) - 1)
 
     def headed(self, folded: str) -> bool:
         """Return True if a heading of a folded text holds one of the pieces."""
@@ -79,7 +81,8 @@ def exact_pieces(query: str) -> ExactPieces:
     # A single word is one of many reasons to find a place; several in this order are the place.
     several = " " in whole or (not whole.isascii() and len(whole) >= 4)
     verbatim = whole if several and len(whole) <= MAX_VERBATIM_CHARACTERS and whole not in pieces else ""
-    is_name = whole in pieces or (not pieces and " " not in whole)
+    is_word = " " not in whole and (whole.isascii() or len(whole) <= LONGEST_WIDE_NAME)
+    is_name = whole in pieces or (is_word and not pieces)
     return ExactPieces(pieces, verbatim, whole if is_name else "")
 
 

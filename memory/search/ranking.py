@@ -51,10 +51,10 @@ class HybridSettings(Protocol):
 #: What holding all that the query means exactly adds to a rank, which is 1 at most: it comes first, and so does a half.
 EXACT = 2.0
 
-#: The same where the query is nothing but a name: more than a name's standing in a place can be, which is added.
-LOOKED_UP = 20.0
+#: What the standing of a name in a place adds where the query is nothing but that name, and what is left of the rank.
+STANDING, MEANING = 1.0, 0.1
 
-#: ... and of a heading that holds a piece of a query with other words.
+#: What a heading adds that holds a piece of a query with other words.
 HEADED = 0.5
 
 #: The same of a day that the query names. Less: people also speak of a day afterwards.
@@ -137,6 +137,7 @@ def ranked(
             lift={id_: one.lift for id_, one in held.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
+            scale=MEANING if exact_pieces(query).looked_up else 1.0,
         )
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
     # What age and variety choose from is as much as each side was asked for.
@@ -145,13 +146,11 @@ def ranked(
     if not reference:
         hits = _scored(reader, query, hits, cosines, held, model=model, min_score=min_score)
     if not reordered:
-        items = [item for item, _ in hits[:max_results]]
-        items = items if reference else _parted(items)
-        return tuple((item, row) for item, (_, row) in zip(items, hits[:max_results], strict=True)), copies
+        return tuple(hits[:max_results]), copies
     hits = _reordered(reader, hits, copies, hybrid, max_results, now=now, model=model if cosines else None)
     # Variety decides the order; a score goes on saying how well its place answers.
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
-    reported = {item.id: item for item in (by_relevance if reference else _parted(by_relevance))}
+    reported = {item.id: item for item in by_relevance}
     return tuple((reported[item.id], row) for item, row in hits), copies
 
 
@@ -187,12 +186,12 @@ def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
     return folded
 
 
-def _parted(items: Sequence[Fused]) -> list[Fused]:
+def _parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
     """Lower each score that equals the one above by a hundredth: scores tell places apart as the order does."""
-    parted: list[Fused] = []
-    for item in items:
-        tied = parted and item.score >= parted[-1].score
-        parted.append(replace(item, score=0.99 * parted[-1].score) if tied else item)
+    parted: list[tuple[Fused, ChunkRow]] = []
+    for item, row in hits:
+        above = parted[-1][0].score if parted else 2.0
+        parted.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
     return parted
 
 
@@ -207,8 +206,7 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
         text = f"{title}\n{row.text}" if title else row.text
         folded = fold(text)
         share, dated = exact.share(folded), any(day in folded for day in days)
-        whole = LOOKED_UP if exact.looked_up else EXACT
-        lift = whole * share + exact.standing(folded) + HEADED * exact.headed(folded)
+        lift = EXACT * share + (STANDING * exact.standing(folded) if exact.looked_up else HEADED * exact.headed(folded))
         held[id_] = _Held(share, dated, coverage.of(text, folded), max(lift, DATED * dated))
     return held
 
@@ -246,11 +244,13 @@ def _scored(
         named=named,
     )
     scored = descending([replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)], TOP)
-    return [
-        (item, row)
-        for item, (_, row), place in zip(scored, hits, places, strict=True)
-        if item.score >= min_score or place.exact or place.cosine is None
-    ]
+    return _parted(
+        [
+            (item, row)
+            for item, (_, row), place in zip(scored, hits, places, strict=True)
+            if item.score >= min_score or place.exact or place.cosine is None
+        ]
+    )
 
 
 def _reordered(

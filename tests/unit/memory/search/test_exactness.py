@@ -90,6 +90,7 @@ def test_a_name_that_is_looked_up_stands_in_a_heading_before_it_stands_anywhere_
         ('"connection reset by peer"', "connection reset by peer"),
         ("备用钥匙", "备用钥匙"),
         ("when was FP-131", ""),
+        ("数据库迁移定在周五", ""),
         ("谁说过「周五迁移」这句话", ""),
     ],
 )
