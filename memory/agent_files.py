@@ -24,6 +24,7 @@ from memory.safe_open import DocumentGone, DocumentRefused, DocumentUnreadable, 
 from memory.scanning import MEMORY_SOURCE, Scan, file_stat, scan_roots
 from memory.session_files import SessionFiles
 from memory.session_roots import SESSIONS_SOURCE, is_transcript_name
+from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings, Settings
@@ -183,22 +184,25 @@ class AgentFiles:
         located = self._located(key)
         return located[0].folder if located is not None else None
 
-    def forgets(self, key: DocumentKey) -> bool:
-        """Whether a document that is absent is to be forgotten.
+    def forgets(self, key: DocumentKey, reader: StoreReader | None = None) -> bool:
+        """Return True if a document that is absent is to be forgotten.
 
         A note is when its configured folder is there. A transcript keeps its memory unless the settings say so
-        (`sync.sessions.forget_deleted`), or an archive of it lies beside and holds the same; one that was
-        imported always keeps it.
+        (`sync.sessions.forget_deleted`), or the index has an archive of it, whole and with all that it has of the
+        transcript. One that was imported always keeps it. Without a `reader` of the index any archive will do: the
+        answer may be a wrong True.
         """
-        return self._sessions.forgets(key) if key.source == SESSIONS_SOURCE else self.root_is_there(key)
+        return self._sessions.forgets(key, reader) if key.source == SESSIONS_SOURCE else self.root_is_there(key)
 
-    def forgotten_transcripts(self, absent: Iterable[DocumentKey], scan: Scan) -> list[DocumentKey]:
-        """Those of many transcripts absent from a scan that are to be forgotten, as `forgets` says it of one."""
-        return self._sessions.forgotten(absent, scan)
+    def forgotten_transcripts(
+        self, absent: Iterable[DocumentKey], scan: Scan, reader: StoreReader
+    ) -> list[DocumentKey]:
+        """Return those of many transcripts absent from a scan that are to be forgotten, as `forgets` says of one."""
+        return self._sessions.forgotten(absent, scan, reader)
 
     def earlier_names(self, key: DocumentKey) -> list[DocumentKey]:
-        """Under which keys this very file may be in the index: an archive under its session's, a transcript of a
-        configured folder as an import. The likeliest comes first."""
+        """Return the keys that a transcript may have had: an archive its session's, one of a configured folder that of
+        an import. The likeliest comes first."""
         return self._sessions.earlier_names(key) if key.source == SESSIONS_SOURCE else []
 
     def named_format(self, key: DocumentKey) -> str | None:

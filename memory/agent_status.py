@@ -8,18 +8,26 @@ from __future__ import annotations
 import time
 
 from memory.agent_files import Scan
-from memory.answering import answering, sides_in_trouble
+from memory.answering import answering, lacking_troubles, sides_in_trouble
 from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.emptied_folders import with_emptied
 from memory.file_troubles import file_troubles
-from memory.index_look import IndexLook, absent_documents, deep_findings, look_into_index, with_build
+from memory.index_look import (
+    IndexLook,
+    absent_documents,
+    deep_findings,
+    forgotten_transcripts,
+    look_into_index,
+    with_build,
+)
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.spending import spending
 from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles
+from memory.status.run_files import WatchState, read_watch_state
 from memory.status_sources import StatusSources
-from memory.watch_state import WatchState, read_watch_state
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
+from schemas.conditions import ConditionCode
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, TroubleState, WatchingState
@@ -55,7 +63,7 @@ def agent_status(
         scan,
         index.known,
         absent,
-        files=sources.files,
+        forgotten_transcripts(sources, absent, scan),
         sessions=agent.sync.sessions,
         now=now,
         watched=watch is not None and watch.mode != "off" and pending is not None,
@@ -142,8 +150,7 @@ def _troubles(
         troubles.append(TroubleState(part="index", message=index.trouble, since=now))
     else:
         troubles += sides_in_trouble(vectors=index.vector_search, text=index.text_search, now=now)
-    if sources.choice.error is not None:
-        troubles.append(TroubleState(part="embedding", message=sources.choice.error, since=now))
+    troubles += lacking_troubles(agent.id, sources.choice, index.state, now=now)
     if told:
         known = {trouble.part for trouble in troubles}
         troubles += [
@@ -156,7 +163,8 @@ def _troubles(
         # A query may have found out while no worker has anything to embed.
         part = f"provider {sources.choice.name}"
         if all(trouble.part != part for trouble in troubles):
-            troubles.append(TroubleState(part=part, message=endpoint.reason or "refuses", since=now))
+            code = ConditionCode.VECTORS_WAIT
+            troubles.append(TroubleState(part=part, message=endpoint.reason or "refuses", since=now, code=code))
     return troubles
 
 

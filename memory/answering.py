@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from memory.embedding.selection import ProviderChoice
 from memory.fingerprint import NO_VECTORS, embedding_of
+from memory.status.condition_texts import counted, text_of
+from memory.store.reader import IndexCounts
+from schemas.conditions import Condition, ConditionCode
 from schemas.search import Mode
 from schemas.status import Availability, IndexState, TroubleState
 
@@ -36,6 +39,31 @@ def answering(
     if not near or not index.vectors_ready:
         return "keyword", tuple(degraded)
     return ("hybrid" if by_text else "vector"), tuple(degraded)
+
+
+def no_vectors(
+    agent: str, choice: ProviderChoice, *, files: int = 0, ready: int = 0, pending: int = 0
+) -> Condition | None:
+    """Return why an agent's documents are found by keyword only; None when they are embedded, or keywords were chosen.
+
+    `files`, and the vectors that are `ready` and `pending`, are those of its index.
+    """
+    if choice.lacking is None:
+        return None
+    documents = counted(files, "document") if files else "new documents"
+    if ready:
+        documents = counted(pending, "chunk") if pending else "new documents"
+    params = {"documents": documents, "reason": choice.lacking.reason, "remedy": choice.lacking.remedy}
+    return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
+
+
+def lacking_troubles(
+    agent: str, choice: ProviderChoice, index: IndexState | IndexCounts, *, now: float
+) -> Iterator[TroubleState]:
+    """The trouble of an agent that has no provider though keywords alone were not chosen."""
+    lacking = no_vectors(agent, choice, files=index.files, ready=index.vectors_ready, pending=index.vectors_pending)
+    if lacking is not None:
+        yield TroubleState(part="embedding", message=text_of(lacking), since=now, code=lacking.code)
 
 
 def sides_in_trouble(*, vectors: Availability, text: Availability, now: float) -> Iterator[TroubleState]:

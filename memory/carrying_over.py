@@ -12,7 +12,7 @@ from memory.fingerprint import embedding_of
 from memory.indexing import Indexer
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
 from memory.redaction import redactor_for
-from memory.session_roots import SESSIONS_SOURCE
+from memory.session_roots import SESSIONS_SOURCE, is_transcript_name
 from memory.store.errors import OtherVersion
 from memory.store.letters import FORGOTTEN
 from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
@@ -24,7 +24,10 @@ _NOWHERE = TranscriptMark(0, 0, "", "")
 
 
 def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
-    """Transcripts that the answering generation holds and the one that is written does not, or not whole."""
+    """Return the transcripts that the answering generation holds and the one that is written does not, or not whole.
+
+    Files that an older version took for transcripts by their names are none.
+    """
     if indexer.generations.next() is None:
         return []
     reader = _answering(indexer)
@@ -32,7 +35,8 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
         return []
     target = indexer.target()
     try:
-        transcripts = [file.key for file in reader.files() if file.key.source == SESSIONS_SOURCE]
+        sessions = (file.key for file in reader.files() if file.key.source == SESSIONS_SOURCE)
+        transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
         return [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
     finally:
         reader.close()

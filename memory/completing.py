@@ -33,7 +33,7 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     if scan.complete:
         changed += [key for key in absent if key.source != SESSIONS_SOURCE]
     transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
-    forgotten = files.forgotten_transcripts(transcripts, scan)
+    forgotten = files.forgotten_transcripts(transcripts, scan, store)
     changed += forgotten
     # Those of imported folders are not found by a scan that was not asked for them.
     others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, forgotten)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from memory.agent_files import AgentFiles, Scan
+from memory.agent_files import Scan
 from memory.known_files import KnownFiles
 from memory.session_roots import SESSIONS_SOURCE
 from schemas.documents import DocumentKey
@@ -21,8 +21,8 @@ def compare(
     scan: Scan,
     known: KnownFiles,
     absent: Sequence[DocumentKey],
+    forgotten: Collection[DocumentKey],
     *,
-    files: AgentFiles,
     sessions: SyncSessions,
     now: float,
     watched: bool,
@@ -30,24 +30,25 @@ def compare(
 ) -> DiskState:
     """Count what differs: `scan` holds what is not as it is `known`, `absent` names what is known and not there.
 
+    Those transcripts of it that are `forgotten` are to leave the index.
+
     `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`. Those
     that a person `left_out` are neither missing nor stale.
     """
-    moving_since = now - _QUIET_TIMES * sessions.quiet_seconds - _SPARE_SECONDS
+    moving_seconds = _QUIET_TIMES * sessions.quiet_seconds + _SPARE_SECONDS
     missing = stale = growing = out = 0
     for key, stat in scan.documents.items():
         if key in left_out:
             out += 1
-        elif watched and key.source == SESSIONS_SOURCE and stat.mtime_ns / 1e9 > moving_since:
+        elif watched and key.source == SESSIONS_SOURCE and abs(now - stat.mtime_ns / 1e9) < moving_seconds:
             growing += 1
         elif key not in known:
             missing += 1
         else:
             stale += 1
-    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
-    forgotten = files.forgotten_transcripts(transcripts, scan)
+    transcripts = sum(key.source == SESSIONS_SOURCE for key in absent)
     # Below a folder that could not be listed nothing is known to be gone.
-    notes_gone = len(absent) - len(transcripts) if scan.complete else 0
+    notes_gone = len(absent) - transcripts if scan.complete else 0
     return DiskState(
         files=scan.count,
         missing=missing,
@@ -55,5 +56,5 @@ def compare(
         vanished=notes_gone + len(forgotten),
         growing=growing,
         left_out=out,
-        kept=len(transcripts) - len(forgotten),
+        kept=transcripts - len(forgotten),
     )

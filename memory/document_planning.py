@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 import structlog
 
 from memory.agent_files import AgentFiles, DocumentGone
 from memory.cutting import cut_document
-from memory.diffing import difference
+from memory.diffing import CutChunk, difference
 from memory.embedding.supply import EmbeddingSupply
 from memory.emptied_folders import emptied
 from memory.planned_groups import Group, IndexReport, Plan
 from memory.redaction import redact, redactor_for
 from memory.session_roots import SESSIONS_SOURCE
 from memory.store.errors import StoreBusy, StoreFull
-from memory.store.reader import IndexedFile
+from memory.store.reader import IndexedFile, TranscriptMark
 from memory.store.writer import DocumentDelete, DocumentWrite, Store
-from memory.transcript_slicing import is_read_otherwise, slices_of, stat_of_the_same
+from memory.transcript_slicing import is_read_otherwise, longest_beginning, slices_of, stat_of_the_same
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, RecalldError, Transient
 from schemas.settings import AgentSettings
@@ -29,11 +29,13 @@ class Planner:
     """Plans for one agent's documents. `group` is where they go; whoever takes it away puts a new one there.
 
     `resumable` says that the document under way has further parts, and that the next run may begin with them.
+    `commits_first` asks for a commit of all that is planned before the next part.
     """
 
     def __init__(self, agent: AgentSettings, files: AgentFiles, supply: EmbeddingSupply) -> None:
         self.group = Group()
         self.resumable = False
+        self.commits_first = False
         self._agent = agent
         self._files = files
         self._supply = supply
@@ -44,7 +46,7 @@ class Planner:
 
         Every failure of this one document is kept to this one document.
         """
-        self.resumable = False
+        self.resumable = self.commits_first = False
         try:
             yield from self._steps(store, key, report)
         except Transient as error:
@@ -70,25 +72,22 @@ class Planner:
         try:
             stat = self._files.stat(key)
             if stat is None:
-                self._forget(store, key, revision, report)
+                yield from self._forget(store, key, revision, report)
                 return
             otherwise = known is not None and is_read_otherwise(key, files=self._files, store=store)
             if known is not None and known.stat.agrees_with(stat) and not otherwise:
                 self.group.done.append(key)
                 report.unchanged += 1
             elif key.source == SESSIONS_SOURCE:
-                if known is None and self._renamed(store, key, stat):
-                    yield from self._steps(store, key, report)
-                    return
                 same = None if known is None or otherwise else stat_of_the_same(key, files=self._files, store=store)
                 if known is not None and same is not None:
                     self._touch(known, same, report)
                 else:
-                    yield from self._transcript(store, key)
+                    yield from self._transcript(store, key, known, stat, report)
             else:
                 self._note(store, key, known, revision, report)
         except DocumentGone:
-            self._forget(store, key, revision, report)
+            yield from self._forget(store, key, revision, report)
         yield
 
     def _note(
@@ -118,24 +117,57 @@ class Planner:
         self.group.hashes[known.key] = known.content_hash
         report.unchanged += 1
 
-    def _transcript(self, store: Store, key: DocumentKey) -> Iterator[None]:
+    def _transcript(
+        self, store: Store, key: DocumentKey, known: IndexedFile | None, stat: FileStat, report: IndexReport
+    ) -> Iterator[None]:
         provider = self._supply.choice.provider
         for part in slices_of(key, files=self._files, store=store, memory=self._agent, provider=provider):
+            is_first = known is None and part.write.continues is None
+            if is_first and self._renamed(store, key, stat, part.chunks[:1]):
+                break
             self.group.add(Plan(part.write, part.chunks))
             self.resumable = part.resumable and not part.write.final
             yield
+        else:
+            return
+        yield from self._steps(store, key, report)
 
-    def _renamed(self, store: Store, key: DocumentKey, stat: FileStat) -> bool:
-        """Whether the index knew this very file under another name, which is now its name there, too."""
-        for name in self._files.earlier_names(key):
-            known = store.file(name)
-            if known is not None and known.stat.inode == stat.inode and store.rename_document(name, key):
-                log.info("transcript_renamed", agent=self._agent.id, path=key.path, was=name.path)
-                return True
-        return False
+    def _renamed(self, store: Store, key: DocumentKey, stat: FileStat, first: Sequence[CutChunk]) -> bool:
+        """Give what the index has of this transcript under another name its new name; True if there was anything.
 
-    def _forget(self, store: Store, key: DocumentKey, revision: int, report: IndexReport) -> None:
-        if revision > 0 and self._files.forgets(key) and not self._is_emptied(store, key):
+        The other name's file is gone, and the new one begins with each line that the index has read of it.
+        """
+        names = [*self._files.earlier_names(key), *(name for one in first for name in store.begun_by(one.text_hash))]
+        marks = {name: mark for name in names if (mark := self._left_mark(store, name, stat)) is not None}
+        was = longest_beginning(key, marks, files=self._files) if marks else None
+        if was is None or not store.rename_document(was, key):
+            return False
+        log.info("transcript_renamed", agent=self._agent.id, path=key.path, was=was.path)
+        return True
+
+    def _left_mark(self, store: Store, name: DocumentKey, stat: FileStat) -> TranscriptMark | None:
+        """Return how far a transcript was read that has left its name; None for one that is there, or not all in lines.
+
+        `stat`: of the file that may be it. Its inode tells a rename only where the old name has another file by now.
+        """
+        known, mark = store.file(name), store.transcript(name)
+        if known is None or mark is None or known.stat.size > mark.offset:
+            return None
+        try:
+            now = self._files.stat(name)
+        except RecalldError:
+            return None
+        if now is None:
+            return mark if self._files.root_is_there(name) else None
+        return mark if now.inode != known.stat.inode == stat.inode else None
+
+    def _forget(self, store: Store, key: DocumentKey, revision: int, report: IndexReport) -> Iterator[None]:
+        if revision > 0 and self._files.forgets(key) and not self._files.forgets(key, store):
+            # Its archive may be among what is planned.
+            self.commits_first = True
+            yield
+            self.commits_first = False
+        if revision > 0 and self._files.forgets(key, store) and not self._is_emptied(store, key):
             self.group.deletes.append(DocumentDelete(key, revision))
             report.deleted += 1
             return

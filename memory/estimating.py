@@ -198,7 +198,7 @@ def _look_at(
     except DocumentGone:
         source = None
     if source is None:
-        if known is not None and files.forgets(key):
+        if known is not None and files.forgets(key, target):
             work.vanished += 1
             work.removed.update(chunk.id for chunk in stored)
         return

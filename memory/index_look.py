@@ -11,6 +11,7 @@ from memory.build_progress import build_progress
 from memory.fingerprint import NO_VECTORS, fingerprint
 from memory.known_files import KnownFiles
 from memory.left_out import left_out
+from memory.session_roots import SESSIONS_SOURCE
 from memory.status_sources import StatusSources
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import IndexedFile, StoreReader, VectorBackend
@@ -121,6 +122,18 @@ def absent_documents(sources: StatusSources, known: KnownFiles) -> list[Document
     try:
         with sources.lease() as reader:
             return known.absent(reader.files()) if reader is not None else []
+    except RecalldError:
+        return []
+
+
+def forgotten_transcripts(sources: StatusSources, absent: Iterable[DocumentKey], scan: Scan) -> list[DocumentKey]:
+    """Return the absent transcripts that are to be forgotten; none when the index cannot be read any more."""
+    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
+    if not transcripts:
+        return []
+    try:
+        with sources.lease() as reader:
+            return sources.files.forgotten_transcripts(transcripts, scan, reader) if reader is not None else []
     except RecalldError:
         return []
 

@@ -161,9 +161,10 @@ class Indexer:
         for key in keys:
             with closing(planner.plan(run.target, key, run.report)) as parts:
                 for _ in parts:
-                    if planner.group.full:
+                    if planner.group.full or planner.commits_first:
                         send()
-                    while len(flight) > GROUPS_IN_FLIGHT or (flight and flight[0].ticket is None):
+                    in_flight = 0 if planner.commits_first else GROUPS_IN_FLIGHT
+                    while len(flight) > in_flight or (flight and flight[0].ticket is None):
                         self._commit(run, flight.popleft(), attempt)
                     if planner.resumable and run.out_of_time():
                         run.report.left += 1
@@ -282,7 +283,7 @@ class Indexer:
         planner = Planner(self.agent, self.files, self.supply)
         for key in keys:
             for _ in planner.plan(store, key, IndexReport()):
-                if planner.group.full:
+                if planner.group.full or planner.commits_first:
                     self._write_as_it_is(store, planner)
         self._write_as_it_is(store, planner)
 

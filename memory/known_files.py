@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from memory.store.reader import IndexedFile
 from schemas.documents import DocumentKey, FileStat
 
-# Inode numbers have no sign.
-_STAT = struct.Struct("<QqQq")
+# Inode numbers have no sign; a size has one where it is forgotten (`memory.store.letters.FORGOTTEN`).
+_STAT = struct.Struct("<qqQq")
 
 
 class KnownFiles:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from memory.embedding.presets import BY_KEY, PRESETS
-from memory.embedding.selection import ProviderChoice
+from memory.embedding.selection import Lacking, ProviderChoice
 from memory.fingerprint import embedding_of
 from memory.generations import CURRENT, NEXT, Generations
 from memory.store.options import StoreOptions
@@ -53,12 +53,12 @@ def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use
     if better is None:
         return choice
     key = PRESETS[better].key_name if better in PRESETS else None
-    error = (
+    lacking = Lacking(
         f"the index was made with {better}{f' ({key})' if key else ''}, which this process does not have "
-        f"({choice.reason}): new chunks wait for their vectors until one that has it runs; "
-        f'to have everything embedded anew instead, set provider = "{choice.name}"'
+        f"({choice.reason}): new chunks wait for their vectors until one that has it runs",
+        f'to have everything embedded anew instead, set provider = "{choice.name}"',
     )
-    return ProviderChoice(None, choice.requested, "none", None, error)
+    return ProviderChoice(None, choice.requested, "none", None, str(lacking), lacking=lacking)
 
 
 def _names(generations: Generations, folder: Path, options: StoreOptions, pointers: Iterable[str]) -> Iterator[str]:

@@ -13,12 +13,12 @@ from memory.agent_files import AgentFiles
 from memory.agent_status import agent_status
 from memory.generations import Generations
 from memory.home_state import HomeSizes, broker_state, home_sizes, versions
-from memory.hooks_state import read_hooks_state
 from memory.private_broker import frozen_pid
 from memory.process_states import process_states, process_troubles
 from memory.search.readers import SharedReader
 from memory.spending import spending
 from memory.start_again import start_again_troubles
+from memory.status.run_files import read_hooks_state
 from memory.status_sources import StatusSources
 from memory.store.options import StoreOptions
 from memory.taking_over import provider_of

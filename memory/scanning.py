@@ -17,6 +17,10 @@ from schemas.documents import DocumentKey, FileStat
 #: The `source` of every document of a workspace or an extra path.
 MEMORY_SOURCE = "memory"
 
+#: Nanoseconds of the earliest and of the latest time of a file that an index keeps, in 1677 and in 2262. The two
+#: integers of 64 bits below are left for stats that no file has (`memory.transcript_slicing`).
+EARLIEST_NS, LATEST_NS = 2 - 2**63, 2**63 - 1
+
 _LONG_TERM = tuple(DocumentKey(MEMORY_SOURCE, name) for name in LONG_TERM_NAMES)
 
 
@@ -110,8 +114,13 @@ def scan_roots(roots: Sequence[Root], *, but: KnownFiles | None = None) -> Scan:
 
 
 def file_stat(result: os.stat_result) -> FileStat:
-    """What is remembered of a stat."""
-    mtime_ns, ctime_ns = result.st_mtime_ns, result.st_ctime_ns
+    """Return what is remembered of a stat, whatever the times that the file system gives.
+
+    A write time stays in order. A change time is a fingerprint alone, so that a clock that is centuries off still tells
+    one edit from the next.
+    """
+    mtime_ns = min(max(result.st_mtime_ns, EARLIEST_NS), LATEST_NS)
+    ctime_ns = result.st_ctime_ns & LATEST_NS
     # Mostly they are equal, and one number for both: of a million files that is 32 MB less.
     return FileStat(result.st_size, mtime_ns, result.st_ino, mtime_ns if mtime_ns == ctime_ns else ctime_ns)
 

@@ -29,8 +29,9 @@ from memory.session_roots import (
     session_roots_of,
 )
 from memory.session_scanning import scan_sessions
+from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, FileStat
-from schemas.errors import Transient, UserError
+from schemas.errors import RecalldError, Transient, UserError
 from schemas.settings import AgentSettings
 
 
@@ -136,15 +137,19 @@ class SessionFiles:
         """Whether every folder that may hold the document exists."""
         return all(os.path.isdir(root.folder) for root, _ in self._located(key))  # noqa: PTH112 - Path may raise
 
-    def forgets(self, key: DocumentKey) -> bool:
+    def forgets(self, key: DocumentKey, reader: StoreReader | None) -> bool:
         """See `AgentFiles.forgets`."""
         places = self._located(key)
         if not places or any(root.imported for root, _ in places) or not self.root_is_there(key):
             return False
-        return self._forget_deleted or any(_has_archive(root, parts) for root, parts in places)
+        return self._forget_deleted or any(
+            reader is None or self._stands_for(archive, key, reader)
+            for root, parts in places
+            for archive in _archives(root, parts)
+        )
 
-    def forgotten(self, absent: Iterable[DocumentKey], scan: Scan) -> list[DocumentKey]:
-        """See `AgentFiles.forgotten_transcripts`. Looks at nothing but the scan."""
+    def forgotten(self, absent: Iterable[DocumentKey], scan: Scan, reader: StoreReader) -> list[DocumentKey]:
+        """See `AgentFiles.forgotten_transcripts`. Looks at the disk for those of which the scan has an archive."""
         followed = [root for root in self._configured() if not root.covered]
         hidden = tuple(folder.rstrip(os.sep) + os.sep for folder in scan.unlisted)
         archived = {archived_path(key.path) for key in scan.documents if key.source == SESSIONS_SOURCE} | scan.archived
@@ -152,9 +157,22 @@ class SessionFiles:
         for key in absent:
             if self._forget_deleted or key.path in archived:
                 places = _places(key.path, followed)
-                if places and not any(join(root.folder, *parts).startswith(hidden) for root, parts in places):
+                if any(join(root.folder, *parts).startswith(hidden) for root, parts in places):
+                    continue
+                if self.forgets(key, reader):
                     found.append(key)
         return found
+
+    def _stands_for(self, archive: DocumentKey, key: DocumentKey, reader: StoreReader) -> bool:
+        """Return True if the index has an archive as it is on the disk, no dead letter of it, and the whole session."""
+        known = reader.file(archive)
+        try:
+            stat = self.stat(archive)
+        except RecalldError:
+            return False
+        if known is None or stat is None or not known.stat.agrees_with(stat):
+            return False
+        return all(letter.key != archive for letter in reader.dead_letters()) and _holds_all(reader, archive, key)
 
     def earlier_names(self, key: DocumentKey) -> list[DocumentKey]:
         """See `AgentFiles.earlier_names`."""
@@ -286,17 +304,34 @@ def _file_names(name: str) -> tuple[str, str]:
     return name, name + COMPRESSED
 
 
-def _has_archive(root: SessionRoot, parts: tuple[str, ...]) -> bool:
-    """Whether the session was archived under another name in its folder."""
+def _archives(root: SessionRoot, parts: tuple[str, ...]) -> list[DocumentKey]:
+    """Return the archives of a session, which lie in its folder."""
     start = parts[-1] + "."
+    folder = parts[:-1]
     try:
-        with os.scandir(join(root.folder, *parts[:-1])) as entries:
-            return any(
-                entry.name.startswith(start)
+        with os.scandir(join(root.folder, *folder)) as entries:
+            names = {
+                document_name(entry.name)
+                for entry in entries
+                if entry.name.startswith(start)
                 and is_transcript_name(entry.name)
                 and archived_path(document_name(entry.name)) == parts[-1]
                 and entry.is_file(follow_symlinks=False)
-                for entry in entries
-            )
+            }
     except OSError:
-        return False
+        return []
+    return [DocumentKey(SESSIONS_SOURCE, join(root.prefix, *folder, name)) for name in sorted(names)]
+
+
+def _holds_all(reader: StoreReader, archive: DocumentKey, key: DocumentKey) -> bool:
+    """Return True if the index has each text of a transcript in another one, too."""
+    held = reader.chunks_of(archive)
+    hashes = {chunk.text_hash for chunk in held}
+    lacking = [chunk for chunk in reader.chunks_of(key) if chunk.text_hash not in hashes]
+    if len(lacking) != 1:
+        return not lacking
+    # The last chunk of a transcript is the only one that grows: it may have gone on before it was archived.
+    [last] = lacking
+    rows = reader.chunk_rows([last.id, *(chunk.id for chunk in held if chunk.ordinal == last.ordinal)])
+    text = rows.pop(last.id).text
+    return any(row.text.startswith(text) for row in rows.values())

@@ -3,7 +3,7 @@
 x.jsonl                     a session; x.jsonl.zst is the same document, compressed
 x.jsonl.reset.<time>        what a session was before it began anew, a document of its own (also .zst)
 x.jsonl.deleted.<time>      a session that its agent has deleted, likewise
-x.jsonl.bak, .x.jsonl, x.checkpoint.<id>.jsonl      copies, no documents
+x.jsonl.bak, x.jsonl.bak-<id>, .x.jsonl, x.checkpoint.<id>.jsonl, x.trajectory.jsonl      copies, no documents
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from schemas.documents import SESSIONS_SOURCE as SESSIONS_SOURCE
 #: What a compressed file's name ends with; it is no part of the document's name.
 COMPRESSED = ".zst"
 
-_COPY = ".checkpoint."
+_COPY = re.compile(r"\.checkpoint\.|\.trajectory\.jsonl")
 
 _NAME = re.compile(r"(?P<session>[^.].*\.jsonl)(?P<archived>\.(?:reset|deleted)\.[0-9][0-9TZtz:.+_-]*)?", re.DOTALL)
 
@@ -61,8 +61,8 @@ class SessionRoot:
 
 
 def is_transcript_name(name: str) -> bool:
-    """Whether a file of that name is a transcript."""
-    if ".jsonl" not in name or _COPY in name or not is_utf8(name):
+    """Return True if a file of that name is a transcript."""
+    if ".jsonl" not in name or _COPY.search(name) or not is_utf8(name):
         return False
     return _NAME.fullmatch(document_name(name)) is not None
 

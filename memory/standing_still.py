@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from memory.status.condition_texts import waiting_chunks
 from schemas.ports import EndpointState, Pending, VectorProgress
 from schemas.status import IndexState, QueueState, TroubleState
 
@@ -52,14 +53,9 @@ def vector_troubles(
     """Vectors that wait while none comes in, for a reason that is not among the troubles `told`."""
     if stuck_since is None or any(one.part in _OF_VECTORS or one.part.startswith("provider ") for one in told):
         return
-    chunks = (
-        "1 chunk waits for its vector"
-        if index.vectors_pending == 1
-        else (f"{index.vectors_pending:,} chunks wait for their vectors")
-    )
     message = (
-        f"{chunks}, and none came in for {(now - stuck_since) / 60:.0f} min; keywords find them meanwhile, and the "
-        "folder log in the home says what holds it up"
+        f"{waiting_chunks(index.vectors_pending)}, and none came in for {(now - stuck_since) / 60:.0f} min; "
+        "keywords find them meanwhile, and the folder log in the home says what holds it up"
     )
     yield TroubleState(part="waiting vectors", message=message, since=stuck_since)
 

@@ -8,8 +8,10 @@ a run may stop after any of them. A file that only grew is read from there; one 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from memory.agent_files import AgentFiles
 from memory.cutting import byte_limit
@@ -17,6 +19,7 @@ from memory.diffing import CutChunk
 from memory.embedding.provider import EmbeddingProvider
 from memory.open_transcripts import OpenTranscript
 from memory.redaction import redactor_for
+from memory.scanning import EARLIEST_NS
 from memory.store.reader import StoreReader, TranscriptMark
 from memory.store.writer import TranscriptWrite
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
@@ -35,13 +38,12 @@ SLICE_BYTES = 64 * 1024 * 1024
 SLICE_LINES = 100_000
 
 
-#: In place of times that some file has: a document counts as changed until its last slice is in.
-_UNFINISHED = 0
-_NO_CTIME = -1
+#: A write time that no file has: a document counts as changed until its last slice is in.
+_UNFINISHED = EARLIEST_NS - 1
 
 #: The same, for a file that was written to while it was read: its lines may be of two contents, so that the next run
 #: compares all of them, not the last one alone.
-_WRITTEN_MEANWHILE = -1
+_WRITTEN_MEANWHILE = EARLIEST_NS - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader)
     known, mark = store.file(key), store.transcript(key)
     if known is None or mark is None or not mark.lines or known.stat.size != mark.offset:
         return None  # such as a last line without its end, which the mark says nothing of
-    if _is_unfinished(known.stat) or known.stat.mtime_ns == _WRITTEN_MEANWHILE:
+    if known.stat.mtime_ns in (_UNFINISHED, _WRITTEN_MEANWHILE):
         return None
     with files.opened_transcript(key) as opened:
         if opened.compressed or opened.stat.size != known.stat.size:
@@ -117,6 +119,26 @@ def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader)
         if rest is None or next(rest, None) is not None or opened.changed():
             return None
         return opened.stat
+
+
+def longest_beginning(
+    key: DocumentKey, marks: Mapping[DocumentKey, TranscriptMark], *, files: AgentFiles
+) -> DocumentKey | None:
+    """Return the document with the most lines that a transcript begins with, each of them the same; None without one.
+
+    Reads as many lines as `marks` say. Raises like `slices_of`, but for a transcript that is damaged.
+    """
+    names = {mark.digest: name for name, mark in marks.items() if mark.lines}
+    most = max((mark.lines for mark in marks.values()), default=0)
+    found: DocumentKey | None = None
+    digest = NO_LINES_DIGEST
+    with files.opened_transcript(key) as opened, suppress(TranscriptDamaged):
+        for line in islice(opened.lines(), most):
+            if not line.ended:
+                break
+            digest = digest_with(digest, line)
+            found = names.get(digest, found)
+    return found
 
 
 def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
@@ -223,7 +245,7 @@ class _Slicing:
             known is not None
             and known.inode == stat.inode
             and known.mtime_ns != _WRITTEN_MEANWHILE
-            and (stat.size > known.size or _is_unfinished(known))
+            and (stat.size > known.size or known.mtime_ns == _UNFINISHED)
         )
         if self._opened.compressed or not only_grew:
             return _after_the_same(self._opened, mark)
@@ -287,14 +309,9 @@ class _Slicing:
         return write
 
     def _unfinished(self, offset: int) -> FileStat:
-        """A stat that no file has."""
+        """Return a stat that no file has."""
         time = _WRITTEN_MEANWHILE if self._opened.changed() else _UNFINISHED
-        return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode, ctime_ns=_NO_CTIME)
-
-
-def _is_unfinished(stat: FileStat) -> bool:
-    """A file may well be of 1970 by its time, but was never changed then."""
-    return stat.mtime_ns == _UNFINISHED and stat.ctime_ns <= 0
+        return FileStat(size=offset, mtime_ns=time, inode=self._opened.stat.inode)
 
 
 def _after_the_same(opened: OpenTranscript, mark: TranscriptMark) -> Iterator[RawLine] | None:

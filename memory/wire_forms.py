@@ -47,7 +47,7 @@ def endpoint_status(state: EndpointState | None) -> EndpointStatus | None:
 
 def trouble_state(trouble: Trouble) -> TroubleState:
     """A problem that is not over."""
-    return TroubleState(part=trouble.part, message=trouble.message, since=trouble.since)
+    return TroubleState(part=trouble.part, message=trouble.message, since=trouble.since, code=trouble.code)
 
 
 def index_figures(counts: IndexCounts, *, dead_letters: int) -> IndexFigures:

@@ -3,7 +3,8 @@
 Claude Code and Codex send `{hook_event_name, session_id, transcript_path, cwd, ...}` (code.claude.com/docs/en/hooks,
 developers.openai.com/codex/hooks); Codex's older `notify` sends `{type: "agent-turn-complete", thread-id, ...}`.
 OpenClaw's internal hooks have `{type, action, sessionKey, context}` (docs.openclaw.ai/automation/hooks). Whatever else
-a payload holds (prompts, tool output, summaries) is not looked at.
+a payload holds (prompts, tool output, summaries) is not looked at. Programs wait for this module's imports
+(`recalld.hooks.entry`): they are few, and of the standard library alone.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections import namedtuple
+
+TYPE_CHECKING = False  # `typing` is not imported
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
 #: Bytes of a payload at most. Hooks after a tool call carry the tool's output.
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -32,32 +36,35 @@ OPENCLAW_EVENTS = (
 _MAX_PATH_CHARS = 4096
 
 #: A session's id becomes a file name.
-_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_SESSION_ID = r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}"
 
 #: `agent:<id>:...` is how OpenClaw names its sessions.
-_SESSION_KEY = re.compile(r"agent:([^:]+):")
+_SESSION_KEY = r"agent:([^:]+):"
 
 
 class HookUnreadable(ValueError):
     """The payload is no hook of that program; the message is a sentence without anything of its content."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """What a hook means to a memory.
+class Hook(namedtuple("Hook", ("kind", "paths", "session", "agent", "meant"), defaults=((), None, None, None))):
+    """Meaning of a hook to a memory.
 
     `kind`: as of `schemas.ports.Event`. `paths`: absolute paths of transcripts, as the program names them. `session`:
-    the id of the session where no path was given. `agent`: the program's own name of its agent.
+    the id of the session where no path was given. `agent`: the program's own name of its agent. `meant`: the agent
+    that the hook's command names.
     """
 
+    __slots__ = ()
+
     kind: str
-    paths: tuple[str, ...] = ()
-    session: str | None = None
-    agent: str | None = None
+    paths: tuple[str, ...]
+    session: str | None
+    agent: str | None
+    meant: str | None
 
 
 def read_hook(program: str, payload: bytes | str) -> Hook | None:
-    """What a payload means; None when it means nothing to a memory.
+    """Return what a payload means; None when it means nothing to a memory.
 
     Raises:
         HookUnreadable: it is not JSON, or not what this program sends.
@@ -109,7 +116,7 @@ def _openclaw(payload: Mapping[str, Any]) -> Hook | None:
         entries.insert(0, _table(context, "previousSessionEntry"))  # the session that /new and /reset end
     paths = _paths(*(entry.get("sessionFile") for entry in entries))
     session = None if paths else _session_id(entry.get("sessionId") for entry in entries)
-    match = _SESSION_KEY.match(key) if isinstance(key := payload.get("sessionKey"), str) else None
+    match = re.match(_SESSION_KEY, key) if isinstance(key := payload.get("sessionKey"), str) else None
     agent = match[1] if match else None
     name = f"{kind}:{action}"
     if name in ("session:compact:before", "session:compact:after"):
@@ -144,14 +151,14 @@ def _paths(*named: object) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for path in named:
         if isinstance(path, str) and 0 < len(path) <= _MAX_PATH_CHARS and _may_be_a_path(path):
-            absolute = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises where this leaves the text alone
+            absolute = os.path.expanduser(path)
             if absolute.startswith("/"):
                 found[absolute] = None
     return tuple(found)
 
 
 def _may_be_a_path(text: str) -> bool:
-    """Whether a file can have this name at all: no NUL, and no half of a surrogate pair."""
+    """Return True if a file can have this name at all: no NUL, and no half of a surrogate pair."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -159,4 +166,4 @@ def _may_be_a_path(text: str) -> bool:
 
 
 def _session_id(named: Iterable[object]) -> str | None:
-    return next((name for name in named if isinstance(name, str) and _SESSION_ID.fullmatch(name)), None)
+    return next((name for name in named if isinstance(name, str) and re.fullmatch(_SESSION_ID, name)), None)

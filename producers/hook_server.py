@@ -17,13 +17,13 @@ from fastapi import FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from memory.hooks_state import remove_hooks_state, write_hooks_state
 from memory.service import errors
 from memory.service.bounds import Bounds
 from memory.service.listening import bounded_server, check_tokens, listen
 from memory.service.security import Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_tokens
-from producers.hook_events import NobodysHook, event_of
+from memory.status.run_files import remove_hooks_state, write_hooks_state
+from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import PROGRAMS, HookUnreadable, read_hook
 from schemas.ports import Event, TroubleReporter
 from schemas.settings import Settings
@@ -59,7 +59,7 @@ def create_hook_app(settings: Settings, handle: Callable[[Event], None]) -> Fast
             event = event_of(hook, settings, agent=agent) if hook is not None else None
         except HookUnreadable as error:
             raise HTTPException(400, str(error)) from None
-        except NobodysHook as error:
+        except UnclaimedHook as error:
             # No mistake of the program that sends the hooks of all its sessions here.
             return JSONResponse({"accepted": False, "reason": str(error)}, status_code=202)
         if event is not None:

@@ -17,6 +17,8 @@ from memory.session_roots import SESSIONS_SOURCE, is_transcript_name
 from memory.store.reader import StoreReader
 from producers import spool
 from producers.handing_over import HandOver
+from producers.hook_events import UnclaimedHook, event_of
+from producers.hook_payloads import Hook
 from producers.reconciling import ReconcileReport, reconcile
 from producers.refusing import PART as REFUSED_PATHS
 from producers.refusing import Refusals
@@ -46,12 +48,11 @@ STEP_LIMIT_SECONDS = 120.0
 #: Seconds that each of those who are flushed gets to say that it is done.
 SETTLED_WITHIN_SECONDS = 0.5
 
-SPOOL_SECONDS = 2.0
 EPOCH_SECONDS = 5.0
 
 _NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
 
-#: The loop looks at `stop` this often; the caller's event cannot be waited for together with our own.
+#: The loop looks at `stop` and at the spool this often; neither can be waited for together with our own event.
 _STOP_SECONDS = 0.25
 
 
@@ -80,7 +81,7 @@ class Producers:
         self._pulse = pulses.of("comparing", limit_seconds=COMPARISON_LIMIT_SECONDS)
         self._event_pulses = threading.local()
         self._pulses = pulses
-        self._home = settings.home
+        self._settings = settings
         self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
         self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
         self._queue = queue
@@ -101,7 +102,7 @@ class Producers:
         self._broker_was_away = False
         self._reconcile_troubles: dict[str, str] = {}
         self._moved: set[str] = set()
-        self._next_spool = self._next_epoch = 0.0
+        self._next_epoch = 0.0
         self.hand_over = HandOver(
             queue,
             troubles,
@@ -245,9 +246,7 @@ class Producers:
             self._wake.clear()
             self._pulse.busy("compares files and index")
             now = time.monotonic()
-            if now >= self._next_spool:
-                self._next_spool = now + SPOOL_SECONDS
-                self._drain_spool()
+            self._drain_spool()
             if now >= self._next_epoch:
                 self._next_epoch = now + EPOCH_SECONDS
                 self._watch_epoch()
@@ -322,17 +321,21 @@ class Producers:
 
     def _drain_spool(self) -> None:
         try:
-            drained = spool.drain(self._home, self._handle_safely)
+            set_aside = spool.drain(self._settings.home, self._handle_safely)
         except OSError as error:
             self._troubles.report("spool", f"the spool cannot be read: {error}")
             return
-        if drained.set_aside:
-            self._troubles.report("spool", "; ".join(drained.set_aside))
+        if set_aside:
+            self._troubles.report("spool", "; ".join(set_aside))
 
-    def _handle_safely(self, event: Event) -> None:
-        """An event that nobody can handle must not hold up those behind it."""
+    def _handle_safely(self, found: Event | Hook) -> None:
+        """Handle an event or a hook. One that cannot be handled does not hold up those behind it."""
         try:
-            self.handle(event)
+            if isinstance(found, Hook):
+                found = event_of(found, self._settings, agent=found.meant)
+            self.handle(found)
+        except UnclaimedHook as error:
+            log.info("hook_refused", reason=str(error))  # programs send the hooks of all their sessions
         except Exception:
             log.exception("event_unreadable")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
 
@@ -16,7 +17,7 @@ from memory.emptied_folders import with_emptied
 from memory.known_files import KnownFiles
 from memory.left_out import left_out
 from memory.scanning import MEMORY_SOURCE
-from memory.session_roots import SESSIONS_SOURCE
+from memory.session_roots import SESSIONS_SOURCE, archived_path
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from memory.wire_forms import index_figures
@@ -104,8 +105,11 @@ def reconcile(
     scan = with_emptied(scan, files, {*absent, *visible})
     # Their dead letters are all that is left of them.
     lost = [key for key in failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))]
-    lacking = [*(key for key in differing if key not in out), *_gone(files, absent, scan), *lost]
-    edited |= dict.fromkeys(lacking if seen is None else _gone(files, visible, scan))
+    # What a session said is looked for in an archive that is yet to be read: its job comes after the archive's.
+    archived = {archived_path(key.path) for key in differing if key.source == SESSIONS_SOURCE}
+    left = [key for key in absent if key.source == SESSIONS_SOURCE and key.path in archived]
+    lacking = [*(key for key in differing if key not in out), *_gone(indexed, files, absent, scan), *left, *lost]
+    edited |= dict.fromkeys(lacking if seen is None else _gone(answering, files, visible, scan))
 
     day = today or date.today()  # the day of the notes' names, which are local
     marks = sorted(
@@ -141,12 +145,15 @@ def reconcile(
     )
 
 
-def _gone(files: AgentFiles, absent: Sequence[DocumentKey], scan: Scan) -> list[DocumentKey]:
-    """Those of the absent documents whose absence means that they are to be forgotten."""
-    return [
-        *(key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)),
-        *files.forgotten_transcripts((key for key in absent if key.source == SESSIONS_SOURCE), scan),
-    ]
+def _gone(
+    opened: Callable[[], StoreReader | None], files: AgentFiles, absent: Sequence[DocumentKey], scan: Scan
+) -> list[DocumentKey]:
+    """Return those of the documents absent from an index's files whose absence means that they are to be forgotten."""
+    gone = [key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)]
+    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
+    if transcripts:
+        gone += _read(opened, lambda reader: files.forgotten_transcripts(transcripts, scan, reader))
+    return gone
 
 
 def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
@@ -196,16 +203,19 @@ def _seen(answering: Callable[[], StoreReader | None]) -> tuple[KnownFiles | Non
 
 
 def _absent(opened: Callable[[], StoreReader | None], known: KnownFiles) -> list[DocumentKey]:
-    """Names of what an index knew and the disk does not have; none when it cannot be read any more."""
-    if not known.absentees:
-        return []
+    """Return the names of what an index knew and the disk does not have."""
+    return _read(opened, lambda reader: known.absent(reader.files())) if known.absentees else []
+
+
+def _read(
+    opened: Callable[[], StoreReader | None], look: Callable[[StoreReader], list[DocumentKey]]
+) -> list[DocumentKey]:
+    """Return what a look into an index shows; nothing when it cannot be read any more."""
     try:
         reader = opened()
         if reader is None:
             return []
-        try:
-            return known.absent(reader.files())
-        finally:
-            reader.close()
+        with closing(reader):
+            return look(reader)
     except (StoreCorrupt, OtherVersion):
         return []

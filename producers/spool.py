@@ -1,29 +1,32 @@
-"""Events that found no broker: one small file each under `home/spool`, delivered later.
+"""Events that found no broker, and hooks: one small file each under `home/spool`, read by the producers.
 
-A file is written under a hidden name, synced and renamed, so that a reader sees it whole or not at all. What
-cannot be read as an event is moved to `home/spool/damaged` beside a text that says why.
+A file is written under a hidden name and renamed, so that a reader sees it whole or not at all. What cannot be read
+is moved to `home/spool/damaged` beside a text that says why. An agent's program waits for what is imported here at
+the top (`recalld.hooks.entry`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import stat
 import time
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
-from memory.scan_problems import printable
-from schemas.ports import Event
+from producers.hook_payloads import Hook
+
+TYPE_CHECKING = False  # `typing` is not imported
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
+
+    from schemas.ports import Event
 
 SPOOL = "spool"
 DAMAGED = "damaged"
 
-#: No event is larger; whatever is, was not written by us.
+#: No file is larger; whatever is, was not written by us.
 MAX_BYTES = 4 * 1024 * 1024
 
 #: A hidden file that was not renamed for so long belongs to a writer that died.
@@ -36,55 +39,59 @@ _LONGEST_NAME = 240
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
-@dataclass(frozen=True, slots=True)
-class DrainReport:
-    """How many events were delivered, and one sentence for each file that was set aside."""
-
-    delivered: int
-    set_aside: tuple[str, ...] = ()
-
-
 class _NotAnEventError(ValueError):
     """The file is no event; the message says why."""
 
 
-def write_event(home: Path, event: Event) -> Path:
-    """Leave one event for the next `drain`. Durable when this returns.
+def write_event(home: Path, event: Event) -> None:
+    """Leave one event for the next `drain`.
 
     Raises:
         OSError: it could not be written.
     """
-    folder = home / SPOOL
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(os.fspath(home), {"kind": event.kind, "agent": event.agent, "paths": event.paths})
+
+
+def write_hook(home: str, hook: Hook) -> None:
+    """Leave one hook for the next `drain`.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    _write(home, {"hook": hook._asdict()})
+
+
+def _write(home: str, content: dict[str, object]) -> None:
+    """Write one file. Not synced: after a power failure, producers compare all files with the index anyway."""
+    folder = os.path.join(home, SPOOL)
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     # The name sorts by time; the random part keeps writers of the same nanosecond apart.
-    path = folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:12]}.json"
-    hidden = folder / f".{path.name}"
+    name = f"{time.time_ns():020d}-{os.urandom(6).hex()}.json"
+    hidden = os.path.join(folder, f".{name}")
     descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"kind": event.kind, "agent": event.agent, "paths": event.paths}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.rename(path)
+            json.dump(content, file)
+        os.rename(hidden, os.path.join(folder, name))
     except BaseException:
-        hidden.unlink(missing_ok=True)
+        if os.path.exists(hidden):
+            os.unlink(hidden)
         raise
-    return path
 
 
-def drain(home: Path, deliver: Callable[[Event], None]) -> DrainReport:
-    """Hand over all spooled events, oldest first, and remove each once it is delivered.
+def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...]:
+    """Hand over all that is spooled, oldest first, and remove each file once it is delivered.
 
-    What `deliver` raises is passed on; its event and the later ones stay. An event may be delivered again after
-    a crash.
+    Return one sentence for each file that was set aside. What `deliver` raises is passed on; its file and the later
+    ones stay. An event may be delivered again after a crash.
     """
-    delivered = 0
     set_aside: list[str] = []
     for path in _waiting(home / SPOOL):
         try:
-            event = _read(path)
+            found = _read(path)
         except FileNotFoundError:
-            continue  # somebody else drains, too
+            continue  # another process drains, too
         except _NotAnEventError as error:
             set_aside.append(_set_aside(path, str(error)))
             continue
@@ -93,10 +100,9 @@ def drain(home: Path, deliver: Callable[[Event], None]) -> DrainReport:
                 raise  # says nothing of this file
             set_aside.append(_set_aside(path, error.strerror or str(error)))
             continue
-        deliver(event)
+        deliver(found)
         path.unlink(missing_ok=True)
-        delivered += 1
-    return DrainReport(delivered, tuple(set_aside))
+    return tuple(set_aside)
 
 
 def _waiting(folder: Path) -> list[Path]:
@@ -106,13 +112,15 @@ def _waiting(folder: Path) -> list[Path]:
         return []
     for path in paths:
         if path.name.startswith("."):
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 if time.time() - path.lstat().st_mtime > ABANDONED_SECONDS:
                     path.unlink()
+            except FileNotFoundError:
+                pass  # its writer is done
     return [path for path in paths if path.name != DAMAGED and not path.name.startswith(".")]
 
 
-def _read(path: Path) -> Event:
+def _read(path: Path) -> Event | Hook:
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -134,22 +142,44 @@ def _read(path: Path) -> Event:
         raise _NotAnEventError(str(error)) from None
 
 
-def _parse(raw: object) -> Event:
+def _parse(raw: object) -> Event | Hook:
+    from schemas.ports import Event
+
     if not isinstance(raw, dict):
         raise _NotAnEventError("it does not hold a JSON object")
-    kind, agent, paths = raw.get("kind"), raw.get("agent"), raw.get("paths", [])
-    if not isinstance(kind, str) or not isinstance(agent, str):
-        raise _NotAnEventError("kind and agent must be texts")
+    if "hook" not in raw:
+        kind, paths = _kind_and_paths(raw)
+        if not isinstance(raw.get("agent"), str):
+            raise _NotAnEventError("agent must be a text")
+        return Event(kind, raw["agent"], paths)
+    hook = raw["hook"]
+    if not isinstance(hook, dict):
+        raise _NotAnEventError("hook must be an object")
+    kind, paths = _kind_and_paths(hook)
+    others = [hook.get(name) for name in ("session", "agent", "meant")]
+    if not all(other is None or isinstance(other, str) for other in others):
+        raise _NotAnEventError("a hook's session and agents must be texts")
+    return Hook(kind, paths, *others)
+
+
+def _kind_and_paths(raw: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    kind, paths = raw.get("kind"), raw.get("paths", [])
+    if not isinstance(kind, str):
+        raise _NotAnEventError("kind must be a text")
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         raise _NotAnEventError("paths must be a list of texts")
-    return Event(kind, agent, tuple(paths))
+    return kind, tuple(paths)
 
 
 def _set_aside(path: Path, reason: str) -> str:
+    from memory.scan_problems import printable
+
     folder = path.parent / DAMAGED
     folder.mkdir(mode=0o700, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
+    try:
         path.rename(folder / path.name)
+    except FileNotFoundError:
+        pass  # another process drains, too
     sentence = f"the spool file {printable(path.name)} was set aside: {reason}"
     # A name may be as long as names can be.
     name = os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME])

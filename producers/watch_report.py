@@ -1,23 +1,21 @@
-"""What is known about watching, for status: `home/run/watch.json`, and troubles for what is degraded.
+"""State of watching for status: `home/run/watch.json`, and troubles for what is degraded.
 
-The file is one object `{agent: {mode, reason, overflows, lastEventAt, lastReconcileAt, pid}}`: mode is
-"events", "polling" or "off", times are Unix seconds or null, and `pid` is the process that watches (when it is
-gone, nobody does). It is removed at the end.
+The file is one object `{agent: {mode, reason, overflows, lastEventAt, lastReconcileAt, pid, born}}`. `mode` is
+"events", "polling" or "off", times are Unix seconds or null. `pid` and `born` name the process that watches: the file
+holds while that process lives, and is removed at its end.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
 from producers.watching import WatchMode, WatchState
 from schemas.ports import TroubleReporter
 
@@ -43,7 +41,7 @@ class WatchReport:
     """Thread-safe, but `publish` and `close` belong to one thread."""
 
     def __init__(self, home: Path, agents: Iterable[str], troubles: TroubleReporter) -> None:
-        self._path = home / "run" / "watch.json"
+        self._path = home / WATCH_STATE_PATH
         self._troubles = troubles
         self._lock = threading.Lock()
         self._entries = {agent: _Entry() for agent in agents}
@@ -114,14 +112,9 @@ class WatchReport:
 
     def _write(self, body: object) -> bool:
         """Whether the file could be written."""
-        hidden = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            hidden.write_text(json.dumps(body, indent=1), encoding="utf-8")
-            hidden.replace(self._path)
+            write_derived(self._path, body)
         except OSError as error:
-            with suppress(OSError):
-                hidden.unlink()
             message = f"{self._path} cannot be written: {error.strerror}; free space there"
             if message != self._unwritable:
                 self._unwritable = message
@@ -140,7 +133,7 @@ def _as_json(entry: _Entry) -> dict[str, object]:
         "overflows": entry.overflows,
         "lastEventAt": entry.last_event_at,
         "lastReconcileAt": entry.last_reconcile_at,
-        "pid": os.getpid(),
+        **this_process(),
     }
 
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line and leave with its exit code."""
+    if "hook" in sys.argv:
+        # An agent's program waits for its hooks: they are taken before anything large is imported.
+        from recalld.hooks.entry import take_if_hook
+
+        if take_if_hook(sys.argv[1:], os.environ):
+            return
     # One BLAS thread a process, decided before anything imports numpy (later is too late). The pool would start a
     # thread for every core of the machine; worker threads that each do that fight over the cores and over memory,
     # and the small matrices of one search are multiplied faster by a single thread.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    # What a home holds is its owner's alone: whatever makes it, the private broker and SQLite included.
+    os.umask(0o077)
     from recalld.cli import run
 
     sys.exit(run(sys.argv[1:]))

@@ -15,10 +15,11 @@ from recalld.client import (
     RequestRefused,
     ServiceTimedOut,
     ServiceUnavailable,
+    ServiceUnproven,
     agents_with_tokens,
 )
 from recalld.client.home import running_service
-from recalld.invocation import Invocation
+from recalld.invocation import Invocation, to_type
 from recalld.terminal_text import printable_json
 from schemas.errors import UserError
 
@@ -27,30 +28,37 @@ Answer = Mapping[str, Any]
 
 
 class Absence(StrEnum):
-    """Why this process finds the answer itself."""
+    """Reason for which this process finds the answer itself."""
 
     NOT_RUNNING = "no service is running"
     NO_ANSWER = "the service did not answer in time"
     STOPPED = "the service's process is stopped"
+    OUTDATED = "the service that runs is of an earlier version of recalld (restart `recalld up`)"
+    UNPROVEN = "another program answers where the service of this home did (restart `recalld up`)"
 
 
 def ask(
     invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[Absence], Answer]
 ) -> Answer:
-    """The service's answer if one runs for this home folder, else what this process finds itself.
+    """Return the service's answer if one runs for this home folder, else what this process finds itself.
 
     Raises:
         UserError: the service refused, or cannot be asked so; the message is its own.
     """
+    running = running_service(invocation.home_path)
     client = Client.at_home(invocation.home_path, agent=invocation.agent)
     absence = Absence.NOT_RUNNING
-    if client is not None and _is_stopped(invocation):
-        absence = Absence.STOPPED
+    if running is not None and running.secret is None:
+        absence = Absence.OUTDATED
+    elif running is not None and is_stopped(running.pid):
+        absence = Absence.STOPPED  # it would not answer before it is let go on
     elif client is not None:
         try:
             return service(client)
         except ServiceTimedOut:
             absence = Absence.NO_ANSWER
+        except ServiceUnproven:
+            absence = Absence.UNPROVEN
         except ServiceUnavailable:
             pass  # it is just starting, stopping or gone: the index is there all the same
         except RequestRefused as error:
@@ -58,12 +66,6 @@ def ask(
         except InvalidSettings as error:
             raise UserError(str(error), exit_code=2) from None
     return otherwise(absence)
-
-
-def _is_stopped(invocation: Invocation) -> bool:
-    """Whether the service would not answer before somebody lets its process go on: nobody should wait for that."""
-    running = running_service(invocation.home_path)
-    return running is not None and is_stopped(running.pid)
 
 
 def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:
@@ -82,4 +84,4 @@ def print_json(answer: Answer) -> None:
 
 def remark(text: str) -> None:
     """Something beside the answer: to standard error, so that a pipe gets the answer alone."""
-    click.secho(f"recalld: {text}", err=True, dim=True)
+    click.secho(f"recalld: {to_type(text)}", err=True, dim=True)

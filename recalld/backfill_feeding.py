@@ -17,7 +17,10 @@ _AGAIN = 2
 
 
 class BackfillFeed:
-    """`left` says which documents are not indexed and did not fail; it is asked when the queue has run empty."""
+    """`left` says which documents are not indexed and did not fail; it is asked when the queue has run empty.
+
+    `on_marked` is called after documents were queued.
+    """
 
     def __init__(
         self,
@@ -27,12 +30,14 @@ class BackfillFeed:
         queue: JobQueue,
         board: PendingReader,
         left: Callable[[], Sequence[DocumentKey]],
+        on_marked: Callable[[], None] = lambda: None,
     ) -> None:
         self.held_back = list(documents)
         self._agent = agent
         self._queue = queue
         self._board = board
         self._left = left
+        self._on_marked = on_marked
         self._again = _AGAIN if self.held_back else 0
 
     def __call__(self) -> int:
@@ -52,4 +57,5 @@ class BackfillFeed:
             except BrokerUnavailable:
                 return len(self.held_back)  # marking some of them twice does no harm
             del self.held_back[:room]
+            self._on_marked()
         return len(self.held_back)

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from memory.embedding.selection import ProviderChoice
+from memory.status.condition_texts import counted
 from recalld.backfill_plan import BackfillPlan
 from recalld.backfill_result import BackfillResult
-from recalld.dry_run import cost_body, cost_sentence, counted
+from recalld.dry_run import cost_body, cost_sentence
 from recalld.status_view import size
 
 #: Transcripts that were left are listed up to this number; the rest is only counted.
@@ -59,8 +60,8 @@ def trouble_lines(result: BackfillResult) -> Iterator[str]:
             yield f"  not indexed: {key.path}: it is gone, or is being written; run this command again"
         if len(states.left) > _LISTED:
             yield f"  and {len(states.left) - _LISTED:,} more"
-    if outcome.stopped:
-        yield f"  {outcome.counts.vectors_pending:,} chunks wait for their vectors: {outcome.stopped}"
+    if outcome.sentence:
+        yield f"  {outcome.sentence}"
     if result.interrupted:
         how = "recalld up goes on with what is queued" if result.detached else "what was done is kept"
         rest = f"; {counted(result.held_back, 'document')} not queued yet" if result.held_back else ""
@@ -108,6 +109,7 @@ def _result_body(result: BackfillResult) -> dict[str, Any]:
         "vectorsReady": counts.vectors_ready,
         "vectorsPending": counts.vectors_pending,
         "stopped": result.outcome.stopped,
+        "code": result.outcome.condition.code if result.outcome.condition is not None else None,
         "inBatchJobs": result.outcome.in_jobs,
         "spent": [asdict(usage) for usage in result.usage],
         "seconds": round(result.seconds, 3),

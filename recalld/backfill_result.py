@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from recalld.backfill_plan import BackfillPlan
-from recalld.waiting_for_index import Outcome
+from recalld.waiting_for_index import Outcome, exit_code
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage
@@ -40,10 +40,10 @@ class BackfillResult:
 
     @property
     def exit_code(self) -> int:
-        """130 when it was interrupted, 1 when something is missing."""
+        """130 when it was interrupted, 1 when something is missing, 4 when only vectors that cannot be had are."""
         if self.interrupted:
             return 130
-        return 1 if self.states.failed or self.states.left or self.outcome.stopped else 0
+        return 1 if self.states.failed or self.states.left else exit_code([self.outcome])
 
 
 def transcript_states(settings: Settings, plan: BackfillPlan) -> TranscriptStates:

@@ -22,7 +22,7 @@ from recalld.backfill_result import BackfillResult, missing_documents, transcrip
 from recalld.broker_life import running_broker
 from recalld.child import stop_event
 from recalld.indexing_run import workers_for
-from recalld.invocation import Invocation
+from recalld.invocation import Invocation, to_type
 from recalld.progress_bar import ProgressBar
 from recalld.spending import Spending
 from recalld.terminal_text import printable_json, printable_name
@@ -91,9 +91,9 @@ def _backfill(invocation: Invocation, request: BackfillRequest) -> int:
         result = _run(settings, plan)
         if not request.as_json:
             for line in result_lines(plan, result):
-                click.echo(printable_name(line))
+                click.echo(to_type(printable_name(line)))
         for line in trouble_lines(result):
-            click.echo(printable_name(line), err=True)
+            click.echo(to_type(printable_name(line)), err=True)
     if request.as_json:
         _print(body_of(plan, result))
     return (result.exit_code if result is not None else 0) or int(bool(plan.problems))
@@ -120,6 +120,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
             queue=broker.queue,
             board=broker.board,
             left=partial(missing_documents, settings, plan),
+            on_marked=wait.marked,
         )
         try:
             outcome = _wait(settings, wait, feed, stop)
@@ -141,6 +142,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
 
 def _wait(settings: Settings, wait: IndexWait, feed: BackfillFeed, stop: threading.Event) -> Outcome:
     feed()
+    wait.ask_again()
     if not feed.held_back and not wait.anything_to_do():
         return wait.outcomes()[0]
     with workers_for(settings) as works:

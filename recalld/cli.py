@@ -38,7 +38,8 @@ COMMANDS = {
 }
 
 EXIT_CODES = """\
-Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 status is not ok, doctor found a problem; \
+Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 indexed by keyword only as no \
+vectors can be had, status is not ok, doctor found a problem; \
 130 interrupted (`up`, `watch`, `work`, `serve`: 0); 130 or 143 at once by a second signal; 141 the reader of the \
 output went away."""
 
@@ -123,9 +124,9 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except UserError as error:
-        return _say(str(error), exit_code=error.exit_code)
+        return _say(invocation.to_type(str(error)), exit_code=error.exit_code)
     except RecalldError as error:
-        return _say(str(error), exit_code=1)
+        return _say(invocation.to_type(str(error)), exit_code=1)
     except Exception as error:  # noqa: BLE001 - the traceback is kept where a person can find it
         return _say(_crashed(error, invocation), exit_code=1)
     return outcome if isinstance(outcome, int) else 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recalld.hooks.entry import absolute, home_folder, named_config
 from recalld.remembered import remember_workspace, remembered_workspaces
 from schemas.errors import UserError
 
@@ -52,12 +53,8 @@ class LoadedSettings:
 
 
 def find_home(home: str | None = None, *, environment: Mapping[str, str] | None = None) -> Path:
-    """The folder that recalld writes to: --home, else RECALLD_HOME, else recalld in the XDG data folder."""
-    variables = os.environ if environment is None else environment
-    chosen = home or variables.get("RECALLD_HOME")
-    if chosen:
-        return _absolute(chosen)
-    return _absolute(variables.get("XDG_DATA_HOME") or "~/.local/share") / "recalld"
+    """Return the folder that recalld writes to (`home_folder`)."""
+    return Path(home_folder(home, os.environ if environment is None else environment))
 
 
 #: The variables of sd_notify(3).
@@ -88,15 +85,17 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
     must not decide where notes are sent.
 
     Raises:
-        UserError: a file was named and is not there.
+        UserError: what was named is no file.
     """
     variables = os.environ if environment is None else environment
-    for name, value in (("--config", config), ("RECALLD_CONFIG", variables.get("RECALLD_CONFIG"))):
-        if value:
-            named = _absolute(value)
-            if not named.exists():
-                raise UserError(f"{name}: there is no file {named}", exit_code=2)
-            return named
+    named = named_config(config, variables)
+    if named is not None:
+        name, file = named[0], Path(named[1])
+        if file.is_dir():
+            raise UserError(f"{name}: {file} is a folder; name a settings file", exit_code=2)
+        if not file.exists():
+            raise UserError(f"{name}: there is no file {file}; correct the name", exit_code=2)
+        return file
     return next((file for file in (_usual_config(variables), home / "recalld.toml") if file.exists()), None)
 
 
@@ -106,7 +105,7 @@ def files_of_variables(*, environment: Mapping[str, str] | None = None) -> list[
 
     variables = os.environ if environment is None else environment
     return [
-        _absolute(file)
+        Path(absolute(file))
         for name, file in sorted(variables.items())
         if file and name.endswith("_FILE")
         if name.startswith("RECALLD_") or name.removesuffix("_FILE") in FOREIGN_VARIABLES
@@ -116,9 +115,9 @@ def files_of_variables(*, environment: Mapping[str, str] | None = None) -> list[
 def place_for_config(config: str | None, *, home: str | None, environment: Mapping[str, str] | None = None) -> Path:
     """Where settings written for this call belong: the file that it reads, or would read first."""
     variables = os.environ if environment is None else environment
-    named = config or variables.get("RECALLD_CONFIG")
-    if named:
-        return _absolute(named)
+    named = named_config(config, variables)
+    if named is not None:
+        return Path(named[1])
     folder = find_home(home, environment=variables)
     found = find_config(home=folder, environment=variables)
     if found is not None:
@@ -163,7 +162,7 @@ def load(
     if workspace is not None:
         if agent is None and len(agents or []) > 1:
             raise UserError("--workspace: there are several agents; say whose it is with --agent", exit_code=2)
-        flags.agents = _with_workspace(agents or [], agent or DEFAULT_AGENT, _absolute(workspace))
+        flags.agents = _with_workspace(agents or [], agent or DEFAULT_AGENT, Path(absolute(workspace)))
     elif not agents:
         flags.agents = _remembered(home_path)
     sources.append(flags)
@@ -236,7 +235,7 @@ def check_workspace(agent: AgentSettings) -> None:
 
 
 def _usual_config(variables: Mapping[str, str]) -> Path:
-    return _absolute(variables.get("XDG_CONFIG_HOME") or "~/.config") / "recalld" / "recalld.toml"
+    return Path(absolute(variables.get("XDG_CONFIG_HOME") or "~/.config")) / "recalld" / "recalld.toml"
 
 
 def _parsed(file: Path) -> dict[str, Any]:
@@ -292,9 +291,3 @@ def _home_origin(home: str | None, variables: Mapping[str, str]) -> str:
     if home:
         return "--home"
     return "RECALLD_HOME" if variables.get("RECALLD_HOME") else "default"
-
-
-def _absolute(text: str) -> Path:
-    """`~` expanded and made absolute by name: a workspace behind a symlink keeps the name its owner gave it."""
-    expanded = os.path.expanduser(text)  # noqa: PTH111 - Path.expanduser raises where this leaves the text alone
-    return Path(os.path.abspath(expanded))  # noqa: PTH100 - Path.resolve would follow symlinks

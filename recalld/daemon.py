@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-import shlex
-import shutil
 import socket
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from memory.hooks_state import read_hooks_state
+from memory.answering import no_vectors
 from memory.process_states import process_states
 from memory.pulses import Pulses
+from memory.status.condition_texts import text_of
+from memory.status.run_files import read_hooks_state
+from memory.taking_over import provider_of
 from recalld.child import announce_ready, last_act, stop_event
-from recalld.client import Client
+from recalld.client.address import Address
+from recalld.client.home import SERVICE_FILE, RunningService, running_service
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
@@ -76,6 +76,10 @@ def run_daemon(invocation: Invocation) -> int:
         check_workspace(agent)
     with only_daemon(settings.home):
         _check_port(settings)
+        _close_to_others(settings.home)
+        # Of an earlier run: its process id and port may be another program's by now. A service that runs writes again.
+        with suppress(OSError):
+            (settings.home / SERVICE_FILE).unlink()
         invocation.remember()
         # Before anything is started that a signal would leave behind.
         stop = stop_event(supervised=False, overdue_seconds=OVERDUE_SECONDS)
@@ -90,6 +94,14 @@ def run_daemon(invocation: Invocation) -> int:
                     say("stopped")
 
 
+def _close_to_others(home: Path) -> None:
+    """Take from other users what an earlier version left open to them. The home may be a folder with other things."""
+    for name in ("agents.json", "broker", "cache", "id", "imports", "indexes", "log", "namespace", "run", "spool"):
+        path = home / name
+        with suppress(OSError):
+            path.chmod(0o700 if path.is_dir() else 0o600, follow_symlinks=False)
+
+
 def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: threading.Event) -> int:
     settings = invocation.settings
     supervisor = Supervisor(_children(invocation), say=say)
@@ -102,7 +114,7 @@ def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: t
             supervisor.start()
             if _wait_ready(supervisor, broker, stop):
                 _keep_port(settings, supervisor)
-                _greet(invocation)
+                _greet(invocation, supervisor)
                 announce_ready(supervised=False)
                 _watch_over(settings, supervisor, broker, pulses, stop)
         finally:
@@ -189,23 +201,33 @@ def _wait_ready(supervisor: Supervisor, broker: BrokerServer, stop: threading.Ev
 
 
 def _keep_port(settings: Settings, supervisor: Supervisor) -> None:
-    """A query service that is started again listens where the first one did, also when that port was picked for it."""
-    client = Client.at_home(settings.home)
+    """Let a query service that is started again listen where the first one did, also when that port was picked."""
+    service = _own_service(settings, supervisor)
     serve = supervisor.children[-1]
-    if client is not None and "--port" in serve.arguments:
-        serve.arguments[serve.arguments.index("--port") + 1] = str(client.port)
+    if service is not None and "--port" in serve.arguments:
+        serve.arguments[serve.arguments.index("--port") + 1] = str(service.port)
 
 
-def _greet(invocation: Invocation) -> None:
+def _own_service(settings: Settings, supervisor: Supervisor) -> RunningService | None:
+    """Return the entry that this daemon's query service made, None where another service of the home has made it."""
+    service = running_service(settings.home)
+    return service if service is not None and service.pid == supervisor.children[-1].pid else None
+
+
+def _greet(invocation: Invocation, supervisor: Supervisor) -> None:
     settings = invocation.settings
     say(f"recalld {version('recalld')} is up (home: {settings.home})")
     for agent in settings.agents:
         say(f"  agent {agent.id}: {agent.workspace}")
-    client = Client.at_home(settings.home)
-    if client is not None:
-        host = f"[{client.host}]" if ":" in client.host else client.host
-        say(f"  search at http://{host}:{client.port}/ or in another shell:")
-        say(f'  {_this_command(invocation)} search "what you look for"')
+        lacking = no_vectors(agent.id, provider_of(settings, agent))
+        if lacking is not None:
+            say(f"    {text_of(lacking)}")
+    service = _own_service(settings, supervisor)
+    if service is not None:
+        say(f"  search at {Address(service.host, service.port).url}/ or in another shell:")
+        search = 'search "what you look for"'
+        first = settings.agents[0].id if len(settings.agents) > 1 else None
+        say(f"  {invocation.command(search, agent=first)}")
     hooks = read_hooks_state(settings.home)
     if hooks is not None:
         say(f"  hooks at {hooks}PROGRAM")
@@ -285,18 +307,3 @@ class _Missing:
             elif why is None and self._told.get(name) is not None:
                 self._board.resolve(name)
             self._told[name] = why
-
-
-def _this_command(invocation: Invocation) -> str:
-    """How the person called us, so that what we print can be typed."""
-    called = Path(sys.argv[0])
-    found = shutil.which("recalld")
-    if found is not None and Path(found).resolve() == called.resolve():
-        name = "recalld"
-    elif called.name == "recalld":
-        name = os.path.relpath(called)
-    else:
-        name = f"{os.path.relpath(sys.executable)} -m recalld"
-    for flag, value in (("--config", invocation.config), ("--home", invocation.home)):
-        name += f" {flag} {shlex.quote(value)}" if value is not None else ""
-    return name

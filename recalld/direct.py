@@ -23,6 +23,8 @@ _REMEDIES = {
     Absence.NOT_RUNNING: "`recalld up` adds search by meaning",
     Absence.NO_ANSWER: "`recalld doctor` looks for the reason",
     Absence.STOPPED: "`recalld status` says how it goes on",
+    Absence.OUTDATED: "the restarted one adds search by meaning",
+    Absence.UNPROVEN: "the restarted service adds search by meaning",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import date
 from typing import Any
 
@@ -13,6 +13,7 @@ from memory.agent_files import AgentFiles, Scan, priority
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
+from memory.status.condition_texts import counted
 from memory.taking_over import provider_of
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
@@ -107,11 +108,9 @@ def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: S
     reader = indexed_by(settings)(agent)
     if reader is None:
         return []
-    try:
+    with closing(reader):
         known = [file.key for file in reader.files()]
-    finally:
-        reader.close()
-    absent = [key for key in known if key not in scan.documents and files.forgets(key)]
+        absent = [key for key in known if key not in scan.documents and files.forgets(key, reader)]
     return [key for key in absent if not scan.hides(files.path_of(key))]
 
 
@@ -170,8 +169,3 @@ def _money(choice: ProviderChoice, found: Estimate) -> str:
 
 def _rounded(number: int) -> str:
     return f"{number / 1e6:.1f} M" if number >= 1_000_000 else f"{number:,}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number and its noun: "1 chunk", "2,000 chunks"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -17,11 +17,11 @@ from producers.reconciling import reconcile
 from recalld.broker_life import running_broker
 from recalld.child import stop_event
 from recalld.configuration import check_workspace
-from recalld.invocation import Invocation
+from recalld.invocation import Invocation, to_type
 from recalld.spending import Spending
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up_lock import daemon_pid
-from recalld.waiting_for_index import IndexWait, Outcome
+from recalld.waiting_for_index import IndexWait, Outcome, exit_code
 from recalld.wiring import BrokerSide, answering_for, building_in, fingerprint_of, indexed_by, open_broker
 from schemas.errors import UserError
 from schemas.ports import Usage
@@ -52,6 +52,8 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
             # Before anything is begun: what workers of another home would take is missing here in the end.
             HomeClaim(broker.client, broker.keys, settings).take(stop)
             _mark(settings, agents, broker, fresh=fresh, force=force)
+            wait.marked()
+            wait.ask_again()
             if wait.anything_to_do():
                 with workers_for(settings) as works:
                     outcomes = wait.until_done(stop, works=works)
@@ -70,7 +72,7 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
         _report(outcomes, sentences, seconds=seconds, interrupted=stop.is_set())
     if stop.is_set():
         return 130
-    return 1 if _any_failed(outcomes) else 0
+    return exit_code(outcomes)
 
 
 @contextmanager
@@ -139,15 +141,11 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
         writer.close()
 
 
-def _any_failed(outcomes: Sequence[Outcome]) -> bool:
-    return any(one.failed or one.stopped for one in outcomes)
-
-
 def _report_json(
     outcomes: Sequence[Outcome], spent: Mapping[str, Sequence[Usage]], *, seconds: float, interrupted: bool
 ) -> None:
     body = {
-        "ok": not (interrupted or _any_failed(outcomes)),
+        "ok": not (interrupted or exit_code(outcomes)),
         "seconds": round(seconds, 3),
         "agents": [
             {
@@ -158,6 +156,7 @@ def _report_json(
                 "vectorsPending": one.counts.vectors_pending,
                 "failed": list(one.failed),
                 "stopped": one.stopped,
+                "code": one.condition.code if one.condition is not None else None,
                 "inBatchJobs": one.in_jobs,
                 "spent": [asdict(usage) for usage in spent[one.agent]],
             }
@@ -171,7 +170,7 @@ def _report(
     outcomes: Sequence[Outcome], spent: Mapping[str, Sequence[str]], *, seconds: float, interrupted: bool
 ) -> None:
     for one in outcomes:
-        counts = one.counts
+        counts, typed = one.counts, partial(to_type, agent=one.agent if len(outcomes) > 1 else None)
         click.echo(
             f"{one.agent}: {counts.files:,} documents, {counts.chunks:,} chunks, "
             f"{counts.vectors_ready:,} with vectors ({seconds:.1f} s)"
@@ -181,15 +180,15 @@ def _report(
         for line in one.failed:
             click.echo(f"  failed: {printable_name(line)}", err=True)
         if one.failed:
-            click.echo("  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again", err=True)
+            said = "  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again"
+            click.echo(typed(said), err=True)
         if one.in_jobs:
-            click.echo(
+            said = (
                 f"  {counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
                 "command again, takes in what they bring"
             )
-        if one.stopped and counts.vectors_pending:
-            click.echo(f"  {counts.vectors_pending:,} chunks wait for their vectors: {one.stopped}", err=True)
-        elif one.stopped:
-            click.echo(f"  {one.stopped}", err=True)
+            click.echo(typed(said))
+        if one.sentence:
+            click.echo(typed(f"  {one.sentence}"), err=True)
     if interrupted:
         click.echo("stopped; what was done is kept, the same command goes on", err=True)

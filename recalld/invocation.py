@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +17,12 @@ from recalld import configuration
 
 if TYPE_CHECKING:
     from schemas.settings import AgentSettings, Settings
+
+#: Commands of one agent's memory, or that may be.
+_FOR_AN_AGENT = frozenset({"backfill", "dead", "get", "index", "mcp", "rebuild", "search", "status"})
+
+#: How messages name a command that a person may type.
+_COMMAND = re.compile(r"`recalld ([a-z][^`]*)`")
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -36,6 +45,10 @@ class Invocation:
     def home_path(self) -> Path:
         """The folder that recalld writes to. Cheap; reads no settings."""
         return configuration.find_home(self.home)
+
+    def check_config(self) -> None:
+        """Raise UserError (exit code 2) if --config or RECALLD_CONFIG names no file. Cheap; reads nothing."""
+        configuration.find_config(self.config, home=self.home_path)
 
     @cached_property
     def loaded(self) -> configuration.LoadedSettings:
@@ -75,12 +88,62 @@ class Invocation:
             return (self.the_agent(),)
         return self.settings.agents
 
+    def command(self, words: str, *, agent: str | None = None) -> str:
+        """Return how to type a command of recalld, `search QUERY` say, so that it means the home of this call.
+
+        Program, --config and --home are those of this call; so is --agent, else it is `agent`, whom the command is
+        about where there are several.
+        """
+        import shlex
+
+        named = [("--config", self.config), ("--home", self.home)]
+        if words.split()[0] in _FOR_AN_AGENT:
+            named.append(("--agent", self.agent or agent))
+        given = words.split()
+        flags = [f"{flag} {shlex.quote(value)}" for flag, value in named if value is not None and flag not in given]
+        return " ".join([_program(), words, *flags])
+
+    def to_type(self, text: str, *, agent: str | None = None) -> str:
+        """Return a message whose commands (`recalld ...` in backquotes) can be typed as they stand. See `command`."""
+        return _COMMAND.sub(lambda found: f"`{self.command(found[1], agent=agent)}`", text)
+
     def remember(self) -> None:
         """Make later commands start from here: keep the workspace that --workspace named, and what a search needs."""
         if self.workspace is not None:
             agent = self.agent or configuration.DEFAULT_AGENT
             configuration.remember_workspace(self.settings.home, agent, self.settings.agent(agent).workspace)
         configuration.remember_for_search(config=self.config, home=self.home)
+
+
+def to_type(text: str, *, agent: str | None = None) -> str:
+    """Return a message whose commands (`recalld ...` in backquotes) can be typed as they stand.
+
+    `agent`: whom the message is about, where there are several. See `Invocation.command`; outside of a call the text
+    stays as it is.
+    """
+    context = click.get_current_context(silent=True)
+    invocation = context.find_object(Invocation) if context is not None else None
+    return invocation.to_type(text, agent=agent) if invocation is not None else text
+
+
+def _program() -> str:
+    """How the person called this program."""
+    import shlex
+    import shutil
+
+    called = Path(sys.argv[0])
+    if called.parts[-2:] == ("recalld", "__main__.py"):
+        return f"{shlex.quote(_from_here(sys.executable))} -m recalld"
+    found = shutil.which("recalld")
+    if called.name != "recalld" or (found is not None and Path(found).resolve() == called.resolve()):
+        return "recalld"
+    return shlex.quote(_from_here(called))
+
+
+def _from_here(path: str | Path) -> str:
+    """The shorter name of a program that a shell finds: from the current folder, or the whole one."""
+    relative = os.path.relpath(path)
+    return min(relative if os.sep in relative else f".{os.sep}{relative}", str(path), key=len)
 
 
 def global_options() -> list[click.Parameter]:
@@ -143,4 +206,15 @@ def _remember_option(ctx: click.Context, param: click.Parameter, value: str | No
     setattr(ctx.ensure_object(Invocation), param.name, value)
 
 
-pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
+def pass_invocation(command: AnyFunction) -> AnyFunction:
+    """Call a command with its `Invocation`, once the settings file that was named is known to be there."""
+
+    def checked(invocation: Invocation, *arguments: Any, **named: Any) -> Any:
+        invocation.check_config()
+        return command(invocation, *arguments, **named)
+
+    return pass_unchecked_invocation(update_wrapper(checked, command))  # type: ignore[return-value] # as click's own
+
+
+#: For a command that may write the settings file that was named.
+pass_unchecked_invocation = click.make_pass_decorator(Invocation, ensure=True)

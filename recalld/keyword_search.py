@@ -24,8 +24,11 @@ _TIMEOUT_SECONDS = 15.0
 
 
 def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Answer, or None when there is no index or it cannot be read, or shows what is hidden by now: then the manager is
-    to answer."""
+    """Return the answer; None where the manager is to answer.
+
+    It does when there is no index or it cannot be read, when it shows what is hidden by now, and when passages have
+    copies: which of them are on the disk takes more to find out.
+    """
     started = time.monotonic()
     asked = asked_for(request["query"], str)
     min_score = request.get("min_score")
@@ -50,6 +53,8 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
         finally:
             reader.close()
     except RecalldError:
+        return None
+    if any(found.copies.get(row.id) for _, row in found.hits):
         return None
     return {
         "results": _results(found, agent),

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from memory.status.run_files import read_derived, write_derived
 
 if TYPE_CHECKING:
     from schemas.settings import Settings
@@ -103,8 +105,9 @@ def settings_key(*, home: Path, config: Path | None, environment: Mapping[str, s
 def recall(home: Path, key: str, *, agent: str | None) -> KeywordAgent | None:
     """The asked agent, or the only one, as it was when these settings were validated; None when that is not known."""
     try:
-        kept = json.loads((home / _FILE).read_text("utf-8"))
-        if kept["key"] != key:
+        kept: Any = read_derived(home / _FILE)
+        # A changed digit is valid JSON, and another setting.
+        if kept["key"] != key or kept["digest"] != _digest(kept):
             return None
         if agent is None and kept["count"] != 1:
             return None
@@ -124,25 +127,25 @@ def recall(home: Path, key: str, *, agent: str | None) -> KeywordAgent | None:
                 ),
             }
         )
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+    except (KeyError, TypeError, StopIteration):
         return None
 
 
 def keep(settings: Settings, key: str) -> None:
     """Remember valid settings. A home folder that cannot be written is no reason to fail: it is only slower."""
     file = settings.home / _FILE
-    agents = [asdict(agent) for agent in _agents(settings)]
-    content = json.dumps({"key": key, "count": len(settings.agents), "agents": agents})
-    try:
-        if file.exists() and file.read_text("utf-8") == content:
-            return
-        file.parent.mkdir(exist_ok=True)  # not the home folder: a search is no reason to make one
-        new = file.with_name(f"{file.name}.{os.getpid()}")
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-            out.write(content)
-        new.replace(file)
-    except OSError:
+    if not settings.home.is_dir():  # a search is no reason to make one
         return
+    agents = [asdict(agent) for agent in _agents(settings)]
+    content: dict[str, Any] = json.loads(json.dumps({"key": key, "count": len(settings.agents), "agents": agents}))
+    content["digest"] = _digest(content)
+    if read_derived(file) != content:
+        with suppress(OSError):
+            write_derived(file, content)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([content["key"], content["count"], content["agents"]]).encode()).hexdigest()
 
 
 def _agents(settings: Settings) -> list[KeywordAgent]:

@@ -36,4 +36,7 @@ def missing_sentence(
 
 
 def _missing(on_disk: Mapping[DocumentKey, FileStat], known: set[DocumentKey], *, before: float) -> list[DocumentKey]:
-    return [key for key, stat in on_disk.items() if key not in known and stat.mtime_ns / 1e9 < before]
+    # The write time of a file may be any; the change time is the system's.
+    return [
+        key for key, stat in on_disk.items() if key not in known and (stat.ctime_ns or stat.mtime_ns) / 1e9 < before
+    ]

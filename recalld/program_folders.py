@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from recalld.hooks.entry import absolute
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,8 @@ class ProgramFolders:
         """The usual folders below the user's own, unless the programs' variables name others."""
         state, config = environment.get("OPENCLAW_STATE_DIR"), environment.get("OPENCLAW_CONFIG_PATH")
         return cls(
-            claude_code=_absolute(environment.get("CLAUDE_CONFIG_DIR") or "~/.claude"),
-            codex=_absolute(environment.get("CODEX_HOME") or "~/.codex"),
-            openclaw=(_absolute(state),) if state else (_absolute("~/.openclaw"), _absolute("~/.clawdbot")),
-            openclaw_config=_absolute(config) if config else None,
+            claude_code=Path(absolute(environment.get("CLAUDE_CONFIG_DIR") or "~/.claude")),
+            codex=Path(absolute(environment.get("CODEX_HOME") or "~/.codex")),
+            openclaw=tuple(Path(absolute(folder)) for folder in ([state] if state else ["~/.openclaw", "~/.clawdbot"])),
+            openclaw_config=Path(absolute(config)) if config else None,
         )
-
-
-def _absolute(text: str) -> Path:
-    return Path(os.path.abspath(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - Path's own raise or follow links

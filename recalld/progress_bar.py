@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import click
 
 from memory.store.reader import IndexCounts
+from recalld.invocation import to_type
 from recalld.terminal_text import printable_name
 from schemas.ports import Trouble
 
@@ -21,7 +22,7 @@ _LINE_SECONDS = 10.0
 class Progress:
     """How far an indexing run is: documents of those it was given, what the indexes hold, and the state of batch jobs.
 
-    `failed` are documents that could not be read or whose chunks were refused.
+    `failed` are documents that could not be read or whose chunks were refused. `waits_for` names what is to come.
     """
 
     documents: int
@@ -29,6 +30,7 @@ class Progress:
     counts: IndexCounts
     failed: int
     jobs: str = ""
+    waits_for: str = ""
 
     @property
     def share(self) -> float:
@@ -53,7 +55,7 @@ class ProgressBar:
             if trouble.message not in self._warned:
                 self._warned.add(trouble.message)
                 self.end()
-                click.echo(f"recalld: {trouble.part}: {printable_name(trouble.message)}", err=True)
+                click.echo(f"recalld: {trouble.part}: {to_type(printable_name(trouble.message))}", err=True)
 
     def due(self) -> bool:
         """Whether it is time to draw again; True only once each time."""
@@ -64,9 +66,10 @@ class ProgressBar:
         return True
 
     def show(self, progress: Progress) -> None:
-        """Draw how far an indexing run is, unless there is nothing to do."""
-        if progress.of_documents or progress.counts.vectors_pending:
-            self.draw(progress.share, "  ".join(filter(None, [*self.parts(progress), progress.jobs])))
+        """Draw how far an indexing run is and what it waits for, unless there is nothing to do."""
+        if progress.of_documents or progress.counts.vectors_pending or progress.waits_for:
+            waits = f"waits for {progress.waits_for}" if progress.waits_for else ""
+            self.draw(progress.share, "  ".join(filter(None, [*self.parts(progress), progress.jobs, waits])))
 
     def draw(self, share: float, text: str) -> None:
         """Draw a share between 0 and 1, and what is to be said of it."""

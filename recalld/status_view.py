@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from recalld.invocation import to_type
 from recalld.terminal_text import printable_answer
 
 #: Dead letters that are listed before the rest is only counted.
@@ -27,7 +28,8 @@ def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterato
     """
     answer = printable_answer(answer)
     for agent in answer["agents"]:
-        yield from _agent(agent, resting=resting)
+        about = agent["agent"] if len(answer["agents"]) > 1 else None
+        yield from (to_type(line, agent=about) for line in _agent(agent, resting=resting))
         yield ""
     for usage in answer.get("usage", ()):
         if usage["provider"] not in FREE_OF_CHARGE:
@@ -209,6 +211,8 @@ def _progress(agent: Mapping[str, Any]) -> str:
     total = index["vectorsReady"] + index["vectorsPending"]
     if not total and not index["vectorsRefused"]:
         return ""
+    if agent["provider"] == "none" and not index["vectorsReady"]:
+        return ""  # keywords only: none is to come
     text = f"{index['vectorsReady']} of {total} ready"
     if index["vectorsRefused"]:
         text += f", {index['vectorsRefused']} refused"

@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 0.2
 def daemon_pid(home: Path) -> int | None:
     """The process id of the `recalld up` of this home, None when none runs."""
     try:
-        handle = (home / "run" / "up.lock").open("r")
+        handle = (home / "run" / "up.lock").open("r", encoding="ascii", errors="replace")
     except OSError:
         return None
     with handle:
@@ -44,7 +44,7 @@ def only_daemon(home: Path) -> Iterator[None]:
         handle = path.open("a+")
     except OSError as error:
         raise UserError(
-            f"cannot write {path.parent}: {error.strerror}; choose another folder with --home or RECALLD_HOME"
+            f"cannot write {path}: {error.strerror}; mend that, or choose another folder with --home or RECALLD_HOME"
         ) from None
     with handle:
         if not _lock(handle):
@@ -75,4 +75,4 @@ def _lock(handle: IO[str]) -> bool:
 
 
 def _pid(text: str) -> int | None:
-    return int(text) if text.strip().isdigit() else None
+    return int(text) if text.isascii() and text.strip().isdigit() else None

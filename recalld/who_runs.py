@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from memory.local_processes import is_alive
+from memory.status.run_files import read_derived
 from recalld.up_lock import daemon_pid
 
 
@@ -19,10 +19,7 @@ def anybody_runs(home: Path) -> bool:
 
 def pids_of(path: Path) -> list[int]:
     """Process ids that a file of `run` names: its own, or those of all agents."""
-    try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return []
+    body = read_derived(path)
     if not isinstance(body, dict):
         return []
     entries = [body] if "pid" in body else [entry for entry in body.values() if isinstance(entry, dict)]

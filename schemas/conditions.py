@@ -10,7 +10,14 @@ from enum import StrEnum
 class ConditionCode(StrEnum):
     """Stable names of conditions. They are part of `--json`, HTTP answers and metrics."""
 
+    #: No provider can be had with these settings: documents are found by keyword only.
     VECTORS_UNAVAILABLE = "vectors_unavailable"
+    #: The provider does not embed for now: chunks wait.
+    VECTORS_WAIT = "vectors_wait"
+    #: A command left because nothing that it waited for got on.
+    INDEXING_STILL = "indexing_still"
+    #: Many messages of an agent begin alike: a program seems to write them.
+    MESSAGES_ALIKE = "messages_alike"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from datetime import date
 from enum import StrEnum
 from typing import Protocol
 
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 
 
@@ -64,11 +65,16 @@ class Indexing:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A problem that a part reported and that is not over yet."""
+    """A problem that a part reported and that is not over yet.
+
+    `since` is the Unix time of the first report, `at` that of the last one. `code` is its name, where it has one.
+    """
 
     part: str
     message: str
     since: float
+    at: float = 0.0
+    code: ConditionCode | None = None
 
 
 @dataclass(frozen=True, slots=True)

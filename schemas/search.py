@@ -40,12 +40,20 @@ class SearchRequest(_Wire):
     wait_ms: Annotated[int, Field(ge=0, le=60_000)] | None = None
 
 
+class AlsoIn(_Wire):
+    """Other documents that hold the text of a result: how many, and the paths of the newest."""
+
+    count: int
+    paths: tuple[str, ...]
+
+
 class SearchResult(_Wire):
     """One passage of memory and the part of it that matched. Lines are 1-based and inclusive.
 
     `startLine` to `endLine` are the passage: what `citation` names, and where `get` reads on. `snippetStartLine` to
     `snippetEndLine` lie within them and hold the shown text. Of a transcript they are the passage's: lines of its file
-    are messages, and of a passage it is known which it spans, not where in it each begins.
+    are messages, and of a passage it is known which it spans, not where in it each begins. `alsoIn` is there when other
+    documents hold the same text: copies are one result.
     """
 
     path: str
@@ -59,6 +67,7 @@ class SearchResult(_Wire):
     snippet_end_line: int | None = None
     source: str
     citation: str | None = None
+    also_in: AlsoIn | None = None
 
 
 class PendingState(_Wire):
@@ -115,8 +124,8 @@ class GetRequest(_Wire):
 class GetAnswer(_Wire):
     """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated.
 
-    A path that is no document is `disabled`, with `error`. A document that cannot be shown is `unavailable`, with
-    `error`; an unavailable memory is so with `action`, too.
+    The `error` of a path that names no document begins with "not found". A document that cannot be shown is
+    `unavailable`, with `error`. A memory that cannot be asked is `unavailable` with `action`, and `disabled`.
     """
 
     path: str
@@ -126,6 +135,8 @@ class GetAnswer(_Wire):
     total_lines: int = 0
     truncated: bool = False
     next_from: int | None = None
+    #: For metrics, not on the wire: the path may not be read here, whether anything lies there or not.
+    refused: Annotated[bool, Field(exclude=True)] = False
     disabled: bool | None = None
     unavailable: bool | None = None
     error: str | None = None

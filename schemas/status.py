@@ -198,11 +198,12 @@ class DeadLetter(_Wire):
 
 
 class TroubleState(_Wire):
-    """A problem that is not over."""
+    """A problem that is not over. `code` is a `ConditionCode`, where it has one."""
 
     part: str
     message: str
     since: float
+    code: str | None = None
 
 
 class Spent(_Wire):

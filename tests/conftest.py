@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
+import os
+import signal
+import ssl
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from schemas.settings import Settings
+from tests.leftovers import keep_orphans, must_end, nothing_left
 from workers.broker_server import BrokerServer
 from workers.connection import connect, namespace
 from workers.names import Keys
@@ -23,6 +36,119 @@ hypothesis_settings.register_profile(
     "repeated", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 hypothesis_settings.load_profile("repeated")
+
+
+_exit_status = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_exit_status] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End although a thread goes on that failed its test; processes of a run in parallel are ended by the first one."""
+    if not hasattr(config, "workerinput") and any(
+        map(must_end, set(threading.enumerate()) - {threading.main_thread()})
+    ):
+        sys.stdout.flush()
+        os._exit(config.stash.get(_exit_status, 1))
+
+
+#: Seconds after which a test that hangs, or one marked `long`, has failed. No statement about speed.
+LIMIT_SECONDS, LONG_LIMIT_SECONDS = 600, 1800
+
+#: Seconds after which a test that is over its limit, and waits again for what it leaves behind, is interrupted again.
+AGAIN_SECONDS = 20
+
+_limit = pytest.StashKey[Any]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test its time limit."""
+    for item in items:
+        item.add_marker(
+            pytest.mark.timeout(LONG_LIMIT_SECONDS if item.get_closest_marker("long") else LIMIT_SECONDS, "signal")
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
+    """Interrupt again and again: what a failing test waits for at its end may never come either."""
+    item.stash[_limit] = settings
+    done = yield
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout, AGAIN_SECONDS)
+    return done
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Bound the end of a test too: pytest-timeout stops counting at the first failure."""
+    item.ihook.pytest_timeout_set_timer(item=item, settings=item.stash[_limit])
+
+
+class Progress:
+    """A line every half a minute: tests that are over, of how many, those that failed, and what takes long."""
+
+    EVERY_SECONDS = 30.0
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+        self._begun = self._said = time.monotonic()
+        self._over = self._failed = 0
+        self._running: dict[str, float] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running[nodeid] = time.monotonic()
+        self._tell()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed += report.failed
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.pop(nodeid, None)
+        self._over += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        now, wanted = time.monotonic(), self._session.testscollected
+        if now - self._said < self.EVERY_SECONDS or not wanted:
+            return
+        self._said = now
+        slow = [name for name, begun in self._running.items() if now - begun > self.EVERY_SECONDS]
+        terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
+        terminal.ensure_newline()
+        terminal.write_line(
+            f"{now - self._begun:.0f} s: {self._over} of {wanted} tests ({100 * self._over // wanted} %), "
+            f"{self._failed} failed{'; still at ' if slow else ''}{', '.join(slow)}"
+        )
+        terminal.flush()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Tell progress where a person may look, not in the processes that run a part of the tests."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(Progress(session))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_signals() -> None:
+    """Give processes that tests start the signals of a terminal's foreground, whatever this one was started with.
+
+    A handler is not inherited, an ignored signal is: `nohup` ignores SIGHUP, a shell's background SIGINT and SIGQUIT.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    keep_orphans()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """First of a test's fixtures, so that it looks when all others are gone."""
+    with nothing_left():
+        yield
 
 
 @pytest.fixture
@@ -82,3 +208,36 @@ def _plain_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     structlog.reset_defaults()
     # Not to where the answers of commands are read from.
     configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Key and certificate for 127.0.0.1, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "recalld")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return file
+
+
+@pytest.fixture
+def tls(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ class Daemon:
             return 0
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(timeout=60)
+        code = self.process.wait(timeout=120)
         self.process = None
         return code
 
@@ -114,7 +114,7 @@ class Daemon:
         """kill -9 of the supervisor itself."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=60)
         self.process = None
 
     def running(self) -> bool:
@@ -196,13 +196,19 @@ class Daemon:
         return file
 
 
+def children(pid: int) -> list[int]:
+    """Processes right below this one."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # a thread that ends meanwhile
+                found += map(int, (task / "children").read_text("ascii").split())
+    return found
+
+
 def descendants(pid: int) -> list[int]:
     """All processes below this one."""
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        below = [int(child) for task in tasks for child in (task / "children").read_text("ascii").split()]
-    except OSError:
-        return []
+    below = children(pid)
     return below + [deeper for child in below for deeper in descendants(child)]
 
 

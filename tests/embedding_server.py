@@ -9,21 +9,44 @@ with EmbeddingServer(dimensions=64) as server:
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import http.server
 import json
 import random
 import re
+import socket
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 #: Nothing is held for longer, however slow the machine is.
 LONGEST_SECONDS = 120.0
+
+#: Ways to answer that no HTTP library would: nothing; half an answer and no more; a byte at a time, from the first
+#: header or in the body; spaces or headers without end; fewer bytes than announced; chunks without a length; gzip
+#: though it was not asked for; and taking the request a byte at a time.
+Wire = Literal[
+    "silent",
+    "half",
+    "headers trickle",
+    "body trickles",
+    "endless",
+    "endless headers",
+    "truncated",
+    "garbage chunks",
+    "compressed",
+    "request trickles",
+]
+
+#: Seconds between two bytes that trickle.
+PACE_SECONDS = 0.02
 
 _TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff]")
 
@@ -35,7 +58,8 @@ class Failure:
     With a `status` it is answered with that and an error body (`message`, `code`, `type`, `param`, or `body` as it
     is). Otherwise a good answer is spoilt: `drop` vectors are missing, the rows of `nan` and `zero` are replaced,
     `dimensions` overrides the width. `delay` seconds pass first, or as many as it takes until `held_until` is set;
-    `disconnect` closes the connection unanswered; `raw` is sent in place of the JSON.
+    `disconnect` closes the connection unanswered; `raw` is sent in place of the JSON; `changed` makes another answer of
+    a good one; `wire` says how it is sent.
     """
 
     status: int | None = None
@@ -53,6 +77,8 @@ class Failure:
     held_until: threading.Event | None = None
     disconnect: bool = False
     raw: bytes | None = None
+    changed: Callable[[dict[str, Any]], object] | None = None
+    wire: Wire | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +111,7 @@ class EmbeddingServer:
     to requests with a text that contains it; `breaking` answers 500 to them; `key` answers 401 to any other key;
     `latency` seconds a request; `senders` is how many requests the client sends at once at most;
     `share_429`, `share_500` of the requests fail so, 429 with a Retry-After of `retry_after` seconds, by a generator
-    that starts with `seed`.
+    that starts with `seed`. `deaf` takes no connection and refuses none.
     Counters: `requests`, `inputs` (of good answers), `distinct` texts of good answers, `largest_tokens` (a
     quarter of the UTF-8 bytes, of the largest request), `most_in_flight`, `log` of all requests, `failures` by
     status, `in_cool_down` (requests that arrived though an earlier answer had asked to wait for longer, and that
@@ -109,6 +135,7 @@ class EmbeddingServer:
         share_500: float = 0.0,
         retry_after: float = 1.0,
         seed: int = 1,
+        deaf: bool = False,
     ) -> None:
         self.dimensions = dimensions
         self.floats = floats
@@ -140,6 +167,7 @@ class EmbeddingServer:
         #: Cleared, it holds every answer back until it is set again.
         self.open = threading.Event()
         self.open.set()
+        self._over = threading.Event()
         self._failures: deque[Failure | None] = deque()
         self._lock = threading.Lock()
         server = self
@@ -165,13 +193,14 @@ class EmbeddingServer:
 
         class Server(http.server.ThreadingHTTPServer):
             daemon_threads = True
-            request_queue_size = 64
+            request_queue_size = 1 if deaf else 64
 
             def handle_error(self, request: object, client_address: object) -> None:
                 pass  # clients that hang up are part of the tests
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._waiting = [socket.socket() for _ in range(4 if deaf else 0)]
 
     @property
     def url(self) -> str:
@@ -204,18 +233,37 @@ class EmbeddingServer:
             self._failures.clear()
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        if not self._waiting:
+            self._thread.start()
+        for one in self._waiting:
+            one.setblocking(False)
+            one.connect_ex(self._server.server_address)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.open.set()
-        self._server.shutdown()
+        self._over.set()
+        for one in self._waiting:
+            one.close()
+        if self._thread.is_alive():
+            self._server.shutdown()
         self._server.server_close()
-        self._thread.join(60)
+        if self._thread.is_alive():
+            self._thread.join(60)
 
     def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        with self._lock:
+            slowly = any(one is not None and one.wire == "request trickles" for one in list(self._failures)[:1])
+            if slowly:
+                self._failures.popleft()
+        if slowly:
+            while handler.rfile.read(1) and not self._over.wait(PACE_SECONDS):
+                pass
+            handler.close_connection = True
+            return
         content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
-        body = json.loads(content)
+        # Other parts of the API are there to be hung upon.
+        body = json.loads(content) if handler.path.endswith("/embeddings") else {"input": []}
         inputs = [body["input"]] if isinstance(body["input"], str) else body["input"]
         tokens = sum(max(1, len(text.encode()) // 4) for text in inputs)
         headers = {name.lower(): value for name, value in handler.headers.items()}
@@ -245,11 +293,50 @@ class EmbeddingServer:
             payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             lines = [f"HTTP/1.1 {status} scripted", "Content-Type: application/json", f"Content-Length: {len(payload)}"]
             lines += [f"{name}: {value}" for name, value in extra.items()]
-            handler.wfile.write("\r\n".join([*lines, "", ""]).encode() + payload)
+            head = "\r\n".join([*lines, "", ""]).encode()
+            if failure.wire is None:
+                handler.wfile.write(head + payload)
+            else:
+                handler.close_connection = True
+                with suppress(OSError):
+                    self._misbehave(handler.connection, failure.wire, head, payload)
             self._note(status, failure)
         finally:
             with self._lock:
                 self.in_flight -= 1
+
+    def _misbehave(self, client: socket.socket, wire: Wire, head: bytes, payload: bytes) -> None:
+        """Send an answer as no library would, until the client has gone or the server ends."""
+        if wire == "half":
+            client.sendall(head + payload[: len(payload) // 2])
+        if wire in {"silent", "half"}:
+            client.settimeout(0.05)
+            while not self._over.is_set():
+                with suppress(TimeoutError):
+                    if not client.recv(1):
+                        return
+        elif wire in {"headers trickle", "body trickles"}:
+            at_once = len(head) + 1 if wire == "body trickles" else 0
+            client.sendall((head + payload)[:at_once])
+            for byte in (head + payload)[at_once:]:
+                client.sendall(bytes([byte]))
+                if self._over.wait(PACE_SECONDS):
+                    return
+        elif wire in {"endless", "endless headers"}:
+            start, more = (b"\r\n", b" " * 65_536) if wire == "endless" else (b"X-More: ", b"x" * 65_536)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + start)
+            while not self._over.is_set():
+                client.sendall(more)
+        elif wire == "truncated":
+            client.sendall(head + payload[:-7])
+        elif wire == "garbage chunks":
+            client.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n" + payload)
+        elif wire == "compressed":
+            packed = gzip.compress(payload)
+            client.sendall(
+                f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n".encode()
+            )
+            client.sendall(packed)
 
     def _chance(self) -> Failure:
         drawn = self._random.random()
@@ -322,4 +409,5 @@ class EmbeddingServer:
         ]
         if self.shuffled:
             data.reverse()
-        return 200, {"object": "list", "data": data, "model": body.get("model"), "usage": {}}, {}
+        answer = {"object": "list", "data": data, "model": body.get("model"), "usage": {}}
+        return 200, failure.changed(answer) if failure.changed is not None else answer, {}

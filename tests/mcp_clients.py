@@ -42,7 +42,7 @@ def over_http(
 
     async def run() -> T:
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=20) as http,
+            httpx2.AsyncClient(headers=headers, timeout=60) as http,
             Client(streamable_http_client(url, http_client=http), mode=era) as client,
         ):
             return await work(client)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hmac
+import json
+import os
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 #: Reads the request, then closes the connection without a word.
@@ -17,13 +21,30 @@ HANG: Final = "hang"
 #: Reads the beginning of the request only, answers 413 and closes, which breaks off whoever still sends.
 REFUSE_EARLY: Final = "refuse early"
 
-#: What is done with one request: a word from above, or the pieces of the answer.
-Turn = str | bytes | Sequence[bytes]
+#: What is done with one request: a word from above, the answer, its pieces, or what makes it from the request.
+Turn = str | bytes | Sequence[bytes] | Callable[[bytes], bytes]
 
 
 def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
     """An HTTP answer with its length."""
     return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
+
+
+def proof(secret: str) -> Callable[[bytes], bytes]:
+    """The turn of a service that proves to be the one with this secret."""
+
+    def proved(request: bytes) -> bytes:
+        nonce = request.split()[1].rpartition(b"/")[2]
+        return answer(json.dumps({"proof": hmac.new(secret.encode(), nonce, "sha256").hexdigest()}).encode())
+
+    return proved
+
+
+def announce(home: Path, server: RawServer, **more: object) -> None:
+    """Write the entry of a service of this home that lives and listens where the server does."""
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    entry = {"host": "127.0.0.1", "port": int(server.url.rpartition(":")[2]), "pid": os.getpid(), **more}
+    (home / "run" / "service.json").write_text(json.dumps(entry), "utf-8")
 
 
 @dataclass
@@ -73,7 +94,7 @@ def raw_server(*script: Sequence[Turn], tls: ssl.SSLContext | None = None) -> It
                     if not request:
                         break
                     requests.append(request)
-                    _take(connection, turn, state, stop)
+                    _take(connection, turn(request) if callable(turn) else turn, state, stop)
                     if isinstance(turn, str):
                         break
         state.closed += 1
@@ -109,7 +130,9 @@ def _request(connection: socket.socket, *, whole: bool) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-def _take(connection: socket.socket, turn: Turn, state: RawServer, stop: threading.Event) -> None:
+def _take(
+    connection: socket.socket, turn: str | bytes | Sequence[bytes], state: RawServer, stop: threading.Event
+) -> None:
     if turn == HANG:
         while connection.recv(65536):
             pass

@@ -230,11 +230,73 @@ my password is §{L20}§ and
 password = §{L20}§
 user root, password §{L24}§
 | password | §{L24}§ |
+pw: §{P}§
+login: admin, pw: §Summer2024!§
+user root pw §{P}§
+db_pw=§{P}§
+the pw is §{P}§
+| pw | §{P}§ |
+'pw': '§{P}§'
+the db pass is §{P}§
+the db pass is now §{P}§
+the root pass is §toor1234§
+password is now §{P}§
+the password will be §{P}§
+the admin password was changed to §{P}§
+I set the password to §{P}§
+reset your wifi password to §{P}§
+temporary password - §{P}§
+password – §{P}§
+password → §{P}§
+password -> §{P}§
+le mot de passe est §{P}§
+Le mot de passe est : §{P}§
+mot de passe : §{P}§
+voilà, le mdp est §{P}§
+la contraseña es §{P}§
+contraseña: §{P}§
+a senha é §{P}§
+sua senha é: §{P}§
+la password è §{P}§
+das Passwort lautet §{P}§
+het wachtwoord is §{P}§
+hasło: §{P}§
+lösenordet är §{P}§
+şifre: §{P}§
+mật khẩu: §{P}§
+пароль — §{P}§
+كلمة المرور: §{P}§
+パスワードは§{P}§です
+パスワードは「§{P}§」です
+暗証番号は§482917§です
+비밀번호는 §{P}§ 입니다
+비번: §{P}§
+密码改成§{P}§
+密码设为 §{P}§
+localhost:5432:mydb:me:§{P}§
+*:*:*:postgres:§{P}§
+db.example.com:5432:*:app:§{A20}§
+10.0.0.5:5432:orders:app:§a\\:{P}§
+CREATE USER u IDENTIFIED BY '§{P}§';
+docker login -u me -p §{P}§ r.example
+echo "§{P}§" | sudo -S ls
+echo '§{P}§' | docker login -u me --password-stdin
+wpa_passphrase=§{P}§
+secret_key_base: §{h64}§
+session_key=§{h64}§
+"sessionKey": "§{A43}§"
 --token §{L32}§
 the token is §{L32}§
 token: §{L20}/{L20}§
 """.splitlines()
     if line
+)
+
+#: Several lines each.
+WITH_SECRETS += (
+    'variable "db_password" {\n  type    = string\n  default = "§{P}§"\n}',
+    'variable "api_token" {\n  description = "Of the API"\n  sensitive   = true\n  default     = "§{A32}§"\n}',
+    'variable "secret" { default = "§{A32}§" }',
 )
 
 #: Tokens that need no label.
@@ -430,6 +492,58 @@ passphrase: PasswordBasedEncryption,
 --passphrase-file /etc/backup/passphrase
 密码是 Required
 token XMLHttpRequestEventTarget
+"sessionKey": "agent:main:telegram:direct:12345678"
+sessionKey: agent:main:telegram:direct:12345678
+session_key=agent:main:cron:4f2a
+"sessionKey":"agent:main:subagent:550e8400-e29b-41d4-a716-446655440000"
+"sessionKey": "agent:main:signal:group:Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2RlZg=="
+"sessionKey": "hook:550e8400-e29b-41d4-a716-446655440000"
+"sessionKey": "cron:4f2a91bc"
+session key is agent:main:whatsapp:group:120363025@g.us
+cache key: user:1234:profile
+account key: tenant:42:orders
+token: :crypto.strong_rand_bytes(32)
+token: :crypto...
+password: :string
+secret: :my_secret_1
+api_key: ::Config::KEY1
+secret: arn:aws:secretsmanager:eu-west-1:123456789012:secret:prod/db-AbCdEf
+password: vault:secret/data/db#password1
+apiKey: process.env.OPENAI_KEY_2!
+variable "db_password" { default = null }
+variable "db_password" { default = var.password2 }
+variable "instance_type" { default = "t3.micro2" }
+localhost:5432:mydb
+127.0.0.1:8080:80
+hostname:port:database:username:password
+localhost:5432:mydb:myuser:mypassword
+src/main.rs:12:5:error:oops1
+Makefile:1234:all:build:test1
+root:x:0:0:root:/root:/bin/bash
+pw = 1280
+pw: 12px
+pw, ph = 1280, 720
+pwm: 255x
+with sync_playwright() as pw:
+the pass is 12 m long
+first pass is O(n2)
+le mot de passe est requis
+le mot de passe est trop court
+la contraseña es incorrecta
+a senha é obrigatória
+não desenha: abc12345
+パスワードは必須です
+パスワードは8文字以上です
+비밀번호는 8자 이상이어야 합니다
+密码改成功了
+password - optional
+password - see 1Password
+the password to server2 is in the vault
+access to db01 with the password to come
+set the token to 400
+docker login -u me -p $TOKEN
+echo "$PASSWORD" | sudo -S ls
+echo done | tee log
 """.splitlines()
     if line
 )

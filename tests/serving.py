@@ -43,7 +43,7 @@ def running(
     thread = threading.Thread(target=run, name="service")
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(120)
         if failures:
             raise failures[0]
         where = json.loads((settings.home / "run" / "service.json").read_text())
@@ -52,7 +52,7 @@ def running(
             yield client
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive()
         assert not (settings.home / "run" / "service.json").exists()
 

@@ -125,6 +125,12 @@ def unknown_line(kind: str = "hologram") -> bytes:
     return _jsonl([{"type": kind, "payload": {"type": kind}, "note": UNSAID}])
 
 
+def queue_line(operation: str, content: str | None = None, *, at: datetime = BEGUN) -> bytes:
+    """A line of Claude Code about the words that wait while the assistant works."""
+    line = {"type": "queue-operation", "operation": operation, "timestamp": _iso(at), "sessionId": "s"}
+    return _jsonl([line if content is None else {**line, "content": content}])
+
+
 def damaged(data: bytes, *, seed: int = 1) -> bytes:
     """The same file with broken lines in between: cut off, invalid UTF-8, no JSON, no object, NULs, empty."""
     source = random.Random(seed)
@@ -199,7 +205,8 @@ def claude_code_transcript(turns: int = 8, *, seed: int = 1, bare: bool = False,
                     {"type": "image", "source": {"type": "base64", "data": UNSAID}},
                     {"type": "text", "text": f"{said.text}\n<system-reminder>{UNSAID}</system-reminder>"},
                 ]
-            lines.append(_claude_line("user", own, parent, said.at, message={"role": "user", "content": content}))
+            turn = _claude_line("user", own, parent, said.at, message={"role": "user", "content": content})
+            lines.extend([turn] if bare or sidechain else _claude_queued(number, turn, said.text, said.at))
         else:
             before = parent
             if not bare:
@@ -218,6 +225,7 @@ def claude_code_transcript(turns: int = 8, *, seed: int = 1, bare: bool = False,
     if not bare:
         half = len(lines) // 2
         lines[half:half] = list(_claude_noise(BEGUN))
+        lines.append(json.loads(queue_line("enqueue", UNSAID)))
     if sidechain:
         for line in lines:
             line["isSidechain"] = True
@@ -360,11 +368,24 @@ def _claude_work(number: int, parent: str | None, at: datetime) -> Iterator[dict
         yield _claude_line("assistant", f"w{number}", parent, at, message=message)
     blocks = [
         {"type": "tool_result", "tool_use_id": "t", "content": f"{UNSAID}\n" * 20},
-        {"type": "text", "text": UNSAID},
+        {"type": "text", "text": f"<system-reminder>{UNSAID}</system-reminder>"},
     ]
     yield _claude_line(
         "user", f"r{number}", f"w{number}", at, message={"role": "user", "content": blocks}, toolUseResult={"s": UNSAID}
     )
+
+
+def _claude_queued(number: int, turn: dict[str, Any], text: str, at: datetime) -> Iterator[dict[str, Any]]:
+    """A turn that waited in the queue, or in its place words that were handed to the working assistant."""
+    yield json.loads(queue_line("enqueue", text, at=at))
+    if number % 4 == 0:
+        yield json.loads(queue_line("dequeue", at=at))
+        yield turn
+        return
+    yield json.loads(queue_line("remove", at=at))
+    if number % 8 == 6:
+        command = {"type": "queued_command", "prompt": text, "commandMode": "prompt"}
+        yield _claude_line("attachment", f"q{number}", None, at, attachment=command)
 
 
 def _claude_noise(at: datetime) -> Iterator[dict[str, Any]]:
@@ -383,7 +404,8 @@ def _claude_noise(at: datetime) -> Iterator[dict[str, Any]]:
     yield _claude_line("assistant", "e", None, at, isApiErrorMessage=True, message=error)
     yield _claude_line("progress", "g", None, at, data={"type": "hook_progress", "command": UNSAID})
     yield _claude_line("system", "t", None, at, subtype="turn_duration", content=UNSAID)
-    yield {"type": "queue-operation", "operation": "enqueue", "sessionId": "s", "content": UNSAID}
+    compacting = {"role": "user", "content": f"Respond with a summary only. {UNSAID}"}
+    yield _claude_line("user", "c", None, at, agentId="acompact-1", message=compacting)
 
 
 def _codex_line(kind: str, payload: dict[str, Any], at: datetime) -> dict[str, Any]:

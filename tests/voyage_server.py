@@ -23,7 +23,7 @@ class VoyageServer(EmbeddingServer):
             return 400, {"detail": f"Argument '{unknown[0]}' is not supported by our API."}, {}
         asked = {**body, "dimensions": body.get("output_dimension")}
         status, answer, extra = super()._answer(path, headers, asked, inputs, failure)
-        if status == 200 and isinstance(answer, dict):
+        if status == 200 and isinstance(answer, dict) and failure.changed is None:
             answer["usage"] = {"total_tokens": sum(len(text.split()) for text in inputs)}
         elif status >= 400 and isinstance(answer, dict) and failure.status is None:
             # Too many inputs or tokens are 400 here.

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], *, timeout: float = 60.0, what: str = "") -> T:
+def wait_until(predicate: Callable[[], T], *, timeout: float = 120.0, what: str = "") -> T:
     """Return the predicate's first true value.
 
     `timeout` is no statement about speed: it ends a test that is red anyway, on a machine that does ten other things.

@@ -53,13 +53,14 @@ class Workers:
             target=run_workers, args=(self.settings, self.asked_to_stop), kwargs={"on_ready": ready.set}
         )
         self._thread.start()
-        assert ready.wait(60)
+        assert ready.wait(120)
 
     def stop(self) -> None:
         """Ask them to stop and wait until they have."""
         self.asked_to_stop.set()
         if self._thread is not None:
-            self._thread.join(60)
+            # Less than the two minutes that a request or a pattern may take.
+            self._thread.join(100)
             assert not self._thread.is_alive()
 
     def write(self, path: str, text: str, *, agent: str = "main") -> None:

@@ -28,10 +28,13 @@ KEPT_SECONDS: Final = 86_400
 FAILED_LATELY_SECONDS: Final = 30
 
 _READ: Final = """
--- KEYS: account; ARGV: model, seconds added to the server's clock, ...
+-- KEYS: account; ARGV: model, seconds on the caller's clock (empty: the server's), ...
 local key, model = KEYS[1], ARGV[1]
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000 + ARGV[2]
+local now = tonumber(ARGV[2])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] + time[2] / 1000000
+end
 local found = redis.call('HMGET', key, 'cool', 'throttles', 'requests', 'tokens', 'error:' .. model, 'closed:' .. model,
   'failures:' .. model, 'probe:' .. model, 'prober:' .. model, 'failed:' .. model)
 local cool, throttles = tonumber(found[1] or 0), tonumber(found[2] or 0)
@@ -127,6 +130,17 @@ return state('', 0)
 LOOK: Final = _READ + "return state('', 0)"
 
 
+#: Forget the pauses that failures led to: a probe may leave at once, and the next pause is the first one again.
+FORGET_PAUSES: Final = (
+    _READ
+    + """
+redis.call('HDEL', key, 'closed:' .. model, 'probe:' .. model, 'prober:' .. model)
+if failures > OUTAGE_FAILURES then redis.call('HSET', key, 'failures:' .. model, OUTAGE_FAILURES) end
+return state('', 0)
+""".replace("OUTAGE_FAILURES", str(OUTAGE_FAILURES))
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a script said: its verdict, seconds to wait for it, and the state it left behind.
@@ -156,9 +170,17 @@ class Answer:
         )
 
 
+def forget_pauses(client: redis.Redis, account: str, model: str) -> None:
+    """Let one request to an account and model leave at once, if the provider named no time. Raises `redis.RedisError`.
+
+    Failures so far still count: it is a probe, and the others wait for its answer.
+    """
+    client.register_script(FORGET_PAUSES)(keys=[account_key(account)], args=[model, 0])
+
+
 def endpoint_state(client: redis.Redis, account: str, model: str) -> EndpointState:
     """What is known about an account and model, for people. Raises `redis.RedisError`."""
-    known = Answer.of(client.register_script(LOOK)(keys=[account_key(account)], args=[model, 0]))
+    known = Answer.of(client.register_script(LOOK)(keys=[account_key(account)], args=[model, ""]))
     until = time.time() + known.delay if known.delay > 0 else None
     if known.sentence is not None:
         return EndpointState(EndpointCondition.STOPPED, until, known.sentence)

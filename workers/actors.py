@@ -27,13 +27,14 @@ from memory.store.errors import (
 )
 from memory.taking_over import fallback_problem
 from memory.vector_filling import fill_vectors
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
 from workers.broker import TRACEPARENT
 from workers.embedding_rounds import ToldRounds
-from workers.healing import resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
+from workers.healing import PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
 from workers.indexing_job import TURN_SECONDS, index_turn
 from workers.job_pulses import got_on
 from workers.names import (
@@ -44,7 +45,6 @@ from workers.names import (
     NO_SPACE,
     NO_VECTORS,
     OLDER_SETTINGS,
-    PROVIDER,
     VECTORS_QUEUE,
 )
 from workers.refusing import in_words
@@ -100,12 +100,13 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
         target = indexer.target()
         if indexer.supply.available and not target.keeps_vectors:
             # Embedding them all the same would cost money for nothing.
-            runtime.board.report(NO_VECTORS, f"{target.vector_reason}: new chunks wait for their vectors", agent=agent)
+            message = f"{target.vector_reason}: new chunks wait for their vectors"
+            runtime.board.report(NO_VECTORS, message, agent=agent, code=ConditionCode.VECTORS_WAIT)
             raise dramatiq.Retry("vectors cannot be written", delay=int(UNABLE_PAUSE_SECONDS * 1000))
         lacking = indexer.supply.choice.error
         if lacking is not None and not indexer.supply.available and target.pending_chunks(1):
             # Somebody who has the key may take the message next time.
-            runtime.board.report(NO_VECTORS, lacking, agent=agent)
+            runtime.board.report(NO_VECTORS, lacking, agent=agent, code=ConditionCode.VECTORS_WAIT)
             raise dramatiq.Retry("vectors cannot be had", delay=int(UNABLE_PAUSE_SECONDS * 1000))
         runtime.board.resolve(NO_VECTORS, agent=agent)
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
@@ -256,7 +257,8 @@ def _attempt(
     except Terminal as error:
         problem = fallback_problem(runtime.settings, runtime.settings.agent(agent))
         message = f"{error}; {problem}" if problem else str(error)
-        runtime.board.report(f"{PROVIDER}{_provider(runtime, agent)}", message, agent=agent)
+        part = f"{PROVIDER}{_provider(runtime, agent)}"
+        runtime.board.report(part, message, agent=agent, code=ConditionCode.VECTORS_WAIT)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
     except (Paced, Superseded) as error:
         if isinstance(error, SettingsOlder) and _waits_for_long(runtime, agent):
@@ -265,7 +267,8 @@ def _attempt(
     except Transient as error:
         name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part
         if not (isinstance(error, Waiting) and any(one.part == name for one in runtime.board.troubles(agent))):
-            runtime.board.report(name, str(error), agent=agent)
+            code = ConditionCode.VECTORS_WAIT if actor == EMBED_PENDING else None
+            runtime.board.report(name, str(error), agent=agent, code=code)
         pause = error.retry_after if error.retry_after is not None else _pause(attempts)
         raise dramatiq.Retry(str(error), delay=int(max(pause, 0.5) * 1000)) from error
     except RecalldError as error:

@@ -14,6 +14,7 @@ import structlog
 from memory.chunking import estimate_tokens
 from memory.embedding.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
 from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage
+from memory.embedding.metering import believed
 from memory.embedding.vectors import round_rows
 from memory.indexing import Indexer, dimensions_of
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
@@ -244,7 +245,7 @@ class JobFollower:
             return True
         ids = ids_by_hash(self._indexer.target().pending_hashes())
         begun = time.monotonic()
-        for lines in grouped(api.results(job_id), MAX_CHUNKS_PER_COMMIT):
+        for lines in grouped(api.results(job_id, texts=job.texts), MAX_CHUNKS_PER_COMMIT):
             ours = {line.custom_id: line for line in lines if line.custom_id in left}
             left.difference_update(ours)
             if ours:
@@ -259,7 +260,7 @@ class JobFollower:
     ) -> None:
         """Commit some results: the cache first, then the index, then the ledger. Any of it may be done again."""
         vectors = self._usable(job, lines)
-        tokens = self._tokens(lines, vectors)
+        tokens = self._tokens(lines, vectors, ids)
         if self._supply.cache is not None:
             self._supply.cache.put_many(job.identity, vectors)
         if job.identity == self._supply.identity and vectors:
@@ -289,13 +290,19 @@ class JobFollower:
         rows, unusable = round_rows(np.stack(list(fitting.values())), expected=len(fitting), dimensions=width)
         return {text_hash: row for text_hash, row, bad in zip(fitting, rows, unusable, strict=True) if not bad}
 
-    def _tokens(self, lines: Mapping[str, BatchLine], vectors: Mapping[str, Vector]) -> int:
-        """What the provider counted, estimated where it does not say."""
-        told = sum(lines[text_hash].tokens or 0 for text_hash in vectors)
-        silent = {text_hash for text_hash in vectors if lines[text_hash].tokens is None}
-        if silent:
-            told += round(sum(estimate_tokens(text) for _, text in self._texts(silent)))
-        return told
+    def _tokens(
+        self, lines: Mapping[str, BatchLine], vectors: Mapping[str, Vector], ids: Mapping[str, Sequence[int]]
+    ) -> int:
+        """Return what the provider counted, estimated where it does not say, or says what cannot be."""
+        chunks = {text_hash: ids[text_hash][0] for text_hash in vectors if text_hash in ids}
+        rows = self._indexer.target().chunk_rows(list(chunks.values()))
+        total = 0
+        for text_hash in vectors:
+            row = rows.get(chunks[text_hash]) if text_hash in chunks else None
+            estimated = estimate_tokens(row.text) if row is not None else 0.0
+            told = believed(lines[text_hash].tokens, estimated)
+            total += round(estimated) if told is None else told
+        return total
 
     def _record(self, job: BatchJob, *, requests: int = 0, failed: int = 0, inputs: int = 0, tokens: int = 0) -> None:
         if self._supply.coordination is None:

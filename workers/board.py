@@ -17,6 +17,7 @@ import structlog
 
 from memory.process_states import SILENT_SECONDS
 from memory.redaction import redact
+from schemas.conditions import ConditionCode
 from schemas.ports import (
     BrokerFacts,
     EndpointCondition,
@@ -30,13 +31,13 @@ from schemas.ports import (
     Usage,
     VectorProgress,
 )
-from workers.account_state import endpoint_state
+from workers.account_state import endpoint_state, forget_pauses
 from workers.broker_facts import broker_facts
-from workers.counters import FRESHNESS_BUCKETS, FleetCounters
+from workers.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
 from workers.life import BEAT_SECONDS, read_signs
-from workers.marks import PendingMarks
+from workers.marks import MarkedBefore, PendingMarks
 from workers.movement import Movement
-from workers.names import NO_VECTORS, PROVIDER, QUEUES, Keys
+from workers.names import QUEUES, Keys
 from workers.refusing import refusal
 
 log = structlog.get_logger(__name__)
@@ -78,6 +79,28 @@ class Board:
             return self._marks.pending(agent)
         except redis.RedisError:
             return None
+
+    def marked_before(self, agent: str, at: float) -> MarkedBefore | None:
+        """Return what was marked until Unix time `at` and waits still; None when the broker does not answer."""
+        try:
+            return self._marks.marked_before(agent, at)
+        except redis.RedisError:
+            return None
+
+    def stalled_seconds(self) -> float:
+        """Return the seconds for which work waits and no worker finishes any; 0 without the broker."""
+        try:
+            return self._movement.stalled_seconds()
+        except redis.RedisError:
+            return 0.0
+
+    def ask_again(self, account: str, model: str) -> None:
+        """Let one request to a provider's account leave at once, whatever pause its failures have led to.
+
+        A time that the provider itself named is kept.
+        """
+        with self._quietly():
+            forget_pauses(self._client, account, model)
 
     def vector_progress(self, agent: str) -> VectorProgress:
         """How fast vectors come in."""
@@ -183,12 +206,21 @@ class Board:
             for scope in (agent, "*"):
                 for part, raw in self._client.hgetall(self._keys.troubles(scope)).items():
                     body = json.loads(raw)
-                    found.append(Trouble(part.decode(), str(body["message"]), float(body["since"])))
+                    since, code = float(body["since"]), body.get("code")
+                    found.append(
+                        Trouble(
+                            part.decode(),
+                            str(body["message"]),
+                            since,
+                            at=float(body.get("at", since)),
+                            code=ConditionCode(code) if code in set(ConditionCode) else None,
+                        )
+                    )
         except redis.RedisError:
             return ()
         return sorted(found, key=lambda trouble: -trouble.since)
 
-    def report(self, part: str, message: str, *, agent: str = "*") -> None:
+    def report(self, part: str, message: str, *, agent: str = "*", code: ConditionCode | None = None) -> None:
         """Say that a part has a problem; the first time counts as its beginning. Secrets are masked."""
         message = redact(message)
         if self._said.get((agent, part)) != message:
@@ -197,8 +229,9 @@ class Board:
         with self._quietly():
             key = self._keys.troubles(agent)
             before = self._client.hget(key, part)
-            since = json.loads(before)["since"] if before else time.time()
-            self._client.hset(key, part, json.dumps({"message": message, "since": since}))
+            now = time.time()
+            since = json.loads(before)["since"] if before else now
+            self._client.hset(key, part, json.dumps({"message": message, "since": since, "at": now, "code": code}))
 
     def resolve(self, part: str, *, agent: str = "*") -> None:
         """Say that the part's problem is over."""
@@ -213,7 +246,7 @@ class Board:
             self.add_usage([(usage, agents, queries)])
 
     def add_usage(self, requests: Sequence[tuple[Usage, Mapping[str, Usage], bool]]) -> None:
-        """Like `record_usage` for several requests, in one round trip. Raises `redis.RedisError`."""
+        """Count several requests like `record_usage`. Raises `redis.RedisError` when none of them is counted."""
         counts: Counter[tuple[str, str]] = Counter()
         for usage, agents, queries in requests:
             for agent, share in [*agents.items(), ("*", usage)]:
@@ -223,14 +256,16 @@ class Board:
                     if queries:
                         counts[agent, _QUERIES + counted + of] += getattr(share, counted)
         today = today_utc()
-        with self._client.pipeline(transaction=False) as pipe:
+
+        def fill(pipe: Any) -> None:
             for (agent, field), number in counts.items():
                 if number:
                     pipe.hincrby(self._keys.usage(agent, None), field, number)
                     pipe.hincrby(self._keys.usage(agent, today), field, number)
             for agent in {agent for agent, _ in counts}:
                 pipe.expire(self._keys.usage(agent, today), USAGE_DAY_KEPT_SECONDS)
-            pipe.execute()
+
+        add_once(self._client, fill)
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """What embedding for this agent cost on one day (UTC), or ever; the provider and model asked most first."""
@@ -327,10 +362,8 @@ def _progress(rate: bytes | None, at: bytes | None) -> VectorProgress:
 
 def _held_up(troubles: Mapping[bytes, bytes]) -> str | None:
     """Return why no vectors come, as the workers reported it."""
-    for part, raw in troubles.items():
-        if part.decode() == NO_VECTORS or part.decode().startswith(PROVIDER):
-            return str(json.loads(raw)["message"])
-    return None
+    told = map(json.loads, troubles.values())
+    return next((str(body["message"]) for body in told if body.get("code") == ConditionCode.VECTORS_WAIT), None)
 
 
 def today_utc() -> date:

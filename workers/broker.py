@@ -83,6 +83,8 @@ class DoorbellConsumer(_RedisConsumer):
 
     def ack(self, message: dramatiq.MessageProxy) -> None:
         """Say that a message is done; tried again for as long as the broker does not take it, or its retry."""
+        if self.broker.closed:
+            return
         with _connection_closed():
             self.broker.owed.pay(self.broker, message)
             super().ack(message)  # type: ignore[no-untyped-call]
@@ -90,6 +92,8 @@ class DoorbellConsumer(_RedisConsumer):
 
     def nack(self, message: dramatiq.MessageProxy) -> None:
         """Say that a message is given up; tried again like `ack`."""
+        if self.broker.closed:
+            return
         with _connection_closed():
             super().nack(message)  # type: ignore[no-untyped-call]
         self._handed.discard(message.options["redis_message_id"])
@@ -138,11 +142,13 @@ class DoorbellConsumer(_RedisConsumer):
 class DoorbellBroker(RedisBroker):
     """RedisBroker whose consumers are woken by those who enqueue.
 
-    `pulses`, if set, are told of every turn of a consumer. Once `draining`, nothing more is fetched.
+    `pulses`, if set, are told of every turn of a consumer. Once `draining`, nothing more is fetched. Once `closed`, a
+    thread that still works ends with its job: its message was given back.
     """
 
     pulses: Pulses | None = None
     draining: bool = False
+    closed: bool = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
@@ -150,6 +156,11 @@ class DoorbellBroker(RedisBroker):
         self.handed: defaultdict[str, set[str]] = defaultdict(set)
         #: Retries that the broker did not take when the job was over.
         self.owed = OwedRetries()
+
+    def close(self) -> None:
+        """Close the connections; the end of a job is told to the broker no more."""
+        self.closed = True
+        super().close()
 
     def takes(self, queue: str) -> None:
         """A consumer of this queue takes its turn: it looks for messages at least every `IDLE_SECONDS`."""

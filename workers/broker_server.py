@@ -129,8 +129,7 @@ class BrokerServer:
         if self._settings.broker.url is not None or self._owner_lock is not None:
             return
         pid = server_pid(self._settings.home)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        handle = (self._folder / "owner.lock").open("w")
+        handle = self._opened("owner.lock")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -231,6 +230,7 @@ class BrokerServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env={},  # it lives longer than others, and has no use for their keys
         )
         self._remember(self._process.pid)
         with suppress(OSError):
@@ -252,17 +252,21 @@ class BrokerServer:
 
     @contextmanager
     def _start_lock(self) -> Iterator[None]:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._folder.chmod(0o700)
-            handle = (self._folder / "lock").open("w")
-        except OSError as error:
-            raise UserError(
-                f"cannot write {self._folder}: {error.strerror}; choose another folder with --home or RECALLD_HOME"
-            ) from None
-        with handle:
+        with self._opened("lock") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+    def _opened(self, name: str) -> IO[str]:
+        """Open a lock file of the folder, which is its owner's alone."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.chmod(0o700)
+            return (self._folder / name).open("w")
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self._folder / name}: {error.strerror}; mend that, or choose another folder with "
+                "--home or RECALLD_HOME"
+            ) from None
 
 
 def _wait_for_end(pid: int, when_born: str | None) -> None:

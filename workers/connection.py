@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from schemas.settings import Settings
 from workers.refusing import RetryWhatPasses, TlsConnection
 
 __all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "connect", "namespace", "socket_path"]
+
+#: A word that is made once for a home. An empty one would be that of other homes, too.
+_WORD = re.compile(r"[!-~]{1,200}")
 
 #: Seconds that whoever needs the broker waits for its answer.
 PATIENT_SECONDS = 30.0
@@ -54,23 +59,33 @@ def namespace(settings: Settings) -> str:
     """
     if settings.broker.namespace:
         return settings.broker.namespace
-    path = settings.home / "namespace"
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return path.read_text(encoding="ascii").strip()
     try:
-        return _make_namespace(path)
+        return made_once(settings.home / "namespace")
     except OSError as error:
         raise UserError(
-            f"cannot write {settings.home}: {error.strerror}; choose another folder with --home or RECALLD_HOME"
+            f"cannot use {settings.home / 'namespace'}: {error.strerror}; mend that, or choose another folder with "
+            "--home or RECALLD_HOME"
         ) from None
 
 
-def _make_namespace(path: Path) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"namespace.{os.getpid()}.{secrets.token_hex(4)}")
+def made_once(path: Path) -> str:
+    """Return the random word that a file of the home holds. A missing one is made, a damaged one is set aside.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        word = ""
+        with suppress(IsADirectoryError, PermissionError):
+            word = path.read_text(encoding="ascii", errors="replace").strip()
+        if _WORD.fullmatch(word):
+            return word
+        path.rename(path.with_name(f"damaged-{path.name}-{time.time_ns()}"))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     fresh.write_text(secrets.token_hex(8), encoding="ascii")
     try:
-        # A link fails if another process was first; then its name counts.
+        # A link fails if another process was first; then its word counts.
         path.hardlink_to(fresh)
     except FileExistsError:
         pass

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
@@ -26,6 +26,32 @@ _COUNTED = {metric.name: metric for metric in METRICS if metric.told is Told.FLE
 
 #: Upper bounds in seconds of the histogram of event-to-searchable times.
 FRESHNESS_BUCKETS = EVENT_TO_SEARCHABLE_SECONDS.buckets
+
+
+#: A key without a value, the same in every namespace.
+_NEVER_WRITTEN = "recalld:never-written"
+
+
+def add_once(client: Any, fill: Callable[[Any], None]) -> None:
+    """Run the commands that `fill` puts into a pipeline in one transaction, and at most once.
+
+    A command that the server refuses while others run is left out, and logged. So is a transaction whose answer is
+    lost: it may have run.
+
+    Raises:
+        redis.RedisError: none of them ran.
+    """
+    with client.pipeline(transaction=True) as pipe:
+        # Proves that the server answers. While a key is watched, the client sends no transaction a second time.
+        pipe.watch(_NEVER_WRITTEN)
+        pipe.multi()
+        fill(pipe)
+        try:
+            failed = [one for one in pipe.execute(raise_on_error=False) if isinstance(one, Exception)]
+        except redis.WatchError as error:
+            failed = [error]
+    if failed:
+        log.warning("counts_lost", commands=len(failed), error=str(failed[0]))
 
 
 class FleetCounters:
@@ -51,11 +77,13 @@ class FleetCounters:
             counted, self._fresh = self._fresh, Counter()
         if not counted:
             return
+
+        def fill(pipe: Any) -> None:
+            for field, number in counted.items():
+                pipe.hincrby(self._keys.counters, field, number)
+
         try:
-            with self._client.pipeline(transaction=True) as pipe:
-                for field, number in counted.items():
-                    pipe.hincrby(self._keys.counters, field, number)
-                pipe.execute()
+            add_once(self._client, fill)
         except redis.RedisError as error:
             log.debug("counters_kept", error=str(error))
             with self._lock:

@@ -104,6 +104,12 @@ class BrokerJobQueue:
         with _broker_errors():
             self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
 
+    def request_vectors_now(self, agent: str) -> None:
+        """Make sure that a job looks for chunks without vectors now, also while another one waits out a pause."""
+        with _broker_errors():
+            self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
+            self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+
     def request_completion(self, agent: str) -> None:
         """Make sure that a job will check the generation under construction."""
         with _broker_errors():

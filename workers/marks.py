@@ -25,6 +25,9 @@ _SLICE = 500
 #: Instead of a time: documents given back then are taken before all others.
 FIRST_IN_LINE = 0.0
 
+#: Documents that `MarkedBefore` names.
+SOME = 64
+
 #: Seconds for which the trace of a mark is remembered after the last one.
 _TRACES_KEPT_SECONDS = 86_400
 
@@ -131,6 +134,14 @@ class Waiting:
     running: int
 
 
+@dataclass(frozen=True, slots=True)
+class MarkedBefore:
+    """Documents that were marked up to some time and wait since then: how many, and the first `SOME` of them."""
+
+    count: int
+    some: tuple[DocumentKey, ...] = ()
+
+
 class PendingMarks:
     """The marks of all agents in one namespace. Raises `redis.RedisError` when the server does not answer."""
 
@@ -230,6 +241,14 @@ class PendingMarks:
         return Pending(
             documents=int(documents), running=int(running), oldest_at=float(oldest[0][1]) if oldest else None
         )
+
+    def marked_before(self, agent: str, at: float) -> MarkedBefore:
+        """Return the documents that were marked up to Unix time `at` and wait since then, the oldest mark first."""
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.zcount(self._keys.since(agent), "-inf", at)
+            pipe.zrangebyscore(self._keys.since(agent), "-inf", at, start=0, num=SOME)
+            count, some = pipe.execute()
+        return MarkedBefore(int(count), tuple(DocumentKey.decode(_text(raw)) for raw in some))
 
     def agents(self) -> list[str]:
         """Agents that have marks."""

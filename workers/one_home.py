@@ -7,7 +7,6 @@ is refused while workers of the first are alive.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ import structlog
 
 from schemas.errors import UserError
 from schemas.settings import Settings
-from workers.connection import namespace
+from workers.connection import made_once, namespace
 from workers.names import Keys
 
 log = structlog.get_logger(__name__)
@@ -148,27 +147,10 @@ def _identity_of(home: Path) -> str:
     Whatever the containers that share the folder call it and themselves, its device and inode are the same for all.
     """
     try:
-        made_once, folder = _id_of(home), home.stat()
+        # A copy of the home has the same word.
+        word, folder = made_once(home / "id"), home.stat()
     except OSError as error:
         raise UserError(
-            f"cannot write {home}: {error.strerror}; workers need a home of their own to write to"
+            f"cannot use {home / 'id'}: {error.strerror}; workers need a home of their own to write to"
         ) from None
-    return f"{made_once}:{folder.st_dev:x}:{folder.st_ino:x}"
-
-
-def _id_of(home: Path) -> str:
-    """What was made once for the home; a copy has the same."""
-    path = home / "id"
-    with suppress(FileNotFoundError):
-        return path.read_text("ascii").strip()
-    home.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".id.{secrets.token_hex(4)}")
-    draft.write_text(secrets.token_hex(8), "ascii")
-    try:
-        # A link fails if another process was first; then its name counts.
-        path.hardlink_to(draft)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
-    return path.read_text("ascii").strip()
+    return f"{word}:{folder.st_dev:x}:{folder.st_ino:x}"

@@ -44,7 +44,7 @@ class BrokerGate(Gate):
     """A gate in the broker. While that does not answer, what this process knows by itself governs.
 
     `enter` and `leave` are one round trip each; the rest answers from what they brought back, or from a
-    look every `KNOWN_SECONDS`. `ahead` are seconds added to the server's clock, for tests that cannot wait.
+    look every `KNOWN_SECONDS`. `clock` replaces the server's clock, for tests.
     """
 
     def __init__(
@@ -56,13 +56,14 @@ class BrokerGate(Gate):
         model: str,
         limits: ProviderLimits | None = None,
         probe_seconds: float = PROBE_SECONDS,
-        ahead: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._reach = reach
         self._keys = [account_key(account)]
         self._model = model
         self._probe_seconds = probe_seconds
-        self._ahead = ahead
+        self._server_clock = clock
+        self._clock = clock or time.monotonic
         self._enter_script: Any = client.register_script(ENTER)
         self._leave_script: Any = client.register_script(LEAVE)
         self._look_script: Any = client.register_script(LOOK)
@@ -123,9 +124,6 @@ class BrokerGate(Gate):
         known = self._look()
         return known.careful if known is not None else self._local.careful
 
-    def _clock(self) -> float:
-        return time.monotonic() + self._ahead()
-
     def _look(self) -> _Known | None:
         """What was last known, not older than `KNOWN_SECONDS`; None while the broker does not answer."""
         known = self._known
@@ -155,7 +153,8 @@ class BrokerGate(Gate):
         return answer
 
     def _run(self, script: Any, args: list[Any]) -> Answer:
-        return Answer.of(self._reach.ask(lambda: script(keys=self._keys, args=[self._model, self._ahead(), *args])))
+        now = self._server_clock() if self._server_clock is not None else ""
+        return Answer.of(self._reach.ask(lambda: script(keys=self._keys, args=[self._model, now, *args])))
 
     def _tell_what_happened(self) -> None:
         """The broker is back: it may have missed a refusal or a request to wait."""

@@ -1,4 +1,4 @@
-"""What an endpoint that speaks OpenAI's or Voyage's format answers, as one matrix."""
+"""Answers of endpoints that speak OpenAI's or Voyage's format, as one matrix."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from schemas.errors import Terminal, Transient
 
 
 def no_embeddings() -> Transient:
-    """What to raise for an answer that is something else."""
+    """Return what to raise for an answer that is something else."""
     return Transient("the endpoint's answer holds no embeddings: see that remote.base_url is an address of its API")
 
 
 def read_answer(answer: Any, *, expected: int) -> Embeddings:
-    """The vectors of a parsed body in the order of their inputs, and the tokens it counted.
+    """Return the vectors of a parsed body in the order of their inputs, and the tokens it counted.
 
     An embedding is base64 of little-endian float32, or a list of numbers.
 
@@ -33,7 +33,8 @@ def read_answer(answer: Any, *, expected: int) -> Embeddings:
         raise no_embeddings() from error
     if len(rows) != expected:
         raise Transient(f"the endpoint returned {len(rows)} vectors for {expected} texts")
-    if not all(isinstance(place, int) for place in order) or sorted(order) != list(range(expected)):
+    # `False` is an int and equal to 0.
+    if not all(type(place) is int for place in order) or sorted(order) != list(range(expected)):
         raise Transient("the endpoint returned vectors whose index fields do not match the texts")
     widths = {row.shape[0] for row in rows}
     if len(widths) != 1:
@@ -44,25 +45,20 @@ def read_answer(answer: Any, *, expected: int) -> Embeddings:
     return Embeddings(matrix, _billed(answer))
 
 
-def check_dimensions(answer: Embeddings, *, asked: int | None, name: str, model: str) -> Embeddings:
-    """The answer as it is.
-
-    Raises:
-        Terminal: vectors of another width than was asked for.
-    """
+def check_dimensions(answer: Embeddings, *, asked: int | None, name: str, model: str) -> None:
+    """Raise Terminal for vectors of another width than was asked for."""
     width = answer.vectors.shape[1]
     if asked is not None and width != asked:
         raise Terminal(
             f"{name} returned {width} dimensions though {asked} were asked for: "
             f"the model {model} does not support output_dimensionality, unset it"
         )
-    return answer
 
 
 def _billed(answer: Mapping[str, Any]) -> int | None:
     usage = answer.get("usage")
     tokens = usage.get("total_tokens") if isinstance(usage, Mapping) else None
-    return tokens if isinstance(tokens, int) and tokens > 0 else None
+    return tokens if type(tokens) is int and tokens > 0 else None
 
 
 def _row(embedding: object) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -72,6 +68,6 @@ def _row(embedding: object) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
         raise TypeError("an embedding is neither base64 nor a list")
     # A null among the numbers becomes NaN, which is dealt with row by row.
     row: np.ndarray[tuple[int], np.dtype[np.float32]] = np.array(embedding, dtype=np.float32)
-    if row.ndim != 1:
-        raise TypeError("an embedding is a list of lists")
+    if row.ndim != 1 or not row.size:
+        raise TypeError("an embedding is a list of lists, or empty")
     return row

@@ -98,10 +98,11 @@ class BatchApi(ABC):
         """How far a job is. One that the provider does not know (any more) has failed."""
 
     @abstractmethod
-    def results(self, job_id: str) -> Iterator[BatchLine]:
-        """What became of the job's texts, in no promised order, as the lines arrive; none while it runs.
+    def results(self, job_id: str, *, texts: int) -> Iterator[BatchLine]:
+        """Return what became of the job's texts, in no promised order, as the lines arrive; none while it runs.
 
-        A line that nobody can read is left out, as is a text that the provider says nothing about.
+        `texts` is the number of them, which bounds the results. A line that cannot be read is left out, as is a second
+        one for a text. A text that the provider says nothing about has no line.
         """
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -75,10 +76,8 @@ class ErrorReader:
         # Longest first: one may be a part of another.
         self._secrets = sorted(filter(None, secrets), key=len, reverse=True)
 
-    def of_connection(self, error: BaseException, *, timed_out: bool) -> Transient:
-        """For a request that got no answer at all."""
-        if timed_out:
-            return Transient(f"{self._name} at {self._where} did not answer in time")
+    def of_connection(self, error: BaseException) -> Transient:
+        """Return what to raise for a request that got no answer, or half of one."""
         return Transient(
             f"the connection to {self._name} at {self._where} failed ({type(error).__name__}{self._quoted(str(error))})"
         )
@@ -89,12 +88,15 @@ class ErrorReader:
         words = self._quoted(_message(facts, body))
         labels = _labels(facts)
         if 300 <= status < 400:
-            return Terminal(f"{self._where} sends requests elsewhere (HTTP {status}): check remote.base_url")
+            return Terminal(
+                f"{self._where} sends requests elsewhere ({_target(headers)}HTTP {status}), and texts go to no address "
+                "but the one in the settings: check remote.base_url"
+            )
         if status == 401 or labels & _KEY_REFUSED:
-            return Terminal(f"{self._name} refused the key (HTTP {status}): check {self._key_name}")
+            return Terminal(f"{self._name} refused the key (HTTP {status}{words}): check {self._key_name}")
         if status == 402 or labels & _NO_CREDIT or any(label.startswith("billing_") for label in labels):
             return Terminal(
-                f"the {self._name} account has no credit left (HTTP {status}): top it up or use another provider"
+                f"the {self._name} account has no credit left (HTTP {status}{words}): top it up or use another provider"
             )
         if status == 403:
             return Terminal(f"{self._name} refused access with this key (HTTP 403{words}): check {self._key_name}")
@@ -105,7 +107,7 @@ class ErrorReader:
             )
         if status == 429 and _DAILY_QUOTA.search(_text(body)):
             return Terminal(
-                f"the day's quota of {self._name} is used up (HTTP 429): wait for the next day, raise the plan "
+                f"the day's quota of {self._name} is used up (HTTP 429{words}): wait for the next day, raise the plan "
                 "or use another provider"
             )
         hint = retry_after(headers, body)
@@ -136,6 +138,14 @@ class ErrorReader:
         if len(words) > _MOST_WORDS:
             words = words[:_MOST_WORDS] + "..."
         return f": {words}" if words else ""
+
+
+def _target(headers: Mapping[str, str]) -> str:
+    """Return the host of a redirect: its path and query may hold secrets."""
+    with suppress(ValueError):
+        if host := urlsplit(headers.get("location", "")).hostname:
+            return f"to {host}, "
+    return ""
 
 
 def _facts(body: object) -> Mapping[str, Any]:

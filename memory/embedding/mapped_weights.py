@@ -113,7 +113,6 @@ def _unpack(backend: Any, folder: Path) -> None:
             elif isinstance(value, float | int) and not isinstance(value, bool):
                 values[name] = value
         (draft / _VALUES).write_text(json.dumps(values), encoding="utf-8")
-        draft.chmod(0o755)
         draft.rename(folder)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)

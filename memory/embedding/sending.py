@@ -222,7 +222,7 @@ class BatchSender:
             if not seen:
                 raise
             # What went wrong is worth more than that one waits because of it.
-            kind = Throttled if isinstance(seen[-1], Throttled) else Waiting
+            kind = Throttled if isinstance(seen[-1], Throttled) else Transient
             raise kind(str(seen[-1]), retry_after=waiting.retry_after) from seen[-1]
 
     def _sleep(self, seconds: float) -> None:

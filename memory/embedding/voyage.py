@@ -1,166 +1,113 @@
-"""Voyage AI's embeddings, through the voyageai SDK."""
+"""Voyage AI's embeddings, through the voyageai SDK.
+
+The SDK's own HTTP session asks ~/.netrc, takes an answer of 529 for a good one, and drops all headers but two.
+`voyageai.requestssession` is its hook for another session, one for the whole process; which provider is asking is
+known by the thread.
+"""
 
 from __future__ import annotations
 
+import importlib
+import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from memory.embedding.answers import check_dimensions, no_embeddings, read_answer
-from memory.embedding.endpoint import account_of, identity_of, normalised_url
-from memory.embedding.endpoint_errors import ErrorReader
+from memory.embedding.answers import no_embeddings
 from memory.embedding.presets import PRESETS
-from memory.embedding.provider import EmbeddingProvider, Embeddings, ProviderLimits
-from memory.embedding.voyage_session import asking, load_sdk, make_session
-from memory.embedding.wording import clean, cut_to_bytes
-from schemas.errors import Permanent, RecalldError
+from memory.embedding.remote import RemoteProvider
 
 if TYPE_CHECKING:
-    from memory.embedding.batch_api import BatchApi
+    import httpx2
 
-CONNECT_SECONDS = 10.0
-DOCUMENTS_SECONDS = 120.0
-QUERY_SECONDS = 15.0
+    from memory.embedding.batch_api import BatchApi
 
 #: Keys that begin with "al-" are MongoDB Atlas's; the SDK sends them here, too.
 _ATLAS_URL = "https://ai.mongodb.com/v1"
 
-#: Without a key the SDK would look for one in the environment.
-_NO_KEY = "unused"
+_setting_up = threading.Lock()
+_asking: ContextVar[VoyageProvider] = ContextVar("asking")
 
 
-class VoyageProvider(EmbeddingProvider):
-    """Voyage AI, or a server that speaks its API at `base_url` (None: the service itself).
+class VoyageProvider(RemoteProvider):
+    """Voyage AI, or a server that speaks its API at `base_url` (None: the service itself)."""
 
-    `dimensions` is asked for only when given. Every request says whether it holds queries or documents.
-    """
+    extra = "voyage"
 
-    name = "voyage"
-
-    def __init__(
-        self,
-        *,
-        model: str,
-        api_key: str | None,
-        key_name: str,
-        limits: ProviderLimits,
-        base_url: str | None = None,
-        dimensions: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        query_input_type: str | None = "query",
-        document_input_type: str | None = "document",
-    ) -> None:
-        self.model = model
-        self.limits = limits
-        # Which of the service's two addresses it is follows from the key, so it is not part of the identity.
-        self.identity = identity_of(
-            provider=self.name,
-            model=model,
-            base_url=base_url or PRESETS[self.name].base_url,
-            dimensions=dimensions,
-            query_input_type=query_input_type,
-            document_input_type=document_input_type,
-            headers=headers,
-        )
-        self._base_url = (base_url or service_url(api_key)).rstrip("/")
-        self.address = normalised_url(self._base_url)
-        self.account = account_of(base_url=self._base_url, api_key=api_key, headers=headers)
-        self._api_key = api_key
-        self._dimensions = dimensions
-        self._headers = dict(headers or {})
-        self._input_types = {"query": query_input_type, "document": document_input_type}
-        self._errors = ErrorReader(
-            name=self.name,
-            model=model,
-            base_url=self._base_url,
-            key_name=key_name,
+    def __init__(self, *, api_key: str | None, base_url: str | None = None, **settings: Any) -> None:
+        super().__init__(
+            name="voyage",
+            base_url=(base_url or service_url(api_key)).rstrip("/"),
+            # Which of the service's two addresses it is follows from the key, so it is not part of the identity.
+            identity_url=base_url or PRESETS["voyage"].base_url,
             api_key=api_key,
-            headers=self._headers,
+            dimensions_field="output_dimension",
+            **{"query_input_type": "query", "document_input_type": "document", **settings},
         )
-        self._making = threading.Lock()
-        self._session: Any = None
-        self._batches: BatchApi | None = None
-
-    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        return self._embed([clean(text) for text in texts], kind="document", seconds=DOCUMENTS_SECONDS)
-
-    def embed_query(self, text: str) -> Embeddings:
-        fitting = cut_to_bytes(clean(text).strip(), self.limits.input_bytes)
-        if not fitting:
-            raise Permanent("there is nothing to embed in an empty query")
-        return self._embed([fitting], kind="query", seconds=QUERY_SECONDS)
 
     def batch_api(self) -> BatchApi:
-        from memory.embedding.voyage_batches import VoyageBatches  # queries do without
+        from memory.embedding.file_batches import VoyageBatches  # queries do without
 
-        with self._making:
-            if self._batches is None:
-                self._batches = VoyageBatches(
-                    base_url=self._base_url,
-                    api_key=self._api_key,
-                    headers=self._headers,
-                    options=self.options("document"),
-                    errors=self._errors,
-                )
-            return self._batches
+        return VoyageBatches(self)
 
     def warm_up(self) -> None:
-        load_sdk()
-
-    def close(self) -> None:
-        with self._making:
-            if self._session is not None:
-                self._session.close()
-                self._session = None
+        self._load()
 
     def options(self, kind: str) -> dict[str, object]:
-        """The fields of a request that the settings decide, without the inputs; `kind` is "query" or "document"."""
-        options: dict[str, object] = {
-            "model": self.model,
-            # What is too long is refused, and listed. Cut, it would be found by its beginning only, and nobody told.
-            "truncation": False,
-        }
-        if self._input_types[kind] is not None:
-            options["input_type"] = self._input_types[kind]
-        if self._dimensions is not None:
-            options["output_dimension"] = self._dimensions
-        return options
+        # What is too long is refused, and listed. Cut, it would be found by its beginning only, without a word.
+        return {"model": self.model, "truncation": False, **super().options(kind)}
 
-    def _embed(self, texts: list[str], *, kind: str, seconds: float) -> Embeddings:
-        body = self._post({"input": texts, "encoding_format": "base64", **self.options(kind)}, seconds=seconds)
-        answer = read_answer(body, expected=len(texts))
-        return check_dimensions(answer, asked=self._dimensions, name=self.name, model=self.model)
-
-    def _post(self, params: Mapping[str, object], *, seconds: float) -> Any:
-        voyageai = load_sdk()
+    def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
+        voyageai = self._load()
+        token = _asking.set(self)
         try:
-            with asking(self._connected()):
-                # Not through `Client.embed`: it would make a Python object of every number.
-                return voyageai.Embedding.create(
-                    api_key=self._api_key or _NO_KEY,
-                    base_url=self._base_url,
-                    request_timeout=(CONNECT_SECONDS, seconds),
-                    **params,
-                )
-        except RecalldError:
-            raise
+            # Not through `Client.embed`: it would make a Python object of every number.
+            return voyageai.Embedding.create(
+                api_key=self._api_key,
+                base_url=self.base_url,
+                input=list(texts),
+                encoding_format=self.encoding,
+                **self.options(kind),
+            )
+        except (voyageai.error.APIError, ValueError, RecursionError) as error:
+            # The session raises refusals, so this is an answer that is no JSON.
+            raise no_embeddings() from error
+        finally:
+            _asking.reset(token)
+
+    def _load(self) -> Any:
+        # The first time takes 0.7 s and 50 MB: it imports aiohttp and langchain.
+        with _setting_up:
+            try:
+                voyageai: Any = importlib.import_module("voyageai")
+            except ImportError as error:
+                raise self.missing("voyageai") from error
+            voyageai.requestssession = _Session
+            # It logs whole requests, which are memory; VOYAGE_LOG would even print them.
+            logging.getLogger("voyage").setLevel(logging.WARNING)
+            voyageai.util.VOYAGE_LOG = None
+            return voyageai
+
+
+class _Session:
+    """What the SDK takes for its HTTP session: the client of the provider that is asking in this thread."""
+
+    proxies: Mapping[str, str] = {}
+
+    def request(self, method: str, url: str, *, headers: Mapping[str, str], data: bytes, **_: Any) -> httpx2.Response:
+        provider = _asking.get()
+        response = provider.send(method.upper(), url.removeprefix(provider.base_url), headers=headers, content=data)
+        try:
+            response.read()
         except Exception as error:
-            raise self._read(voyageai, error) from error
+            raise provider.read_error(error) from error
+        return response
 
-    def _read(self, voyageai: Any, error: Exception) -> RecalldError:
-        if isinstance(error, (voyageai.error.APIError, ValueError, RecursionError)):
-            # Refusals never come this far, the session raises them: this is an answer that is no JSON.
-            return no_embeddings()
-        timed_out = isinstance(error, voyageai.error.Timeout)
-        return self._errors.of_connection(error.__cause__ or error, timed_out=timed_out)
-
-    def _connected(self) -> Any:
-        with self._making:
-            if self._session is None:
-                self._session = make_session(headers=self._headers, read_status=self._errors.of_status)
-            return self._session
+    def close(self) -> None:
+        """Do nothing: the provider closes its own client."""
 
 
 def service_url(api_key: str | None) -> str:
-    """Where the service is for this key."""
+    """Return where the service is for this key."""
     return _ATLAS_URL if (api_key or "").startswith("al-") else PRESETS["voyage"].base_url

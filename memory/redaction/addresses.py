@@ -1,4 +1,4 @@
-"""Secrets in addresses: the password before the host, signatures and keys of a query, webhooks.
+"""Secrets in addresses: the password before the host or in .pgpass, signatures and keys of a query, webhooks.
 
 The rest of an address stays: which host it was is worth finding again.
 """
@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from memory.redaction.masking import Span
+from memory.redaction.values import Candidate, Family, Form, is_secret
 
 #: After `://`. The password goes on to the last @ before a slash: people do not escape one that is part of it.
 _USER_INFO = re.compile(rb"[^\s/:@?\"'`<>\x00\\]{0,128}:([^\s/?\"'`<>\x00\xe0-\xff]{1,256})@")
@@ -28,6 +29,14 @@ _WEBHOOKS = (
     (b"/incomingwebhook/", re.compile(rb"([A-Za-z0-9]{20,64}/[A-Za-z0-9/-]{20,128})"), "teams-webhook"),
     (b"/open-apis/bot/", re.compile(rb"(?:v2/)?hook/([A-Za-z0-9-]{20,64})"), "feishu-webhook"),
 )
+
+#: A line of .pgpass: host, port, database, user, password; its ports, and bytes before a port at most.
+_PGPASS = re.compile(
+    rb"[ \t>]{0,8}(?:\*|[\w.-]{1,255}):(?:\*|[0-9]{4}):(?:\*|[\w.-]{1,63}):(?:\*|[\w.@-]{1,63}):"
+    rb"((?:[^\s:\\\x00]|\\[:\\]){3,256})[ \t]{0,8}(?=[\r\n]|\Z)"
+)
+_PGPASS_PORTS = (b":5432:", b":*:*:")
+_PGPASS_HOST_BYTES = 264
 
 #: `${...}`, `<...>`, ***, a port's number before somebody's handle.
 _PLACEHOLDER = re.compile(rb"[${<*%]|\[[A-Za-z<]|(.)\1*$|[xX]{3}|.{0,32}\.\.\.|[0-9]{1,5}$")
@@ -66,6 +75,14 @@ def find_addresses(data: bytes, lowered: bytes) -> Iterator[Span]:
                 yield Span(*secret.span(1), kind)
                 end = secret.end()
             position = lowered.find(needle, end)
+    for port in _PGPASS_PORTS:
+        position = data.find(port)
+        while position >= 0:
+            line = data.rfind(b"\n", max(0, position - _PGPASS_HOST_BYTES), position) + 1
+            found = _PGPASS.match(data, line if line else max(0, position - _PGPASS_HOST_BYTES))
+            if found is not None and is_secret(Candidate(found[1], Family.PASSWORD, Form.SETTING)):
+                yield Span(*found.span(1), "password")
+            position = data.find(port, position + len(port))
 
 
 def _in_query(data: bytes, position: int) -> bool:

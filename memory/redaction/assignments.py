@@ -25,6 +25,14 @@ _SETTING_START = re.compile(rb"(?:^|\n)[ \t>#*+-]{0,16}(?:export |set |ENV |ARG 
 #: What people take for a password, and programs for no name.
 _CHOSEN = re.compile(rb"(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~]{6,40}")
 
+#: "pass" and "pw" alone are words for other things, too.
+_SHORT_WORDS = frozenset({b"pass", b"pw", b"mdp"})
+
+#: "I set the password" before "to hunter2", in English, German and French.
+_SETS = re.compile(
+    rb"\b(?:set|chang|reset|updat|rotat|stell|setz|\xc3\xa4nder|mis )[a-z]{0,4} (?:[\w'-]{1,16} ){0,3}\Z"
+)
+
 _NETRC_LOGIN = re.compile(rb"\blogin[ \t]+\S{1,64}[ \t]+\Z")
 
 _OPEN_QUOTE = re.compile(rb"[rRbBuU@]?(?P<quote>\\{0,3}(?:\"\"\"|[\"'`])|\xe2\x80[\x9c\x98]|\xe3\x80[\x8c\x8e])")
@@ -108,8 +116,10 @@ def _value_after(
         return None
     bare = joint.start() == position + len(core.needle)
     if not _is_label(core, data, lowered, start, position, bare=bare) and not (
-        bare and core.needle == b"pass" and _is_login(data, start, position, value)
+        bare and core.needle in _SHORT_WORDS and _is_login(data, start, position, value)
     ):
+        return None
+    if how == "set" and _SETS.search(lowered[max(0, start - _LABEL_BYTES) : start]) is None:
         return None
     form = FORMS[how]
     if is_flag:
@@ -155,7 +165,7 @@ def _is_label(core: Core, data: bytes, lowered: bytes, start: int, position: int
 
 
 def _is_login(data: bytes, start: int, position: int, value: _Value) -> bool:
-    """Whether "pass" alone is somebody's password, not the outcome of a test: by what follows."""
+    """Return True if "pass" alone is a password, not the outcome of a test: by what follows."""
     is_word = start == position and data[position : position + 4] != b"PASS"
     return is_word and _CHOSEN.fullmatch(data, value.start, value.end) is not None
 

@@ -31,6 +31,19 @@ _SSHPASS = re.compile(rb"[ \t]{1,4}-p[ \t]{0,4}[\"']?([^\s\"'<>\x80-\xff]{3,256}
 
 _MYSQL_PASSWORD = re.compile(rb"\s-p((?=[^\s:]{0,32}[A-Za-z])[^\s\"'<>$:=\x80-\xff-][^\s\"'<>\x80-\xff]{3,256})")
 
+_DOCKER_PASSWORD = re.compile(rb"\s-p[ \t]{1,4}[\"']?([^\s\"'<>|\x80-\xff-][^\s\"'<>|\x80-\xff]{3,256})")
+_COMMANDS = (
+    (b"curl", _CURL_USER),
+    (b"mysql", _MYSQL_PASSWORD),
+    (b"docker login", _DOCKER_PASSWORD),
+)
+
+#: `echo <password> | sudo -S`.
+_ECHOED = re.compile(
+    rb"[ \t]{1,4}(?:-n[ \t]{1,4})?[\"']?([^\s\"'|<>\x80-\xff]{3,256})[\"']?[ \t]{0,4}\|"
+    rb"(?=[^|\r\n]{0,80}?(?:sudo -S|--password-stdin))"
+)
+
 #: Bytes of a command after its name in which its flags are looked for.
 _COMMAND_BYTES = 1024
 
@@ -56,15 +69,16 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
         if found is not None and _is_user_and_password(found[1]):
             yield Span(*found.span(1), "basic-auth")
     yield from _authorizations(data, lowered)
-    for command, pattern in ((b"curl", _CURL_USER), (b"mysql", _MYSQL_PASSWORD)):
+    for command, pattern in _COMMANDS:
         for position in _after(lowered, command):
             for found in pattern.finditer(data, position, _command_end(data, lowered, position, command)):
                 if not _PLACEHOLDER.match(found[1]):
                     yield Span(*found.span(1), "password")
-    for position in _after(lowered, b"sshpass"):
-        found = _SSHPASS.match(data, position)
-        if found is not None and not _PLACEHOLDER.match(found[1]):
-            yield Span(*found.span(1), "password")
+    for command, pattern in ((b"sshpass", _SSHPASS), (b"echo", _ECHOED)):
+        for position in _after(lowered, command):
+            found = pattern.match(data, position)
+            if found is not None and not _PLACEHOLDER.match(found[1]):
+                yield Span(*found.span(1), "password")
 
 
 def _authorizations(data: bytes, lowered: bytes) -> Iterator[Span]:

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 from memory.redaction.values import Family, Form
 
+#: "Is", or "was set to", in languages that write no blank before it.
+_SAID = ("就是", "是", "为", "為", "改成", "改为", "改為", "设为", "設為", "设成", "设置为", "は", "が", "는", "은")
+
 #: Between a label and its value. Bounded in each part: a label costs the same wherever it stands.
 JOINT = re.compile(
     rb"""
-    (?: [_-]? (?: [0-9]{1,2} | prod(?:uction)? | dev | test | staging | live | value | b(?:ase)?64 ) (?![A-Za-z0-9_]) )?
+    (?: [_-]? (?: [0-9]{1,2} | prod(?:uction)? | dev | test | staging | live | value | base | b(?:ase)?64 )
+        (?![A-Za-z0-9_]) )?
     (?: (?P<closing> \\{0,3}["'`] ) \]? | [*_]{1,3} (?![A-Za-z0-9]) | \] )? \*{0,3}
     (?: [ ]? \( [^()\r\n]{1,48} \) | \xef\xbc\x88 (?:(?!\xef\xbc\x89)[^\r\n]){1,96} \xef\xbc\x89 )?
     (?P<aside> [ ] (?:for|of|to|on|at|in|f\xc3\xbcr) (?: [ ] [\w.@/'-]{1,32} ){1,4}? )?
@@ -20,17 +24,23 @@ JOINT = re.compile(
       | (?: = | \xef\xbc\x9d ) (?! [ \t=>] ) (?P<tight>)
       | [ \t]{0,8} (?: => | :?= | \xef\xbc\x9d ) [ \t]{0,8} (?P<equals>)
       | [ \t]{0,8} (?: :(?!:) | -> | \xef\xbc\x9a ) [*_]{0,3} [ \t]{0,8} (?P<colon>)
-      | [ \t]{1,4} (?: is | was | ist | lautet ) (?: [ ]? : )? [ \t]{1,4} (?P<verb>)
-      | [ ]? (?: (?: \xe5\xb0\xb1 )? \xe6\x98\xaf | \xe4\xb8\xba | \xe7\x82\xba ) [ ]?
-        (?: : | \xef\xbc\x9a )? [ ]? (?P<said>)
+      | [ \t]{1,4} (?:
+            (?: (?: (?: is | was ) [ ] )? (?: now | set[ ]to | changed[ ]to ) | will[ ]be
+              | is | was | ist | lautet | est | es | jest | er | \xc3(?:[\xa8\xa9] | \xa4r)
+              ) (?: [ ]? : )? [ \t]{1,4} (?P<verb>)
+          | (?: to | auf | \xc3\xa0 ) [ \t]{1,4} (?P<set>)
+          | (?: - | \xe2\x80[\x93\x94] | \xe2\x86\x92 ) [ \t]{1,4} (?P<dash>)
+        )
+      | [ ]? (?= [\xe3-\xec] ) (?: SAID ) [ ]? (?: : | \xef\xbc\x9a )? [ ]? (?P<said>)
       | [ \t]{0,24} \| [ \t]{0,8} (?P<cell>)
+      | [ \t]{0,4} \{ [^{}]{0,400}? \b default [ \t]{0,24} = [ \t]{0,4} (?= ["'] ) (?P<default>)
       | [ \t]{0,4} ,? \s{0,48} ["']? value ["']? [ ]? [:=] [ \t]{0,4} (?P<paired>)
       | [ \t]{0,4} , [ \t]{0,4} (?= ["'] ) (?P<argument>)
       | \( (?= ["'] ) (?P<call>)
       | > (?P<element>)
       | [ \t]{1,4} (?(aside)(?!)) (?= [^\s]{0,64}? [0-9] | [A-Za-z][^\s"'`]{7} | (?<= [ \t] ) ["'] ) (?P<space>)
     )
-    """,
+    """.replace(b"SAID", "|".join(_SAID).encode()),
     re.VERBOSE,
 )
 
@@ -42,11 +52,14 @@ FORMS = {
     "equals": Form.EQUALS,
     "colon": Form.COLON,
     "verb": Form.VERB,
+    "set": Form.VERB,
+    "dash": Form.BESIDE,
     "said": Form.VERB,
     "cell": Form.LISTED,
     "argument": Form.LISTED,
     "call": Form.LISTED,
     "element": Form.SETTING,
+    "default": Form.EQUALS,
     "paired": Form.EQUALS,
     "space": Form.BESIDE,
 }
@@ -96,7 +109,7 @@ def _core(
 #: Keys that open something. Others are of tables, maps and caches, or public.
 _OPENING = (
     "(?:api|access|secret|private|auth|account|encrypt(?:ion)?|decrypt(?:ion)?|sign(?:ing)?|master|service|client"
-    "|admin|bot|webhook|deploy|app(?:lication)?|shared(?:access)?|storage|subscription|licen[cs]e|security|consumer"
+    "|admin|bot|webhook|wpa|wifi|wlan|deploy|app(?:lication)?|shared(?:access)?|storage|subscription|licen[cs]e|security|consumer"
     "|recovery|hmac|aes|jwt|cookie|session|root|openai|anthropic|voyage|gemini|google|groq|azure|aws|github|stripe"
     "|mistral|cohere|deepseek|openrouter|perplexity|tavily|brave|serper)[_. -]?\\Z"
 )
@@ -106,14 +119,23 @@ CORES = (
         "pass",
         Family.PASSWORD,
         "password",
-        word="pass(?:word|wd|phrase|code|wort)?",
+        word="pass(?:word|wd|phrase|code|wort|ord)?",
         before="[_-]\\Z|(?:db|smtp|ftp|user|mysql|pg|root)\\Z",
         not_before="(?:forgot|reset)[_-]?\\Z",
     ),
-    _core("pwd", Family.PASSWORD, "password", not_before="old\\Z"),
+    _core(
+        "pw",
+        Family.PASSWORD,
+        "password",
+        word="pwd|(?<![a-z0-9])pw(?![a-z0-9])",
+        before="[_-]\\Z",
+        not_before="old\\Z",
+    ),
+    _core("identified by", Family.PASSWORD, "password"),
     _core("kennwort", Family.PASSWORD, "password"),
     _core("contrase", Family.PASSWORD, "password", word="contrase(?:\xf1|n)a"),
-    _core("mot de passe", Family.PASSWORD, "password", word="mot de passe"),
+    _core("mot de passe", Family.PASSWORD, "password"),
+    _core("wachtwoord", Family.PASSWORD, "password"),
     _core("secret", Family.SECRET, "secret", word="secrets?"),
     _core("credential", Family.SECRET, "secret", word="credentials?"),
     # kubeconfig's own key is `client-key-data`; other data of keys is public.
@@ -128,13 +150,22 @@ CORES = (
     ),
 )
 
-#: Only in texts that are not all ASCII.
+#: Only in texts that are not all ASCII; of French and Portuguese hardly any is.
 OTHER_CORES = (
-    _core("密码", Family.PASSWORD, "password"),
-    _core("密碼", Family.PASSWORD, "password"),
+    _core("mdp", Family.PASSWORD, "password", word="(?<![a-z0-9])mdp(?![a-z0-9])", before="[_-]\\Z"),
+    _core("senha", Family.PASSWORD, "password", not_before="[a-z]\\Z"),
+    _core("密", Family.PASSWORD, "password", word="密(?:码|碼)"),
     _core("口令", Family.PASSWORD, "password"),
     _core("パスワード", Family.PASSWORD, "password"),
+    _core("暗証番号", Family.PASSWORD, "password"),
     _core("비밀번호", Family.PASSWORD, "password"),
+    _core("비번", Family.PASSWORD, "password"),
+    _core("hasło", Family.PASSWORD, "password"),
+    _core("lösenord", Family.PASSWORD, "password", word="lösenord(?:et)?"),
+    _core("şifre", Family.PASSWORD, "password"),
+    _core("mật khẩu", Family.PASSWORD, "password"),
+    _core("كلمة", Family.PASSWORD, "password", word="كلمة (?:المرور|السر)"),
+    _core("पासवर्ड", Family.PASSWORD, "password"),
     _core("пароль", Family.PASSWORD, "password"),
     _core("Пароль", Family.PASSWORD, "password"),
     _core("密钥", Family.SECRET, "key"),

@@ -56,8 +56,9 @@ class PatternProcesses:
         end = time.monotonic() + patience
         self._take_turn(end)
         try:
-            with suppress(_Ended):  # somebody killed it, perhaps long ago
+            with suppress(_Ended):  # something else killed it, perhaps long ago
                 return self._ask(patterns, text, count, seconds, end)
+            self._end_idle()  # and perhaps those beside it
             try:
                 return self._ask(patterns, text, count, seconds, end)
             except _Ended as error:
@@ -66,12 +67,16 @@ class PatternProcesses:
             self._turns.release()
 
     def close(self) -> None:
-        """End all processes; nobody may ask any more, and who has asked gets no answer."""
+        """End all processes. Texts that are looked through get no answer, and neither do later ones."""
         self._closed.set()
         for process in tuple(self._busy):
             process.kill()
-        while self._idle:
-            self._idle.pop().end()
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().end()
 
     def _take_turn(self, end: float) -> None:
         while not self._turns.acquire(timeout=max(0.0, min(_LISTEN_SECONDS, end - time.monotonic()))):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from schemas.settings import MemorySettings
 
 #: Raised when a rule changes: indexes are built anew then.
-REDACTION_VERSION = 1
+REDACTION_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,16 +41,16 @@ class Candidate:
     value: bytes
     family: Family
     form: Form
-    quoted: bool
-    alone: bool
-    in_code: bool
+    quoted: bool = False
+    alone: bool = False
+    in_code: bool = False
 
 
 _PLACEHOLDER = re.compile(
     rb"""
     [^A-Za-z0-9\x80-\xff]* $                           # *** ... ____
     | (.)\1* $                                         # 0000
-    | [<{\x00] | \$[({] | \$\w+ $ | %\w+%? $ | @\w+@ $ | \#\{ | __\w+__ $ | \[[A-Za-z<] | \|
+    | [<{\x00] | \$[({] | \$\w+ $ | %\w+%? $ | @\w+@ $ | \#\{ | __\w+__ $ | \[[A-Za-z<\#] | \|
     | .{0,32} (?: \.\.\. | \xe2\x80\xa6 | \*\*\* | \(\? | \[[aA0]- ) | .{0,64} [xX]{4}
     | (?:[\w.-]{1,16}[_-])? (?: your | my[_-] | some[_-] | insert | replace[_-] | change[_-]? (?:me|this)\b
         | put[_-] | enter[_-] | dummy | fake[_-] | placeholder | redacted | masked | hidden | todo ) [\w .-]* $
@@ -101,15 +101,27 @@ _TECHNICAL = re.compile(
 #: Amounts, dates, times, versions, ranges, percentages: digits with the signs between them, and a unit.
 _AMOUNT = re.compile(rb"[-+~$]?[0-9]+(?:[.,:/x-][0-9]+)*(?:[-_]?[A-Za-z%]{1,3}|-[a-z]+)?\+?")
 
-_PATH = re.compile(rb"(?:~|\.{1,2})?(?:/[\w.@ +-]{0,40}){1,24}|[A-Za-z]:\\[^\"]*|[a-z][a-z0-9+.-]{1,15}://.*|urn:.*")
+_PATH = re.compile(
+    rb"(?:~|\.{1,2})?(?:/[\w.@ +-]{0,40}){1,24}|[A-Za-z]:\\[^\"]*|[a-z][a-z0-9+.-]{1,15}://.*"
+    rb"|(?:urn|arn|vault):.*"  # names of things, and of places where a secret is kept
+    rb"|agent:[\w.-]+:.*"  # OpenClaw's name of a session
+)
 
 #: What a program has in a secret's place, without quotes: `getenv(...)`, `environ[...]`, `!vault`.
 CALL = re.compile(
-    rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)*[(\[{]|!(?:vault|Ref|Sub|ImportValue|secret)\b"
+    rb":{0,2}[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)*[(\[{]|process\.env\.|!(?:vault|Ref|Sub|ImportValue|secret)\b"
 )
 
 #: ... and `settings.key`, `self->token`.
 _ATTRIBUTE = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+")
+
+#: `user:1234:profile`, `cron:<uuid>`: a name in a cache or a table, whose last part a person can read.
+_KEY_NAME = re.compile(
+    rb"[a-z][a-z_-]{1,24}(?::(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]{1,24}|[\w.@+-]{1,16}))+"
+)
+
+#: `:name`, `::Module::NAME`, without quotes: a symbol, or a name in a program.
+_SYMBOL = re.compile(rb"::?[A-Za-z_]\w*(?:::\w+)*")
 
 #: my-app-v2, text-embedding-3-large: a name that somebody gave to something.
 _SLUG = re.compile(rb"[a-z]+(?:[-_.](?:[a-z]+|v?[0-9]{1,4}))+", re.IGNORECASE)
@@ -142,7 +154,13 @@ def is_secret(found: Candidate) -> bool:
         return False
     if found.form is Form.FLAG and not found.quoted and value.startswith(b"-"):
         return False  # the next flag
-    if not found.quoted and found.form is not Form.ENVIRONMENT and _ATTRIBUTE.fullmatch(value):
+    if (
+        not found.quoted
+        and found.form is not Form.ENVIRONMENT
+        and (_ATTRIBUTE.fullmatch(value) or _SYMBOL.fullmatch(value))
+    ):
+        return False
+    if found.family is not Family.PASSWORD and _KEY_NAME.fullmatch(value):
         return False
     if _WORDY.fullmatch(value):
         if _letters_are_secret(found):

@@ -125,5 +125,6 @@ class AnswerCache:
 def _size(question: Question, answer: KeptAnswer) -> int:
     texts = [part for part in question.asked if isinstance(part, str)]
     for passage in answer.passages:
-        texts += (passage.snippet, passage.path)
-    return _ANSWER_BYTES + _PASSAGE_BYTES * len(answer.passages) + sum(map(sys.getsizeof, texts))
+        texts += (passage.snippet, passage.path, *(copy.path for copy in passage.copies))
+    places = sum(1 + len(passage.copies) for passage in answer.passages)
+    return _ANSWER_BYTES + _PASSAGE_BYTES * places + sum(map(sys.getsizeof, texts))

@@ -10,6 +10,7 @@ import structlog
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.agent_status import agent_status
 from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.selection import ProviderChoice
 from memory.generations import Generations
 from memory.redaction import ASKING, REWRITING, PatternsUnanswered, PatternTooCostly, redactor_for
 from memory.search.extent import KnownExtent
@@ -41,7 +42,10 @@ from schemas.status import AgentStatus, Availability
 
 _log = structlog.get_logger(__name__)
 
-_REFUSED = "path must name a document of this memory: MEMORY.md, memory/**/*.md, an extra path, or what a search found"
+_NOT_A_DOCUMENT = (
+    "not found: path must name a document of this memory: MEMORY.md, memory/**/*.md, an extra path, "
+    "or what a search found"
+)
 
 #: A warning for one question, when others are answered.
 _UNANSWERED = "this question was not searched for"
@@ -124,7 +128,7 @@ class BuiltinManager(SearchManager):
             return page(key.path, redact(source.text), first=request.from_, count=request.lines)
         except DocumentRefused:
             _log.warning("read_refused", agent=self._agent.id)
-            return GetAnswer(path=request.path, disabled=True, error=_REFUSED)
+            return GetAnswer(path=request.path, refused=True, error=_NOT_A_DOCUMENT)
         except DocumentGone:
             kept = self._remembered(key, request) if key.source == SESSIONS_SOURCE else None
             return kept or GetAnswer(path=request.path, error="not found: there is no such document (any more)")
@@ -190,6 +194,11 @@ class BuiltinManager(SearchManager):
     def probe_vector_availability(self) -> Availability:
         """See `SearchManager.probe_vector_availability`."""
         return self.status().vector_search
+
+    @property
+    def chosen(self) -> ProviderChoice:
+        """The choice of an embedding provider that the settings lead to."""
+        return self._embedder.chosen
 
     @property
     def provider(self) -> EmbeddingProvider | None:

@@ -7,7 +7,7 @@ import threading
 import time
 
 from memory.process_states import glanced_states, not_watched
-from memory.watch_state import read_watch_state
+from memory.status.run_files import read_watch_state
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings

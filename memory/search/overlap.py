@@ -1,12 +1,15 @@
-"""Chunks of one file overlap; a list of results should not say the same thing twice. Pure."""
+"""Chunks of one file overlap, and documents are copied; a list of results should not say the same thing twice. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from memory.search.boundaries import splits_word
+from memory.search.snippets import make_snippet
+from memory.search.terms import fold
 from memory.store.reader import ChunkRow
 from schemas.documents import SESSIONS_SOURCE
 
@@ -21,6 +24,16 @@ _MAX_PLACES = 64
 
 #: Each part of a message that was cut begins with who spoke (`memory.transcripts.packing.label`).
 _LABEL = re.compile(r"(?:\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\] )?[^\n:]{1,80}: ")
+
+
+#: When a message was said, before its speaker: copies of a conversation may have other times.
+_SAID_AT = re.compile(r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\] ", re.MULTILINE)
+
+#: Chunks of transcripts whose first lines are the same, up to so many characters, may be of one conversation.
+_FIRST_CHARACTERS = 80
+
+#: Characters around what matched that tell whether copies which went on differently say the same there.
+_MATCH_CHARACTERS = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +112,33 @@ def _is_there(earlier: ChunkRow, later: ChunkRow, place: int) -> bool:
         return True  # lines are messages there
     between = earlier.end_line - later.start_line + earlier.text.endswith("\n")
     return earlier.text.count("\n", place) == between and not splits_word(earlier.text, place)
+
+
+def said_by(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[int, str]:
+    """Map chunks to what they say to a reader: the same for a text and its copies.
+
+    When a message was said does not count. Copies of a conversation go on differently after a while. So of chunks of
+    transcripts that begin alike only the place counts that holds all `terms` of the chunk, if there is one.
+    """
+    said = {row.id: row.text for row in rows}
+    talks = [(row, _first_line(row.text)) for row in rows if row.key.source == SESSIONS_SOURCE]
+    alike = Counter(first for _, first in talks)
+    for row, first in talks:
+        if alike[first] > 1:
+            said[row.id] = _matching(_SAID_AT.sub("", row.text), terms)
+    return said
+
+
+def _first_line(text: str) -> str:
+    """Return the first line of a chunk without its time, as far as it is looked at."""
+    return _SAID_AT.sub("", text[:_FIRST_CHARACTERS].partition("\n")[0])
+
+
+def _matching(text: str, terms: Sequence[str]) -> str:
+    """Return the place of a text that holds all terms that the text has; the whole text if there is none."""
+    folded = fold(text)
+    held = [term for term in terms if term in folded]
+    snippet = make_snippet(text, start_line=1, terms=held, max_chars=_MATCH_CHARACTERS) if held else None
+    if snippet is None or not all(term in fold(snippet.text) for term in held):
+        return text
+    return snippet.text

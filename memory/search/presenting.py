@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 
 from memory.search.overlap import shared
 from memory.search.retrieval import Found
@@ -13,13 +13,25 @@ from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Where else the text of a passage stands. Lines as those of a `Passage`."""
+
+    path: str
+    source: str
+    start_line: int
+    end_line: int
+    snippet_start_line: int
+    snippet_end_line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Passage:
     """One result. All lines are 1-based and inclusive.
 
     `start_line` to `end_line` are those of the whole passage (a chunk): whoever reads on with `get` wants all of it.
     `snippet` is the part of it that matched, and `snippet_start_line` to `snippet_end_line` hold exactly that. A
     transcript's lines are messages, which a chunk joins without saying where one ends: there the lines that are known
-    to hold the snippet are the passage's.
+    to hold the snippet are the passage's. `copies` are in other documents, one in each, the best first.
     """
 
     path: str
@@ -32,6 +44,17 @@ class Passage:
     snippet: str
     snippet_start_line: int
     snippet_end_line: int
+    copies: tuple[Copy, ...] = ()
+
+    def seen_in(self, is_there: Callable[[DocumentKey], bool]) -> Passage:
+        """Return the passage as it stands in the best document that is there; unchanged if none of them is."""
+        if not self.copies:
+            return self
+        lines = (self.start_line, self.end_line, self.snippet_start_line, self.snippet_end_line)
+        places = [Copy(self.path, self.source, *lines), *self.copies]
+        there = (place for place in places if is_there(DocumentKey(place.source, place.path)))
+        shown = next(there, places[0])
+        return replace(self, **asdict(shown), copies=tuple(place for place in places if place is not shown))
 
     @property
     def citation(self) -> str:
@@ -74,7 +97,22 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
             snippet=snippet.text,
             snippet_start_line=snippet.start_line if is_note else row.start_line,
             snippet_end_line=snippet.end_line if is_note else row.end_line,
+            copies=tuple(_copies(row, snippet, found.copies.get(row.id, ()))),
         )
+
+
+def _copies(row: ChunkRow, snippet: Snippet, others: Iterable[ChunkRow]) -> Iterator[Copy]:
+    """Yield where a passage stands in other documents, once for each."""
+    keys = {row.key}
+    for other in others:
+        if other.key in keys:
+            continue
+        keys.add(other.key)
+        first, last = other.start_line, other.end_line
+        if other.key.source != SESSIONS_SOURCE and (start := other.text.find(snippet.text)) >= 0:
+            first += other.text.count("\n", 0, start)
+            last = first + snippet.text.count("\n")
+        yield Copy(other.key.path, other.key.source, other.start_line, other.end_line, first, last)
 
 
 def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:

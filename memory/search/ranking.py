@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from memory.asked_dates import dates_in
 from memory.search.decay import decayed
 from memory.search.evidence import CROWD, Evidence, calibration_of, is_cjk, scores
 from memory.search.exactness import exact_pieces
 from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
-from memory.search.overlap import repeats
+from memory.search.overlap import repeats, said_by
 from memory.search.reordering import DecaySettings, MmrSettings, factors_of, varied_hits
-from memory.search.terms import Coverage, fold
+from memory.search.terms import Coverage, fold, sought
 from memory.segmenting import index_title
 from memory.store.reader import ChunkRow, StoreReader
 
@@ -59,16 +59,25 @@ DATED = 0.3
 TOP = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class _Held:
-    """What a chunk holds of a query: a share of its weight, of what it means exactly, and whether a day it names."""
+    """What a chunk holds of a query: a share of what it means exactly, whether a day it names, a share of its weight.
 
-    coverage: float = 0.0
+    More of them is greater.
+    """
+
     exact: float = 0.0
     dated: bool = False
+    coverage: float = 0.0
 
 
 _NOTHING = _Held()
+
+#: Chunk id -> other chunks that say the same, the best first.
+Copies: TypeAlias = Mapping[int, tuple[ChunkRow, ...]]
+
+#: Hits, best first, and the copies of what they hold.
+Ranked: TypeAlias = tuple[tuple[tuple[Fused, ChunkRow], ...], Copies]
 
 
 def ranked(
@@ -82,8 +91,9 @@ def ranked(
     max_results: int,
     min_score: float,
     now: float,
-) -> tuple[tuple[Fused, ChunkRow], ...]:
-    """The hits of a search, best first, at most `max_results`.
+    known: Mapping[int, ChunkRow] | None = None,
+) -> Ranked:
+    """Return the hits of a search, best first, at most `max_results`, and the copies of each.
 
     Args:
         reader: has the candidates' texts, times and vectors.
@@ -97,16 +107,22 @@ def ranked(
             what the query means exactly, is never lost to it; neither is what ranks above something that is kept, among
             the first `TOP`.
         now: Unix seconds.
+        known: candidates that have been read.
     """
+    rows = dict(known or ())
+    rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])
+    rows = {id_: rows[id_] for id_ in sorted(cosines.keys() | bm25.keys()) if id_ in rows}
     reference = hybrid.fusion == "weighted" and bool(cosines)
     if reference:
+        held: dict[int, _Held] = {}
+        copies = _copies(reader, rows, sought(query), held)
+        cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
         fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
         fused = relevant(fused, min_score=min_score)
-        rows: dict[int, ChunkRow] = {}
-        held: dict[int, _Held] = {}
     else:
-        rows = reader.chunk_rows(list(bm25))
-        held = _held(reader, query, rows)
+        held = _held(reader, query, {id_: row for id_, row in rows.items() if id_ in bm25})
+        copies = _copies(reader, rows, sought(query), held)
+        cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
         fused = fuse_minmax(
             cosines,
             bm25,
@@ -118,16 +134,49 @@ def ranked(
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
     # What age and variety choose from is as much as each side was asked for.
     wanted = max_results * hybrid.candidate_multiplier if reordered else max_results
-    hits = _distinct(reader, fused, rows, max(wanted, TOP))
+    hits = _distinct(fused, rows, max(wanted, TOP))
     if not reference:
         hits = _scored(reader, query, hits, cosines, held, model=model, min_score=min_score)
     if not reordered:
-        return tuple(hits[:max_results])
-    hits = _reordered(reader, hits, hybrid, max_results, now=now, model=model if cosines else None)
+        return tuple(hits[:max_results]), copies
+    hits = _reordered(reader, hits, copies, hybrid, max_results, now=now, model=model if cosines else None)
     # Variety decides the order; a score goes on saying how well its place answers.
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
     reported = {item.id: item for item in by_relevance}
-    return tuple((reported[item.id], row) for item, row in hits)
+    return tuple((reported[item.id], row) for item, row in hits), copies
+
+
+def _copies(
+    reader: StoreReader, rows: Mapping[int, ChunkRow], terms: Sequence[str], held: Mapping[int, _Held]
+) -> Copies:
+    """Return the chunks that say the same as another one, by that one's id, the best first.
+
+    The one that stands for all holds most of the query, as by its note's name; of equal ones it is the newest.
+    """
+    groups: dict[str, list[ChunkRow]] = {}
+    for id_, said in said_by(rows.values(), terms).items():
+        groups.setdefault(said, []).append(rows[id_])
+    copies = {}
+    for group in groups.values():
+        if len(group) > 1:
+            files = {row.key: reader.file(row.key) for row in group}
+            written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
+            group.sort(
+                key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id),
+                reverse=True,
+            )
+            copies[group[0].id] = tuple(group[1:])
+    return copies
+
+
+def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
+    """Return the scores of what stands for copies: each the best of theirs."""
+    stands_for = {row.id: id_ for id_, others in copies.items() for row in others}
+    folded: dict[int, float] = {}
+    for id_, score in scores.items():
+        first = stands_for.get(id_, id_)
+        folded[first] = max(score, folded.get(first, score))
+    return folded
 
 
 def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
@@ -140,7 +189,7 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
         title = index_title(row.key.source, row.key.path)
         text = f"{title}\n{row.text}" if title else row.text
         folded = fold(text)
-        held[id_] = _Held(coverage.of(text, folded), exact.share(folded), any(day in folded for day in days))
+        held[id_] = _Held(exact.share(folded), any(day in folded for day in days), coverage.of(text, folded))
     return held
 
 
@@ -187,17 +236,24 @@ def _scored(
 def _reordered(
     reader: StoreReader,
     hits: Sequence[tuple[Fused, ChunkRow]],
+    copies: Copies,
     hybrid: HybridSettings,
     limit: int,
     *,
     now: float,
     model: str | None,
 ) -> list[tuple[Fused, ChunkRow]]:
-    """The best `limit` hits after age, or variety, or both had their say. `model` is None without vectors."""
+    """Return the best `limit` hits after age, or variety, or both had their say. `model` is None without vectors.
+
+    Of copies the one that ages least counts.
+    """
     row_of = {row.id: row for _, row in hits}
     items = [item for item, _ in hits]
     if hybrid.temporal_decay.enabled:
-        factors = factors_of(reader, row_of, half_life_days=hybrid.temporal_decay.half_life_days, now=now)
+        others = {row.id: row for id_ in row_of for row in copies.get(id_, ())}
+        half_life_days = hybrid.temporal_decay.half_life_days
+        factors = factors_of(reader, row_of | others, half_life_days=half_life_days, now=now)
+        factors |= {id_: max(factors[row.id] for row in (row_of[id_], *copies.get(id_, ()))) for id_ in row_of}
         items = [replace(item, score=item.score * factors.get(item.id, 1.0)) for item in decayed(items, factors)]
     if not hybrid.mmr.enabled:
         return [(item, row_of[item.id]) for item in items[:limit]]
@@ -210,21 +266,16 @@ def _reordered(
     )
 
 
-def _distinct(
-    reader: StoreReader, fused: Sequence[Fused], known: Mapping[int, ChunkRow], limit: int
-) -> list[tuple[Fused, ChunkRow]]:
-    """The best `limit` that do not repeat a better one.
+def _distinct(fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int) -> list[tuple[Fused, ChunkRow]]:
+    """Return the best `limit` that do not repeat a better one.
 
     A chunk that a commit took away meanwhile is nobody's answer.
     """
     kept: list[tuple[Fused, ChunkRow]] = []
-    for start in range(0, len(fused), limit):
-        group = fused[start : start + limit]
-        rows = {**known, **reader.chunk_rows([item.id for item in group if item.id not in known])}
-        for item in group:
-            row = rows.get(item.id)
-            if row is not None and not repeats(row, (other for _, other in kept)):
-                kept.append((item, row))
-                if len(kept) == limit:
-                    return kept
+    for item in fused:
+        row = rows.get(item.id)
+        if row is not None and not repeats(row, (other for _, other in kept)):
+            kept.append((item, row))
+            if len(kept) == limit:
+                break
     return kept

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from memory.search.fusion import Fused
-from memory.search.ranking import HybridSettings, ranked
+from memory.search.overlap import said_by
+from memory.search.ranking import Copies, HybridSettings, Ranked, ranked
 from memory.search.terms import sought
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBackend
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 #: Candidates of one side at least and at most, however few or many results are asked for: a list of one is the
 #: beginning of a list of six.
 MIN_CANDIDATES, MAX_CANDIDATES = 24, 200
+
+#: Candidates of one side that are looked through for texts that are no copies of better ones.
+MOST_LOOKED = 4_096
 
 #: Share of the deadline that is kept for the store when waiting for the query's vector.
 _STORE_SHARE = 0.1
@@ -62,12 +66,16 @@ class QuerySide:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Chunks and their scores, best first; how they were found and what was missing, in words."""
+    """Chunks and their scores, best first; how they were found and what was missing, in words.
+
+    `copies` are other chunks that say the same as the one with that id.
+    """
 
     hits: tuple[tuple[Fused, ChunkRow], ...]
     terms: tuple[str, ...]
     mode: Mode
     degraded: tuple[str, ...]
+    copies: Copies = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +102,24 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
     """
     degraded: list[str] = []
     worded = reader.text_reason is None
-    k = wanted.max_results * wanted.hybrid.candidate_multiplier
-    k = min(max(k, MIN_CANDIDATES), max(wanted.max_results, MAX_CANDIDATES))
+    candidates = _Candidates(reader, wanted)
     # Without vectors the keywords are searched even when they are switched off: an answer is better than none.
     by_text = worded and (side is None or wanted.hybrid.enabled)
 
     def by_words(count: int) -> list[Hit]:
         return reader.search_text(wanted.query, count, wanted.sources)
 
-    texts = _started(side, lambda: _permitted(reader, wanted, by_words, k)) if by_text else None
+    texts = _started(side, lambda: candidates.best(by_words)) if by_text else None
     if progress is not None and texts is not None:
         words = texts
-        progress.by_words = lambda: _found_by_words(reader, wanted, words)
-    near = _nearest(reader, wanted, side, k, degraded)
+        progress.by_words = lambda: _found_by_words(reader, wanted, candidates, words)
+    near = _nearest(reader, wanted, side, candidates, degraded)
     if not worded and near is None:
         raise KeywordsUnavailable("; ".join([f"keywords cannot be searched: {reader.text_reason}", *degraded]))
     if not worded and wanted.hybrid.enabled:
         degraded.append(f"{reader.text_reason}: vectors only")
     if texts is None and near is None:
-        by_text, texts = True, _started(None, lambda: _permitted(reader, wanted, by_words, k))
+        by_text, texts = True, _started(None, lambda: candidates.best(by_words))
     asked: set[int] = set()
     bm25: dict[int, float] = {}
     if near is not None and texts is not None and not texts.done():
@@ -126,35 +133,60 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
         cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
         if by_text:
             bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25.keys() | asked])
-    terms = sought(wanted.query)
+    hits, copies = _ranked(reader, wanted, candidates, cosines, bm25, model=side.model if side is not None else "")
     return Found(
-        hits=_ranked(reader, wanted, cosines, bm25, model=side.model if side is not None else ""),
-        terms=tuple(terms),
+        hits=hits,
+        terms=tuple(candidates.terms),
         mode=_mode(by_text=by_text, by_vector=bool(cosines) or not worded),
         degraded=tuple(degraded),
+        copies=copies,
     )
 
 
-def _found_by_words(reader: StoreReader, wanted: Wanted, texts: Future[list[Hit]]) -> Found:
-    """Raises TimeoutError when even the keywords have not been looked up by the deadline."""
+def _found_by_words(reader: StoreReader, wanted: Wanted, candidates: _Candidates, texts: Future[list[Hit]]) -> Found:
+    """Raise TimeoutError when even the keywords have not been looked up by the deadline."""
     bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
-    terms = sought(wanted.query)
-    return Found(hits=_ranked(reader, wanted, {}, bm25, model=""), terms=tuple(terms), mode="keyword", degraded=())
+    hits, copies = _ranked(reader, wanted, candidates, {}, bm25, model="")
+    return Found(hits=hits, terms=tuple(candidates.terms), mode="keyword", degraded=(), copies=copies)
 
 
-def _permitted(reader: StoreReader, wanted: Wanted, search: Callable[[int], list[Hit]], k: int) -> list[Hit]:
-    """The best k hits of a side that are not withheld: others move up, as if the withheld were not there."""
-    if wanted.withheld is None:
-        return search(k)
-    count = k
-    while True:
-        hits = search(count)
-        rows = reader.chunk_rows([hit.id for hit in hits])
-        withheld = wanted.withheld(reader, {row.key for row in rows.values()})
-        kept = [hit for hit in hits if hit.id in rows and rows[hit.id].key not in withheld]
-        if len(kept) >= k or len(hits) < count:
-            return kept[:k]
-        count *= 4
+class _Candidates:
+    """Looks for the candidates of both sides. Reads each chunk once."""
+
+    def __init__(self, reader: StoreReader, wanted: Wanted) -> None:
+        k = wanted.max_results * wanted.hybrid.candidate_multiplier
+        #: Texts of one side, copies aside.
+        self.count = min(max(k, MIN_CANDIDATES), max(wanted.max_results, MAX_CANDIDATES))
+        self.terms = sought(wanted.query)
+        #: What was read, by id.
+        self.rows: dict[int, ChunkRow] = {}
+        self._reader = reader
+        self._wanted = wanted
+
+    def best(self, search: Callable[[int], list[Hit]]) -> list[Hit]:
+        """Return the best hits of a side that are not withheld, copies included.
+
+        Others move up, as if neither the withheld ones nor the copies were there.
+        """
+        count = self.count
+        while True:
+            hits = search(count)
+            permitted = self._permitted(hits)
+            said = said_by([self.rows[hit.id] for hit in permitted], self.terms)
+            texts = list(dict.fromkeys(said[hit.id] for hit in permitted))
+            looked = len(hits) < count or (count >= MOST_LOOKED and len(permitted) >= self.count)
+            if len(texts) >= self.count or looked:
+                among = set(texts[: self.count])
+                return [hit for hit in permitted if said[hit.id] in among]
+            count *= 4
+
+    def _permitted(self, hits: Sequence[Hit]) -> list[Hit]:
+        self.rows |= self._reader.chunk_rows([hit.id for hit in hits if hit.id not in self.rows])
+        hits = [hit for hit in hits if hit.id in self.rows]
+        if self._wanted.withheld is None:
+            return hits
+        withheld = self._wanted.withheld(self._reader, {self.rows[hit.id].key for hit in hits})
+        return [hit for hit in hits if self.rows[hit.id].key not in withheld]
 
 
 def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, degraded: list[str]) -> Vector | None:
@@ -185,7 +217,9 @@ def _started(side: QuerySide | None, work: Callable[[], list[Hit]]) -> Future[li
     return done
 
 
-def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide | None, k: int, degraded: list[str]) -> _Near | None:
+def _nearest(
+    reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: _Candidates, degraded: list[str]
+) -> _Near | None:
     """The nearest chunks; None, with the reason in words, when there is no vector or no looking for it."""
     vector = _query_vector(reader, wanted, side, degraded)
     if vector is None:
@@ -193,7 +227,7 @@ def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide | None, k: int
     if reader.vector_backend is VectorBackend.NUMPY and reader.vector_reason is not None:
         degraded.append(reader.vector_reason)
     try:
-        hits = _permitted(reader, wanted, lambda count: reader.search_vectors(vector, count, wanted.sources), k)
+        hits = candidates.best(lambda count: reader.search_vectors(vector, count, wanted.sources))
         return _Near(vector, {hit.id: hit.score for hit in hits})
     except VectorSearchUnavailable as error:
         degraded.append(f"{error}: keywords only")
@@ -203,11 +237,12 @@ def _nearest(reader: StoreReader, wanted: Wanted, side: QuerySide | None, k: int
 def _ranked(
     reader: StoreReader,
     wanted: Wanted,
+    candidates: _Candidates,
     cosines: dict[int, float],
     bm25: dict[int, float],
     *,
     model: str,
-) -> tuple[tuple[Fused, ChunkRow], ...]:
+) -> Ranked:
     return ranked(
         reader,
         cosines,
@@ -218,6 +253,7 @@ def _ranked(
         max_results=wanted.max_results,
         min_score=wanted.min_score,
         now=wanted.now,
+        known=candidates.rows,
     )
 
 

@@ -24,10 +24,15 @@ from memory.search.resources import Embedder, SearchResources
 from memory.search.retrieval import Found, Progress, QuerySide, Wanted, retrieve
 from memory.search.scope import session_of
 from memory.search.search_run import Deadline, Steps
-from schemas.search import Mode, PendingState, SearchAnswer, SearchRequest, SearchResult
+from schemas.documents import DocumentKey
+from schemas.errors import RecalldError
+from schemas.search import AlsoIn, Mode, PendingState, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings
 
 _log = structlog.get_logger(__name__)
+
+#: Documents with the text of a result that are named in it; others are only counted.
+MOST_NAMED = 10
 
 #: Share of the deadline that waiting for pending documents may take; the rest is for the search.
 _WAIT_SHARE = 0.75
@@ -212,7 +217,7 @@ class SearchSteps:
             reasons.append(self._asked.remark)
         cited = self._cites()
         return SearchAnswer(
-            results=tuple(_result(passage, cited=cited) for passage in shown),
+            results=tuple(_result(passage.seen_in(self._is_there), cited=cited) for passage in shown),
             provider=choice.name,
             model=choice.provider.model if choice.provider is not None else None,
             mode=mode,
@@ -223,6 +228,12 @@ class SearchSteps:
             pending=pending or PendingState(vectors=vectors_pending),
             took_ms=round((time.monotonic() - self._deadline.started) * 1000, 2),
         )
+
+    def _is_there(self, key: DocumentKey) -> bool:
+        try:
+            return self._on.files.stat(key) is not None
+        except RecalldError:
+            return True  # the system does not say
 
     def _cites(self) -> bool:
         setting = self._on.agent.citations
@@ -244,4 +255,11 @@ def _result(passage: Passage, *, cited: bool) -> SearchResult:
         snippet_end_line=passage.snippet_end_line,
         source=passage.source,
         citation=passage.citation if cited else None,
+        also_in=_also_in(passage),
     )
+
+
+def _also_in(passage: Passage) -> AlsoIn | None:
+    if not passage.copies:
+        return None
+    return AlsoIn(count=len(passage.copies), paths=tuple(copy.path for copy in passage.copies[:MOST_NAMED]))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import structlog
 from fastapi import FastAPI, Header, Query, Response
+from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
@@ -70,6 +71,7 @@ def create_app(
     *,
     inbox: EventInbox | None = None,
     coordinate: Coordinate = alone,
+    proof: Callable[[str], str] | None = None,
 ) -> FastAPI:
     """Build the service.
 
@@ -78,6 +80,7 @@ def create_app(
         pending: how to ask the queue how far the index is behind.
         inbox: where a request to compare files and index is left.
         coordinate: what queries share with others who use their embedding provider.
+        proof: nonce -> what shows that this is the service that the home's commands look for.
 
     Reads the agents' tokens from `<home>/run/tokens` when they are needed (`needs_tokens`). Models are
     loaded in the background when the application starts; everything is let go when it ends.
@@ -189,6 +192,12 @@ def create_app(
             seen = gate.measurable(authorization)
         text = await in_thread(lambda: metrics.scrape(lambda: agents.numbers(seen)))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    if proof is not None:
+
+        @app.get("/v1/proof/{nonce}", include_in_schema=False)
+        async def prove(nonce: Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$")]) -> Response:
+            return JSONResponse({"proof": proof(nonce)})
 
     app.include_router(
         overview_router(Overview(agents, pending), allowed=allowed, visible=visible, in_thread=in_thread)

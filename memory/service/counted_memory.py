@@ -45,7 +45,7 @@ class CountedMemory(SearchableMemory):
         """The memory's answer."""
         answer = self._memory.read_file(request)
         failed = "unavailable" if answer.unavailable else "missing" if answer.error else "ok"
-        outcome = "refused" if answer.disabled else failed
+        outcome = "refused" if answer.refused else failed
         self._metrics.reads.labels(outcome).inc()
         return answer
 

@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
+from memory.answering import lacking_troubles
 from memory.search.glances import Glance
 from memory.search.resting import RestingPendingReader
 from memory.search_manager import BuiltinManager
@@ -99,8 +100,9 @@ class Overview:
             return AgentQueue(agent=agent, queue=queue, troubles=shared, error=error)
         provider = manager.provider
         figures = glance.figures if glance is not None else None
+        counts = figures.counts if figures is not None else IndexCounts()
         endpoint = self._endpoint(provider.account, provider.model) if provider is not None else None
-        troubles = self._troubles(agent)
+        troubles = (*lacking_troubles(agent, manager.chosen, counts, now=now), *self._troubles(agent))
         if provider is not None and all(one.part != f"provider {provider.name}" for one in troubles):
             troubles += tuple(silence_troubles(endpoint, self._progress(agent), provider=provider.name, now=now))
         return AgentQueue(

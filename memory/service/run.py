@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import fcntl
+import hmac
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -22,13 +24,17 @@ from memory.service.app import create_app
 from memory.service.bounds import Bounds
 from memory.service.listening import bounded_server, check_tokens, listen
 from memory.service.security import needs_tokens
+from memory.status.run_files import read_derived, write_derived
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
 
 _log = structlog.get_logger(__name__)
 
-#: Relative to the home folder: {"host", "port", "pid"} of the service that listens.
+#: Relative to the home folder: {"host", "port", "pid", "secret"} of the service that commands ask.
 SERVICE_FILE = Path("run") / "service.json"
+
+#: Relative to the home folder: held (flock) by that service, and so free again when it ends in whatever way.
+LOCK_FILE = Path("run") / "service.lock"
 
 #: Seconds that requests get to finish after a stop.
 GRACE_SECONDS = 5
@@ -38,9 +44,8 @@ ANSWERING_LIMIT_SECONDS = 15.0
 
 _STOP_POLL_SECONDS = 0.1
 
-#: Seconds between two looks at whether commands still find a service, and what one look may take.
+#: Seconds between two looks at whether commands still find a service.
 _REGISTRATION_SECONDS = 1.0
-_LOOK_SECONDS = 0.2
 
 
 def serve(
@@ -74,10 +79,11 @@ def serve(
     listener = listen(
         settings.service.host, settings.service.port, key="service.host", advice="choose another with --port"
     )
+    registration = Registration(settings.home, settings.service.host, listener.getsockname()[1])
     try:
-        app = create_app(settings, pending, inbox=inbox, coordinate=coordinate)
+        app = create_app(settings, pending, inbox=inbox, coordinate=coordinate, proof=registration.proof)
         with _stopping(stop) as ending:
-            asyncio.run(_run(settings, app, listener, on_ready, ending, pulses or Pulses(), bounds))
+            asyncio.run(_run(app, listener, registration, on_ready, ending, pulses or Pulses(), bounds))
     finally:
         listener.close()
 
@@ -97,21 +103,75 @@ def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+class Registration:
+    """Entry of one service in `run/service.json`, by which the commands of its home find it.
+
+    The entry holds a secret made at each start. The service proves that it is the one of the entry by answering a nonce
+    with its HMAC: a program that got the port of a service that died cannot.
+    """
+
+    def __init__(self, home: Path, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._path = home / SERVICE_FILE
+        self._lock_path = home / LOCK_FILE
+        self._secret = secrets.token_hex(32)
+        self._entry = {"host": host, "port": port, "pid": os.getpid(), "secret": self._secret}
+        self._lock: int | None = None
+
+    def proof(self, nonce: str) -> str:
+        """Return the HMAC-SHA256 (RFC 2104) of a nonce, in hex."""
+        return hmac.new(self._secret.encode(), nonce.encode(), "sha256").hexdigest()
+
+    def keep(self) -> bool:
+        """Register this service unless another one is; return True if this one is.
+
+        Raises:
+            OSError: the home folder cannot be written.
+        """
+        if self._lock is None and not self._take():
+            return False
+        if read_derived(self._path) != self._entry:
+            write_derived(self._path, self._entry)
+        return True
+
+    def withdraw(self) -> None:
+        """Remove the entry if it is this service's."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(OSError):
+            if read_derived(self._path) == self._entry:
+                self._path.unlink()
+        os.close(self._lock)
+        self._lock = None
+
+    def _take(self) -> bool:
+        self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise
+        self._lock = descriptor
+        return True
+
+
 async def _run(
-    settings: Settings,
     app: FastAPI,
     listener: socket.socket,
+    registration: Registration,
     on_ready: Callable[[], None] | None,
     stop: threading.Event,
     pulses: Pulses,
     bounds: Bounds | None,
 ) -> None:
     server = bounded_server(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
-    host, port = settings.service.host, listener.getsockname()[1]
-    path = settings.home / SERVICE_FILE
     pulse = pulses.of("answering", limit_seconds=ANSWERING_LIMIT_SECONDS)
-    watcher = asyncio.create_task(_watch(server, stop, pulse, lambda: _announce(path, host, port, on_ready)))
-    keeper = asyncio.create_task(_keep_registered(server, path, host, port))
+    watcher = asyncio.create_task(_watch(server, stop, pulse, lambda: _announce(registration, on_ready)))
+    keeper = asyncio.create_task(_keep_registered(server, registration))
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -120,8 +180,8 @@ async def _run(
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        _withdraw(path)
-        _log.info("service_stopped", port=port)
+        registration.withdraw()
+        _log.info("service_stopped", port=registration.port)
 
 
 async def _watch(server: uvicorn.Server, stop: threading.Event, pulse: Pulse, announce: Callable[[], None]) -> None:
@@ -136,55 +196,23 @@ async def _watch(server: uvicorn.Server, stop: threading.Event, pulse: Pulse, an
         await asyncio.sleep(_STOP_POLL_SECONDS if announced else 0.01)
 
 
-async def _keep_registered(server: uvicorn.Server, path: Path, host: str, port: int) -> None:
+async def _keep_registered(server: uvicorn.Server, registration: Registration) -> None:
     """Take the place of the registered service when that one is gone, as the one of a killed `up` is soon."""
     while True:
         await asyncio.sleep(_REGISTRATION_SECONDS)
-        if server.started and not server.should_exit and await asyncio.to_thread(_registered, path) is None:
+        if server.started and not server.should_exit:
             with contextlib.suppress(OSError):  # a full disk, say; the next look tries again
-                _register(path, host, port)
+                registration.keep()
 
 
-def _announce(path: Path, host: str, port: int, on_ready: Callable[[], None] | None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _log.info("service_listening", host=host, port=port)
-    if _registered(path) not in {None, os.getpid()}:
-        # The one that `up` keeps running stays the one that commands ask.
-        _log.warning("service_not_registered", reason="another service of this home runs and stays the registered one")
-    else:
-        _register(path, host, port)
+def _announce(registration: Registration, on_ready: Callable[[], None] | None) -> None:
+    _log.info("service_listening", host=registration.host, port=registration.port)
+    try:
+        if not registration.keep():
+            # The one that `up` keeps running stays the one that commands ask.
+            reason = "another service of this home runs and stays the registered one"
+            _log.warning("service_not_registered", reason=reason)
+    except OSError as error:
+        _log.warning("service_not_registered", reason=str(error))
     if on_ready is not None:
         on_ready()
-
-
-def _registered(path: Path) -> int | None:
-    """The process of the registered service: this one, or another one that listens; None when there is none alive.
-
-    A process of that number may be anybody, after the machine was started again.
-    """
-    try:
-        service = json.loads(path.read_bytes())
-        pid, address = int(service["pid"]), (str(service["host"]), int(service["port"]))
-        if pid == os.getpid():
-            return pid
-        with contextlib.suppress(PermissionError):
-            os.kill(pid, 0)
-        socket.create_connection(address, timeout=_LOOK_SECONDS).close()
-    except (OSError, OverflowError, ValueError, KeyError, TypeError):
-        return None
-    return pid
-
-
-def _register(path: Path, host: str, port: int) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}), encoding="utf-8")
-    draft.replace(path)
-
-
-def _withdraw(path: Path) -> None:
-    """Remove the file, unless it is another process's by now."""
-    try:
-        if json.loads(path.read_bytes()).get("pid") == os.getpid():
-            path.unlink()
-    except (OSError, ValueError, AttributeError):
-        return

@@ -7,7 +7,25 @@ from schemas.conditions import Condition, ConditionCode
 #: Code -> template. `{subject}` and the condition's params are filled in.
 TEXTS: dict[ConditionCode, str] = {
     ConditionCode.VECTORS_UNAVAILABLE: "{documents} by keyword only: {reason}; {remedy}",
+    ConditionCode.VECTORS_WAIT: "{chunks}: {reason}; the same command asks again",
+    ConditionCode.INDEXING_STILL: (
+        "nothing got on for {minutes} min, with {what} to come; `recalld status` says what holds it up"
+    ),
+    ConditionCode.MESSAGES_ALIKE: (
+        "{subject}: {percent} % of the newest {messages} messages begin with \u201c{beginning}\u201d, as if a program "
+        "wrote them; if so, report that beginning and the program's version to recalld"
+    ),
 }
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 document", "2,000 documents"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def waiting_chunks(number: int) -> str:
+    """Return "1 chunk waits for its vector", "2,000 chunks wait for their vectors"."""
+    return f"{counted(number, 'chunk')} {'waits for its vector' if number == 1 else 'wait for their vectors'}"
 
 
 def text_of(condition: Condition) -> str:

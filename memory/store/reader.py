@@ -43,6 +43,10 @@ class VectorBackend(StrEnum):
 MOST_TOUCHES = 10
 
 
+#: Transcripts that begin alike of which `StoreReader.begun_by` tells.
+MOST_BEGUN = 100
+
+
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
     """What the index knows of a document's source, as it was when it was read.
@@ -227,6 +231,10 @@ class StoreReader(ABC):
     @abstractmethod
     def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
         """The document's chunks by ordinal; after them the stale ones, by the ordinals that they had."""
+
+    @abstractmethod
+    def begun_by(self, text_hash: str) -> list[DocumentKey]:
+        """Return the transcripts whose first chunk has this text hash, at most `MOST_BEGUN` of them."""
 
     @abstractmethod
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:

@@ -17,6 +17,7 @@ from memory.store.errors import VectorSearchUnavailable
 from memory.store.held_vectors import HeldVectors
 from memory.store.options import StoreOptions
 from memory.store.reader import (
+    MOST_BEGUN,
     ChunkRow,
     DeadLetterRow,
     Hit,
@@ -55,7 +56,7 @@ from memory.store.sqlite_rows import (
 from memory.store.sqlite_schema import CTIME_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
 from memory.store.term_frequencies import TermFrequencies
 from memory.store.vector_shelf import VectorShelf
-from schemas.documents import DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
 SELECT_FILES = f"SELECT id, {FILE_COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
@@ -75,6 +76,13 @@ SELECT {STORED_CHUNK_COLUMNS}
 FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)
 ORDER BY ordinal
 """  # noqa: S608 - a constant
+
+SELECT_BEGUN_BY = """
+SELECT f.source, f.path
+FROM chunks AS c INDEXED BY chunks_by_hash JOIN files AS f ON f.id = c.file_id
+WHERE c.text_hash = ? AND c.ordinal = 0 AND f.source = ?
+ORDER BY c.id LIMIT ?
+"""
 
 SELECT_TIMES = """
 SELECT id, said_at FROM chunks WHERE said_at IS NOT NULL AND id IN (SELECT value FROM json_each(?))
@@ -196,6 +204,11 @@ class SqliteReader(StoreReader):
         chunks = [stored_chunk(row) for row in rows]
         stale = bisect_left(chunks, 0, key=attrgetter("ordinal"))
         return chunks[stale:] + sorted(chunks[:stale], key=lambda chunk: (-chunk.ordinal, chunk.id))
+
+    def begun_by(self, text_hash: str) -> list[DocumentKey]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_BEGUN_BY, (text_hash, SESSIONS_SOURCE, MOST_BEGUN))
+        return [DocumentKey(*row) for row in rows]
 
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
         with self._readers.borrow() as connection:

@@ -9,6 +9,7 @@ from operator import attrgetter
 import numpy as np
 
 from memory.store.reader import (
+    MOST_BEGUN,
     ChunkRow,
     DeadLetterRow,
     Hit,
@@ -25,7 +26,7 @@ from memory.store.reader import (
     VectorState,
 )
 from memory.store.stub_chunks import MemoryChunk, bm25, holders
-from schemas.documents import DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 
 class InMemoryReader(StoreReader):
@@ -94,6 +95,13 @@ class InMemoryReader(StoreReader):
                 )
                 for chunk in sorted(found, key=attrgetter("place"))
             ]
+
+    def begun_by(self, text_hash: str) -> list[DocumentKey]:
+        with self._lock:
+            chunks = self._chunks.values()
+            found = (chunk for chunk in chunks if (chunk.text_hash, chunk.row.ordinal) == (text_hash, 0))
+            keys = [chunk.row.key for chunk in found if not chunk.stale and chunk.row.key.source == SESSIONS_SOURCE]
+            return keys[:MOST_BEGUN]
 
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
         with self._lock:

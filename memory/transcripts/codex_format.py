@@ -13,9 +13,10 @@ below a first line {"id", "timestamp", "instructions", "git"}.
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
 
-from memory.transcripts.codex_wrappers import user_text
 from memory.transcripts.content_reading import texts_of, time_of
 from memory.transcripts.transcript_format import (
     ASSISTANT,
@@ -30,6 +31,60 @@ from memory.transcripts.transcript_format import (
     TranscriptFormat,
     kind_of,
 )
+from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
+
+#: What the program sends in the user's place, and what editors and the desktop put above a person's request.
+USER_WRAPPERS = Wrappers(
+    (
+        Wrapper(Cut.ELEMENT, "environment_context"),
+        Wrapper(Cut.ELEMENT, "user_instructions"),
+        Wrapper(Cut.ELEMENT, "instructions"),
+        Wrapper(Cut.ELEMENT, "permissions instructions"),
+        Wrapper(Cut.ELEMENT, "skills_instructions"),
+        Wrapper(Cut.ELEMENT, "apps_instructions"),
+        Wrapper(Cut.ELEMENT, "plugins_instructions"),
+        Wrapper(Cut.ELEMENT, "recommended_plugins", "0.142"),
+        Wrapper(Cut.ELEMENT, "personality_spec"),
+        Wrapper(Cut.ELEMENT, "collaboration_mode"),
+        Wrapper(Cut.ELEMENT, "model_switch"),
+        Wrapper(Cut.ELEMENT, "turn_aborted"),
+        Wrapper(Cut.ENVELOPE, "skill"),
+        Wrapper(Cut.ENVELOPE, "user_shell_command", "0.121"),
+        Wrapper(Cut.ELEMENT, "user_action"),
+        Wrapper(Cut.ELEMENT, "subagent_notification"),
+        Wrapper(Cut.ELEMENT, "task-notification"),
+        Wrapper(Cut.ELEMENT, "codex_internal_context"),
+        Wrapper(Cut.ELEMENT, "goal_context"),
+        Wrapper(Cut.ELEMENT, "hook_prompt"),
+        Wrapper(Cut.ELEMENT, "app-context"),
+        Wrapper(Cut.ELEMENT, "heartbeat"),
+        Wrapper(Cut.ELEMENT, "in-app-browser-context"),
+        Wrapper(Cut.TAGS, "image name=", "0.117"),
+        Wrapper(Cut.MESSAGE, r"# AGENTS\.md instructions(?: for [^\n]+\n|\s*<INSTRUCTIONS>)"),
+        Wrapper(Cut.ABOVE_REQUEST, "# Context from my IDE setup:", "0.116"),
+        Wrapper(Cut.ABOVE_REQUEST, "# Files mentioned by the user:", "0.117"),
+        Wrapper(Cut.ABOVE_REQUEST, "# Files pasted by the user:"),
+        Wrapper(Cut.ABOVE_REQUEST, "# In app browser:"),
+        Wrapper(Cut.ABOVE_REQUEST, "# Browser comments:"),
+        Wrapper(Cut.ABOVE_REQUEST, "## Code review guidelines:", "0.118"),
+        Wrapper(Cut.ABOVE_REQUEST, "## Prior conversation with Codex:", "0.118"),
+    ),
+    request=r"^## My request(?: for Codex)?:[ \t]*",
+)
+
+#: What the assistant adds for the desktop: where it looked in the program's own memory, and tags around a plan.
+ASSISTANT_WRAPPERS = Wrappers(
+    (Wrapper(Cut.ELEMENT, "oai-mem-citation", "0.142"), Wrapper(Cut.TAGS, "proposed_plan", "0.117"))
+)
+
+#: A request that was spoken: the words of the person are inside, escaped for XML.
+_SPOKEN = re.compile(r"<realtime_delegation>.*</realtime_delegation>", re.DOTALL)
+_SPOKEN_WORDS = re.compile(r"<input>(.*?)</input>", re.DOTALL)
+_SPOKEN_BEFORE = "<source>transcript_tail_flush</source>"
+
+#: A comment on a page, below what the desktop tells of the place.
+_BROWSER_COMMENTS = "# Browser comments:"
+_COMMENT = re.compile(r"^Comment:[ \t]*\n(.*?)(?=^#{1,2} |^<in-app-browser-context|\Z)", re.DOTALL | re.MULTILINE)
 
 _TEXT_BLOCKS = frozenset(("input_text", "output_text", "text"))
 
@@ -95,8 +150,8 @@ class CodexFormat(TranscriptFormat):
         kind = kind_of(entry)
         return f"{kind}/{kind_of(payload)}" if kind == _ITEMS and isinstance(payload, dict) else kind
 
-    def settled(self, facts: Facts) -> bool:
-        return _LOG in facts
+    def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - any line may settle it
+        return _LOG not in facts
 
 
 def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Known | None:
@@ -120,12 +175,25 @@ def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Known:
 def _said(role: Any, content: Any, entry: Entry) -> Said | Known:
     texts = texts_of(content, _TEXT_BLOCKS)
     if role == "user":
-        speaker, text = USER, "\n".join(filter(None, map(user_text, texts)))
+        speaker, text = USER, "\n".join(filter(None, map(_user_text, texts)))
     elif role == "assistant":
-        speaker, text = ASSISTANT, "\n".join(texts)
+        speaker, text = ASSISTANT, "\n".join(map(ASSISTANT_WRAPPERS.words, texts))
     else:
         return KNOWN
     return Said(speaker, text, time_of(entry.get("timestamp")))
+
+
+def _user_text(text: str) -> str:
+    """Return what the person wrote or said; empty for scaffolding."""
+    text = text.strip()
+    if _SPOKEN.fullmatch(text):
+        words = None if _SPOKEN_BEFORE in text else _SPOKEN_WORDS.search(text)
+        return html.unescape(words[1]).strip() if words else ""
+    words_of_request = USER_WRAPPERS.words(text)
+    if not text.startswith(_BROWSER_COMMENTS):
+        return words_of_request
+    request = "" if words_of_request.startswith(_BROWSER_COMMENTS) else words_of_request
+    return "\n".join(filter(None, [*(comment.strip() for comment in _COMMENT.findall(text)), request]))
 
 
 def _is_bare_meta(entry: Entry) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
@@ -37,6 +38,11 @@ def clean(text: str) -> str:
     if not text.isascii():
         text = _LONE_SURROGATE.sub(_REPLACEMENT, text)
     return text.strip()
+
+
+def mark_of(text: str) -> str:
+    """Return a short digest of a text, by which it is known again; white space around it does not count."""
+    return hashlib.blake2b(clean(text).encode(), digest_size=8).hexdigest()
 
 
 def time_of(*values: Any) -> float | None:

@@ -14,12 +14,11 @@ from typing import Any
 from memory.transcripts.interpreting import Broken, Interpreter, Overfull, Unknown
 from memory.transcripts.line_reading import DIGEST_BYTES, RawLine
 from memory.transcripts.packing import FoldedChunk, Packer, label
-from memory.transcripts.redacting import redacted
 from memory.transcripts.skipped_lines import SkippedLines
 from memory.transcripts.transcript_format import Compacted, Said
 
 #: Raised when the same lines would give other chunks; part of the index fingerprint.
-TRANSCRIPT_VERSION = 1
+TRANSCRIPT_VERSION = 2
 
 #: The running digest of no lines.
 NO_LINES_DIGEST = bytes(DIGEST_BYTES).hex()
@@ -55,7 +54,7 @@ class TranscriptFold:
 
         Args:
             tokens, overlap, max_bytes: of a chunk; see `memory.chunking.chunk_text`.
-            redact: applied once to the text of each message, before anything is kept of it.
+            redact: applied to the text of each message before anything is kept of it; idempotent.
             format: the format's name; None: that of the first line that can only be of one.
             state: what `state()` gave.
 
@@ -63,7 +62,6 @@ class TranscriptFold:
             KeyError: there is no format of that name.
             ValueError: the state is of another version, or none.
         """
-        self._redact = redact
         self._packer = Packer(tokens=tokens, overlap=overlap, max_bytes=max_bytes)
         self._skipped = SkippedLines()
         self.offset = 0
@@ -72,7 +70,7 @@ class TranscriptFold:
         self.messages = 0
         self.compactions = 0
         kept: dict[str, Any] = _parsed(state) if state is not None else {}
-        self._interpreter = Interpreter(kept.get("format") or format, kept.get("facts"))
+        self._interpreter = Interpreter(kept.get("format") or format, kept.get("facts"), redact=redact)
         if kept:
             self.offset, self.lines, self.digest = kept["offset"], kept["lines"], kept["digest"]
             self.messages, self.compactions = kept["messages"], kept["compactions"]
@@ -163,10 +161,8 @@ class TranscriptFold:
     def _read(self, data: bytes) -> None:
         reading = self._interpreter.read(data)
         if isinstance(reading, Said):
-            said = redacted(reading, self._redact)
-            if said.text and not said.text.isspace():
-                self.messages += 1
-                self._packer.add(self.lines, said.said_at, label(said.speaker, said.said_at), said.text)
+            self.messages += 1
+            self._packer.add(self.lines, reading.said_at, label(reading.speaker, reading.said_at), reading.text)
         elif isinstance(reading, Compacted):
             self.compactions += 1
         elif isinstance(reading, Unknown):
@@ -178,7 +174,6 @@ class TranscriptFold:
 
     def _copy(self) -> TranscriptFold:
         copied = object.__new__(TranscriptFold)
-        copied._redact = self._redact
         copied._packer = self._packer.copy()
         copied._skipped = SkippedLines()
         copied._interpreter = self._interpreter.copy()

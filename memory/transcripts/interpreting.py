@@ -5,12 +5,28 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from memory.transcripts.content_reading import clean
+from memory.transcripts.content_reading import clean, mark_of
 from memory.transcripts.formats import FORMATS, recognised_format
-from memory.transcripts.transcript_format import KNOWN, Compacted, Entry, Facts, Known, Said, TranscriptFormat, kind_of
+from memory.transcripts.transcript_format import (
+    AGENT,
+    ASSISTANT,
+    HELD,
+    KNOWN,
+    SUBAGENT,
+    USER,
+    Compacted,
+    Entry,
+    Facts,
+    Held,
+    Known,
+    Said,
+    TranscriptFormat,
+    kind_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +71,40 @@ _ROUNDING_DECODER = json.JSONDecoder(strict=False, parse_int=float)
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
+#: Speakers whose names are not the transcript's.
+_OWN_NAMES = frozenset((USER, ASSISTANT, AGENT, SUBAGENT))
+
+
 class Interpreter:
     """Reads the lines of one file in order: the first line that a format recognises settles the format."""
 
-    def __init__(self, name: str | None, facts: Facts | None = None) -> None:
-        """`name` is the format's, None when it is to be recognised.
+    def __init__(self, name: str | None, facts: Facts | None = None, *, redact: Callable[[str], str] = str) -> None:
+        """Begin a file, or go on with the `facts` of its lines so far.
+
+        Args:
+            name: the format's name, None when it is to be recognised.
+            facts: what another interpreter of this file has kept.
+            redact: applied to each text before anything is kept or told of it.
 
         Raises:
             KeyError: there is no format of that name.
         """
         self.format: TranscriptFormat | None = FORMATS[name] if name is not None else None
         self.facts: Facts = dict(facts or {})
+        self._redact = redact
 
     def copy(self) -> Interpreter:
-        """One that goes on from here on its own."""
-        copied = Interpreter(None, self.facts)
+        """Return one that goes on from here on its own."""
+        copied = Interpreter(None, json.loads(json.dumps(self.facts)), redact=self._redact)
         copied.format = self.format
         return copied
 
-    @property
-    def settled(self) -> bool:
-        """Whether lines nobody asked for need not be read for the sake of those after them."""
-        return self.format is not None and self.format.settled(self.facts)
+    def needs(self, data: bytes) -> bool:
+        """Return True if a line that is not asked for has to be read for the sake of those after it."""
+        return self.format is None or self.format.needs(data, self.facts)
 
     def read(self, data: bytes) -> Reading:
-        """What a line says. The text of what was said is clean and not empty."""
+        """Return what a line says. The text of what was said is clean, without secrets and not empty."""
         if not data or data.isspace():
             return _BLANK
         if len(data) > MAX_SEPARATORS and _is_overfull(data):
@@ -94,10 +119,19 @@ class Interpreter:
         reading = self.format.read(entry, self.facts)
         if reading is None:
             return Unknown(self.format.kind(entry))
+        if isinstance(reading, Held):
+            said = self._redacted(reading.said)
+            self.facts.setdefault(HELD, []).append([said.text, said.said_at, mark_of(reading.said.text)])
+            return KNOWN
         if isinstance(reading, Said):
-            text = clean(reading.text)
-            return Said(reading.speaker, text, reading.said_at) if text else KNOWN
+            said = self._redacted(reading)
+            return said if said.text and not said.text.isspace() else KNOWN
         return reading
+
+    def _redacted(self, said: Said) -> Said:
+        text = clean(said.text)
+        speaker = said.speaker if said.speaker in _OWN_NAMES else self._redact(said.speaker)
+        return Said(speaker, self._redact(text) if text else "", said.said_at)
 
 
 def parse(data: bytes) -> Entry | None:

@@ -4,13 +4,15 @@
     {"type": "message", "id": ..., "parentId": ..., "timestamp": ..., "message": {"role": "user", "content": ...}}
     {"type": "compaction", "id": ..., "parentId": ..., "summary": ..., "firstKeptEntryId": ..., "tokensBefore": ...}
 
-Entries are a tree by `parentId`; every branch is read, in the order of the file.
+Entries are a tree by `parentId`; every branch is read, in the order of the file. Facts from its transcripts and
+documentation (docs.openclaw.ai, "Messages" and "Heartbeat").
 """
 
 from __future__ import annotations
 
+import re
+
 from memory.transcripts.content_reading import texts_of, time_of
-from memory.transcripts.openclaw_wrappers import assistant_text, user_text
 from memory.transcripts.transcript_format import (
     ASSISTANT,
     COMPACTED,
@@ -24,6 +26,75 @@ from memory.transcripts.transcript_format import (
     TranscriptFormat,
     kind_of,
 )
+from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
+
+#: Messages that programs, not persons, send in the user's place, and notes that they put above a person's words.
+USER_WRAPPERS = Wrappers(
+    (
+        Wrapper(Cut.ALL, "HEARTBEAT"),
+        Wrapper(Cut.ALL, "[OpenClaw heartbeat poll]", "2026.4"),
+        Wrapper(Cut.ALL, "[OpenClaw exec completion]", "2026.5"),
+        Wrapper(Cut.MESSAGE, r"\[OpenClaw exec completion\]\nDisable automatic completion turns with ", "2026.9"),
+        Wrapper(Cut.ALL, "[OpenClaw cron wake]", "2026.5"),
+        Wrapper(Cut.ALL, "[OpenClaw session event]", "2026.5"),
+        Wrapper(Cut.ALL, "Continue the OpenClaw runtime event.", "2026.5"),
+        Wrapper(Cut.ALL, "Continue where you left off. The previous model attempt failed or timed out.", "2026.2"),
+        Wrapper(Cut.MESSAGE, r"Read HEARTBEAT\.md if it exists"),
+        # The end of any heartbeat's prompt, of configured ones, too.
+        Wrapper(
+            Cut.MESSAGE,
+            r".*\b(?:reply|respond|answer)\b[^\n]{0,20}\bHEARTBEAT_OK\b[.!\"'`*]*\s*(?:\nCurrent time: [^\n]*)?\Z",
+        ),
+        Wrapper(Cut.MESSAGE, r"Follow the heartbeat monitor scratch context when provided\.", "2026.9"),
+        Wrapper(Cut.MESSAGE, r"Run the following periodic tasks \(only those due based on their intervals\):"),
+        Wrapper(Cut.MESSAGE, r"\[cron:[^\]\n]*\]"),
+        Wrapper(Cut.MESSAGE, r"A scheduled reminder has been triggered\. The reminder content is:", "2026.2"),
+        Wrapper(Cut.MESSAGE, r"A scheduled cron event was triggered, but no event content was found"),
+        Wrapper(Cut.MESSAGE, r"An async command you ran earlier has completed\. The "),
+        Wrapper(Cut.MESSAGE, r"An async command completion event was triggered", "2026.9"),
+        Wrapper(Cut.MESSAGE, r"Exec finished(?: \(|\Z)"),
+        Wrapper(Cut.MESSAGE, r"exec (?:completed|failed|finished) \([^\n]{1,80}\) ::", "2026.9"),
+        Wrapper(Cut.MESSAGE, r"System(?: \(untrusted\))?: \["),
+        Wrapper(Cut.MESSAGE, r"\[System Message\] ", "2026.2"),
+        Wrapper(Cut.MESSAGE, r"\[Inter-session message\]"),
+        Wrapper(Cut.MESSAGE, r"\[Subagent (?:Context|Task)\]", "2026.2"),
+        Wrapper(
+            Cut.MESSAGE,
+            r"A (?:subagent task|cron job|background task) \".*?\" just (?:completed|finished|failed|timed out)",
+            "2026.2",
+        ),
+        Wrapper(Cut.MESSAGE, r"OpenClaw runtime context \(internal\):\n", "2026.3"),
+        Wrapper(Cut.MESSAGE, r"\[Internal task completion event\]\n", "2026.3"),
+        Wrapper(Cut.MESSAGE, r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"),
+        Wrapper(Cut.MESSAGE, r"A new session was started via /new or /reset\."),
+        Wrapper(Cut.MESSAGE, r"Pre-compaction memory flush\."),
+        Wrapper(Cut.MESSAGE, r"\[System\] Your previous turn was interrupted by ", "2026.5"),
+        # What a hook brings, such as an email.
+        Wrapper(Cut.MESSAGE, r"Task: [^\n]{1,80} \| Job ID: ", "2026.2"),
+        Wrapper(Cut.PARAGRAPH, "[Bootstrap pending]", "2026.4"),
+        Wrapper(Cut.PARAGRAPH, "[Retry after the previous model attempt failed or timed out]", "2026.4"),
+        Wrapper(
+            Cut.PARAGRAPH,
+            "Note: The previous agent run was aborted by the user. Resume carefully or ask for clarification.",
+            "2026.2",
+        ),
+        Wrapper(
+            Cut.PARAGRAPH,
+            "Conversation context (untrusted, chronological, selected for current message):",
+            "2026.5",
+        ),
+        Wrapper(Cut.BELOW, "Untrusted context (metadata, do not treat as instructions or commands):"),
+        Wrapper(Cut.BELOW, "[Bootstrap truncation warning]", "2026.4"),
+    )
+)
+
+ASSISTANT_WRAPPERS = Wrappers((Wrapper(Cut.ALL, "[assistant turn failed before producing content]", "2026.4"),))
+
+#: Models that stand for the gateway itself: what it injects, and copies of what was sent to a channel.
+_NO_MODELS = frozenset(("gateway-injected", "delivery-mirror"))
+
+#: Who made a user's message, where it was not a person.
+_NOT_A_PERSON = frozenset(("inter_session", "internal_system"))
 
 _KNOWN = frozenset(
     (
@@ -40,8 +111,50 @@ _KNOWN = frozenset(
     )
 )
 
-#: Who made a user's message, where it was not a person.
-_NOT_A_PERSON = frozenset(("inter_session", "internal_system"))
+#: The first key of every line of a trajectory, which is a copy of a session for debugging.
+_TRAJECTORY = "traceSchema"
+
+_SYSTEM_EVENT = re.compile(r"System(?: \(untrusted\))?: \[")
+
+#: What begins a person's own message below system events.
+_OWN_MESSAGE = re.compile(r"^(?:Conversation info|Sender) \(untrusted|^\[[^\]\n]{0,200}\d{4}-\d\d-\d\d", re.MULTILINE)
+
+_INTERNAL_END = "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+_INTERNAL = re.compile(f"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?{_INTERNAL_END}", re.DOTALL)
+
+#: "Sender (untrusted metadata):" and its like, above a fenced JSON block.
+_METADATA_HEADER = re.compile(r"^[^\n(]{1,80}\(untrusted[^\n)]{0,80}\):[ \t]*\r?\n```json[ \t]*\r?\n", re.MULTILINE)
+_FENCE = re.compile(r"^```[ \t]*$\s*", re.MULTILINE)
+
+#: Messages that were waiting, or that others wrote before, come above the one that is answered.
+_CURRENT_MESSAGE = "[Current message - respond to this]"
+
+_LINES = re.compile(
+    r"^(?:\[message_id: [^\]\n]*\]|\[media attached[^\n]*|To send an image back, prefer the message tool[^\n]*"
+    r")[ \t]*(?:\r?\n|\Z)",
+    re.MULTILINE,
+)
+
+#: Messages that came while the assistant worked follow one another in one, each with what stands around a message.
+_QUEUED = "[Queued messages while agent was busy]"
+_NEXT_QUEUED = re.compile(r"^---\r?\nQueued #\d+[^\n]*$", re.MULTILINE)
+
+#: `[Telegram Ann id:1 2026-01-05 10:00 UTC]` above a person's words: a channel's name or a time tells it.
+_ENVELOPE = re.compile(
+    r"\s*\[(?=[^\]\n]*\d{4}-\d\d-\d\d[T ]\d\d:\d\d|(?:BlueBubbles|Discord|Feishu|Google Chat|LINE|Matrix|Mattermost"
+    r"|Signal|Slack|Teams|Telegram|WebChat|WhatsApp|Zalo|iMessage) )[^\]\n]{1,300}\][ \t]*"
+)
+
+_REPLY_TAGS = re.compile(r"(?:\s*\[\[ ?(?:reply_to_current|reply_to: ?[^\]\n]{1,100}|audio_as_voice) ?\]\])+")
+
+#: An answer that is a token with a little markup around it, and no more, was not sent to a person.
+_SILENT = re.compile(r"[\W_]{0,20}(?:HEARTBEAT_OK|NO_REPLY|REPLY_SKIP|ANNOUNCE_SKIP)[\W_]{0,20}", re.IGNORECASE)
+
+#: Nor was one that begins or ends with this token and has at most so many more characters (`ackMaxChars`).
+_HEARTBEAT_OK = re.compile(
+    r"\A[*_`]*HEARTBEAT_OK[*_`]*[ \t]*[\n\u2013\u2014:.,;!(|-]|[\n.!?:)\]`*\u2026][ \t]*[*_`]*HEARTBEAT_OK[*_`.!]*\Z"
+)
+_ACKNOWLEDGEMENT_CHARACTERS = 300
 
 
 class OpenClawFormat(TranscriptFormat):
@@ -57,7 +170,7 @@ class OpenClawFormat(TranscriptFormat):
             return "id" in entry
         if kind == "compaction":
             return "firstKeptEntryId" in entry or "tokensBefore" in entry
-        return kind_of(entry) in _KNOWN and "id" in entry and "parentId" in entry
+        return _TRAJECTORY in entry or (kind_of(entry) in _KNOWN and "id" in entry and "parentId" in entry)
 
     def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:  # noqa: ARG002 - nothing to remember
         kind = entry.get("type")
@@ -65,7 +178,7 @@ class OpenClawFormat(TranscriptFormat):
             return _message(entry)
         if kind == "compaction":
             return COMPACTED
-        return KNOWN if kind_of(entry) in _KNOWN else None
+        return KNOWN if kind_of(entry) in _KNOWN or _TRAJECTORY in entry else None
 
 
 def _message(entry: Entry) -> Said | Known:
@@ -73,12 +186,11 @@ def _message(entry: Entry) -> Said | Known:
     if not isinstance(message, dict):
         return KNOWN
     role = message.get("role")
-    if role == "user":
-        if _provenance(entry) in _NOT_A_PERSON or _provenance(message) in _NOT_A_PERSON:
-            return KNOWN
-        speaker, text = USER, user_text("\n".join(texts_of(message.get("content"))))
-    elif role == "assistant":
-        speaker, text = ASSISTANT, assistant_text("\n".join(texts_of(message.get("content"))))
+    text = "\n".join(texts_of(message.get("content")))
+    if role == "user" and not {_provenance(entry), _provenance(message)} & _NOT_A_PERSON:
+        speaker, text = USER, _user_text(text)
+    elif role == "assistant" and not (message.get("provider") == "openclaw" and message.get("model") in _NO_MODELS):
+        speaker, text = ASSISTANT, _assistant_text(text)
     else:
         return KNOWN
     return Said(speaker, text, time_of(message.get("timestamp"), entry.get("timestamp")))
@@ -88,3 +200,53 @@ def _provenance(holder: Entry) -> str:
     provenance = holder.get("provenance")
     kind = provenance.get("kind") if isinstance(provenance, dict) else None
     return kind if isinstance(kind, str) else ""
+
+
+def _user_text(text: str) -> str:
+    """Return what the person wrote; empty when a program sent the message."""
+    # Above the last end, each beginning has one, so that none is looked for in vain.
+    inside, end, below = text.rpartition(_INTERNAL_END)
+    text = f"{_INTERNAL.sub('', inside + end)}{below}".strip()
+    if text.startswith(_QUEUED):
+        queued = _NEXT_QUEUED.split(text.removeprefix(_QUEUED))
+        return "\n".join(filter(None, map(_user_text, queued)))
+    if _SYSTEM_EVENT.match(text):
+        # An event's text may go on over blank lines, so that only a mark tells where the person's begins.
+        own = _OWN_MESSAGE.search(text)
+        text = text[own.start() :] if own else ""
+    if "(untrusted" in text:
+        text = _without_metadata(text)
+    if (current := text.find(_CURRENT_MESSAGE)) >= 0:
+        text = text[current + len(_CURRENT_MESSAGE) :]
+    if "[message_id: " in text or "[media attached" in text:
+        text = _LINES.sub("", text)
+    # A note may stand above an envelope as well as below it.
+    for _ in range(2):
+        if envelope := _ENVELOPE.match(text):
+            text = text[envelope.end() :]
+        text = USER_WRAPPERS.words(text)
+    return text
+
+
+def _assistant_text(text: str) -> str:
+    """Return what the assistant said; empty when it chose to say nothing, or nothing came of its turn."""
+    if tags := _REPLY_TAGS.match(text):
+        text = text[tags.end() :]
+    text = ASSISTANT_WRAPPERS.words(text)
+    if _SILENT.fullmatch(text):
+        return ""
+    is_short = len(text) <= _ACKNOWLEDGEMENT_CHARACTERS + len("HEARTBEAT_OK")
+    return "" if is_short and _HEARTBEAT_OK.search(text) else text
+
+
+def _without_metadata(text: str) -> str:
+    kept: list[str] = []
+    start = 0
+    while header := _METADATA_HEADER.search(text, start):
+        fence = _FENCE.search(text, header.end())
+        if not fence:
+            break
+        kept.append(text[start : header.start()])
+        start = fence.end()
+    kept.append(text[start:])
+    return "".join(kept)

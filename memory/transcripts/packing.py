@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -64,6 +65,18 @@ def label(speaker: str, said_at: float | None) -> str:
     if said_at is None:
         return f"{speaker}: "
     return f"[{datetime.fromtimestamp(said_at, UTC):%Y-%m-%d %H:%M}] {speaker}: "
+
+
+_LABELLED = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d\] [^\n]*", re.MULTILINE)
+
+#: Characters of a time in a label.
+_TIME_CHARACTERS = len("[2026-02-03 09:00] ")
+
+
+def beginnings(texts: Iterable[str]) -> Iterator[str]:
+    """Yield speaker and first line of each message with a time in these chunks; what chunks repeat comes once."""
+    labelled = dict.fromkeys(line for text in texts for line in _LABELLED.findall(text))
+    return (line[_TIME_CHARACTERS:] for line in labelled)
 
 
 class Packer:

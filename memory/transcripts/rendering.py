@@ -12,7 +12,6 @@ from memory.line_cutting import cut_point
 from memory.transcripts.interpreting import Interpreter
 from memory.transcripts.line_reading import RawLine
 from memory.transcripts.packing import label
-from memory.transcripts.redacting import redacted
 from memory.transcripts.transcript_format import Said
 
 #: Characters of one page at most, as for a note.
@@ -55,13 +54,13 @@ def render_lines(
         first: the line to start with, 1 or more.
         count: lines wanted, 1 or more.
         format: the format's name, None to recognise it.
-        redact: applied once to each text.
+        redact: applied to each text; idempotent.
         max_characters: of all lines together, with a line end between each two.
 
     Memory is bounded by the longest line and the page. A page starts with whole lines, so that pages follow one
     another without a gap: the next one starts at `first + len(lines)`.
     """
-    interpreter = Interpreter(format)
+    interpreter = Interpreter(format, redact=redact)
     shown: list[str] = []
     room = max_characters
     cut_from: int | None = None
@@ -71,11 +70,11 @@ def render_lines(
         on_page = not full and first <= number < first + count
         if line.data is None and on_page:
             text = f"({line.size / 1e6:.0f} MB in one line, too long to be shown)"
-        elif line.data is None or not (on_page or (number < first and not interpreter.settled)):
+        elif line.data is None or not (on_page or (number < first and interpreter.needs(line.data))):
             text = ""
         else:
             reading = interpreter.read(line.data)
-            text = _rendered(reading, redact) if on_page and isinstance(reading, Said) else ""
+            text = _rendered(reading) if on_page and isinstance(reading, Said) else ""
         if not on_page:
             continue
         needed = len(text) + (1 if shown else 0)
@@ -90,7 +89,5 @@ def render_lines(
     return RenderedLines(first, tuple(shown), number, cut_from)
 
 
-def _rendered(said: Said, redact: Callable[[str], str]) -> str:
-    said = redacted(said, redact)
-    text = " ".join(said.text.split())
-    return f"{label(said.speaker, said.said_at)}{text}" if text else ""
+def _rendered(said: Said) -> str:
+    return label(said.speaker, said.said_at) + " ".join(said.text.split())

@@ -19,6 +19,9 @@ Entry: TypeAlias = dict[str, Any]
 #: What a format keeps between lines of one file; JSON values only, as it is part of a fold's state.
 Facts: TypeAlias = dict[str, Any]
 
+#: The fact that lists what is held: [text without secrets, Unix time or None, digest of the text as it was].
+HELD = "held"
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -27,6 +30,13 @@ class Said:
     speaker: str
     text: str
     said_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Words that a later line says, or takes back. The interpreter adds them to the fact `HELD`."""
+
+    said: Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +64,16 @@ class TranscriptFormat(ABC):
         """Whether this line can only be of this format."""
 
     @abstractmethod
-    def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:
-        """What the line says; None when its type is unknown. May change `facts`."""
+    def read(self, entry: Entry, facts: Facts) -> Said | Held | Compacted | Known | None:
+        """Return what the line says; None when its type is unknown. May change `facts`."""
 
     def kind(self, entry: Entry) -> str:
         """What an unknown line's type is called in a note."""
         return kind_of(entry)
 
-    def settled(self, facts: Facts) -> bool:  # noqa: ARG002 - nothing to remember unless a format says so
-        """Whether no line to come can change `facts`, so that lines nobody asked for need not be parsed."""
-        return True
+    def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - nothing to remember unless a format says so
+        """Return True if the line may change `facts`, so that it is read for the sake of those after it."""
+        return False
 
 
 def kind_of(entry: Entry) -> str:

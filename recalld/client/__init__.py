@@ -22,6 +22,7 @@ from .errors import (
     ServiceFailed,
     ServiceTimedOut,
     ServiceUnavailable,
+    ServiceUnproven,
 )
 from .home import agents_with_tokens
 from .sync_client import Client
@@ -46,6 +47,7 @@ __all__ = [
     "ServiceFailed",
     "ServiceTimedOut",
     "ServiceUnavailable",
+    "ServiceUnproven",
     "Status",
     "agents_with_tokens",
 ]

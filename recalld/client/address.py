@@ -47,7 +47,7 @@ def address_of(url: str) -> Address:
         raise InvalidSettings(wanted) from None
     if parts.username is not None or parts.password is not None:
         raise InvalidSettings("leave the password out of the address: the agent's token is passed as token=")
-    if parts.scheme not in _PORTS or not host or parts.query or parts.fragment or not _plain(url):
+    if parts.scheme not in _PORTS or not host or parts.query or parts.fragment or not is_plain(url):
         raise InvalidSettings(wanted)
     return Address(host, port or _PORTS[parts.scheme], parts.scheme == "https", parts.path.rstrip("/"))
 
@@ -59,10 +59,11 @@ def header_value(name: str, value: str) -> str:
         InvalidSettings: it would break the header; the message does not show it.
     """
     value = value.strip()
-    if not value or not _plain(value):
+    if not is_plain(value):
         raise InvalidSettings(f"{name} must be a text of visible ASCII characters, or left out")
     return value
 
 
-def _plain(text: str) -> bool:
-    return all("!" <= character <= "~" for character in text)
+def is_plain(text: str) -> bool:
+    """Return True if the text is made of visible ASCII characters, at least one."""
+    return bool(text) and all("!" <= character <= "~" for character in text)

@@ -21,6 +21,13 @@ class PendingState(PendingStateAlways, total=False):
     oldestSeconds: float
 
 
+class AlsoIn(TypedDict):
+    """Other documents that hold the text of a result: how many, and the paths of the newest."""
+
+    count: int
+    paths: list[str]
+
+
 class SearchResultAlways(TypedDict):
     path: str
     startLine: int
@@ -34,6 +41,7 @@ class SearchResult(SearchResultAlways, total=False):
     """One passage. Its line numbers count from 1 and are inclusive; `score` is from 0 to 1.
 
     `startLine` to `endLine` are all of the passage, `snippetStartLine` to `snippetEndLine` what is shown of it.
+    `alsoIn` is there when other documents hold the same text.
     """
 
     vectorScore: float
@@ -41,6 +49,7 @@ class SearchResult(SearchResultAlways, total=False):
     snippetStartLine: int
     snippetEndLine: int
     citation: str
+    alsoIn: AlsoIn
 
 
 class SearchAnswerAlways(TypedDict):

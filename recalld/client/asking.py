@@ -1,19 +1,23 @@
-"""What both clients share: whom they ask, what they send, and what they make of an answer. No I/O."""
+"""Shared by both clients: the service's address, requests, and the reading of answers.
+
+The only I/O is reading the entry of a home's service.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from .address import DEFAULT_HOST, DEFAULT_PORT, Address, address_of, header_value
-from .errors import InvalidSettings, RequestRefused, ServiceTimedOut, ServiceUnavailable, refusal
+from .errors import InvalidSettings, RequestRefused, ServiceTimedOut, ServiceUnavailable, ServiceUnproven, refusal
 from .exchange import Response, request_bytes
 from .home import running_service, token_of
 from .kept import KeptConnections
-from .tools import ToolForm, function_tools, refused_call, unavailable
+from .tools import TOOLS_PATH, ToolForm, function_tools, refused_call, unavailable
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -24,10 +28,29 @@ _MODELS_MISTAKES = (413, 422)
 #: Seconds for a connection to a service of this machine.
 _HERE_SECONDS = 1.0
 
+#: Seconds and bytes that a service of this machine gets to prove that it is the one of its home.
+PROOF_SECONDS = 5.0
+PROOF_BYTES = 16 * 1024
+
+#: What an answer of recalld has, by its path: one of these members, of this type.
+_SHAPES: dict[str, dict[str, type]] = {
+    "/v1/search": {"results": list},
+    "/v1/get": {"text": str},
+    "/v1/status": {"agents": list},
+    TOOLS_PATH: {"results": list, "text": str, "error": str},
+}
+
 #: Seconds that a check of all indexes may take.
 DEEP_STATUS_SECONDS = 300.0
 
 Self_ = TypeVar("Self_", bound="Asking")
+
+
+class Challenge(NamedTuple):
+    """What a service of this machine is asked before anything else, and what only the right one can answer."""
+
+    request: bytes
+    proof: str
 
 
 class Asking:
@@ -72,21 +95,23 @@ class Asking:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._answer_timeout_seconds = answer_timeout_seconds
         self._ssl_context = ssl_context
+        self._home: Path | None = None
         self._kept: KeptConnections[Any] = KeptConnections()
 
     @classmethod
     def at_home(
         cls: type[Self_], home: Path | str, *, agent: str | None = None, session_key: str | None = None
     ) -> Self_ | None:
-        """The client of the service that runs for this home folder, None when none says that it does.
+        """Return a client of the service that runs for this home folder, None where none seems to.
 
-        Takes the agent's token from `<home>/run/tokens/<agent>` when there is one.
+        The client takes the agent's token from `<home>/run/tokens/<agent>` when there is one. It sends nothing but a
+        challenge before the service has proved that it is this home's, and finds it again after a restart.
         """
         home = Path(home).expanduser()
         service = running_service(home)
         if service is None:
             return None
-        return cls(
+        client = cls(
             service.host,
             service.port,
             token_of(home, agent),
@@ -94,6 +119,8 @@ class Asking:
             session_key=session_key,
             connect_timeout_seconds=_HERE_SECONDS,
         )
+        client._home = home
+        return client
 
     @property
     def host(self) -> str:
@@ -161,24 +188,54 @@ class Asking:
             content=content,
         )
 
-    def _answer(self, response: Response) -> dict[str, Any]:
+    def _challenge(self) -> Challenge | None:
+        """Return what the service must answer before it is asked; None where its address was given.
+
+        Raises:
+            ServiceUnavailable: no service runs for the home, or it is of an earlier version.
+        """
+        if self._home is None:
+            return None
+        service = running_service(self._home)
+        if service is None:
+            raise ServiceUnavailable(f"no recalld service runs for {self._home}; start it with `recalld up`")
+        if service.secret is None:
+            raise ServiceUnproven(
+                f"the service of {self._home} is of an earlier version of recalld and was asked nothing; "
+                "restart `recalld up`"
+            )
+        import hmac  # only here: it takes 5 ms
+
+        self.address = Address(service.host, service.port)  # another one after a restart
+        nonce = os.urandom(16).hex()
+        request = request_bytes("GET", f"/v1/proof/{nonce}", authority=self.address.authority)
+        return Challenge(request, hmac.new(service.secret.encode(), nonce.encode(), "sha256").hexdigest())
+
+    def _check_proof(self, challenge: Challenge, response: Response) -> None:
+        """Raise ServiceUnproven unless the response answers the challenge and its connection goes on."""
+        answer = _json(response)
+        if response.status == 503:  # too many clients
+            raise self._too_late(PROOF_SECONDS)
+        proof = answer.get("proof") if isinstance(answer, dict) else None
+        if response.status != 200 or proof != challenge.proof or not response.reusable:
+            raise self._unproven()
+
+    def _answer(self, path: str, response: Response) -> dict[str, Any]:
         """The JSON object of an answer.
 
         Raises:
             RequestRefused: it says no.
             ServiceUnavailable: it is none of recalld's.
         """
-        try:
-            answer = json.loads(response.body)
-        except (ValueError, RecursionError):
-            answer = None
+        answer = _json(response)
         status = response.status
         if 300 <= status < 400:
             where = f" to {response.location}" if response.location else ""
             raise refusal(f"{self.address.url} redirects{where}: use that address", status=status)
         if status >= 400:
             raise refusal(_reason(answer) or f"the service answered with status {status}", status=status)
-        if not isinstance(answer, dict):
+        shape = _SHAPES[path.partition("?")[0]]
+        if not isinstance(answer, dict) or not any(isinstance(answer.get(name), kind) for name, kind in shape.items()):
             raise self._not_recalld()
         return answer
 
@@ -203,7 +260,23 @@ class Asking:
         )
 
     def _not_recalld(self) -> ServiceUnavailable:
-        return ServiceUnavailable(f"what answers at {self.address.authority} is not recalld; correct the address")
+        return ServiceUnavailable(
+            f"what answers at {self.address.authority} is not a recalld service; correct the address"
+        )
+
+    def _unproven(self) -> ServiceUnproven:
+        return ServiceUnproven(
+            f"what answers at {self.address.authority} is not the recalld service of {self._home} and was asked "
+            "nothing; restart `recalld up`"
+        )
+
+
+def _json(response: Response) -> Any:
+    """The value of a JSON answer, None where it is none."""
+    try:
+        return json.loads(response.body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def tool_failure(error: Exception, name: str, arguments: str | dict[str, Any]) -> str:
@@ -234,6 +307,7 @@ def _reason(answer: object) -> str | None:
         if isinstance(found, str):
             return found
         if isinstance(found, list) and found and isinstance(found[0], dict):
-            place = ".".join(str(part) for part in found[0].get("loc", ()) if part != "body")
+            parts = found[0].get("loc")
+            place = ".".join(str(part) for part in parts if part != "body") if isinstance(parts, list) else ""
             return f"{place}: {found[0].get('msg', 'is not valid')}".removeprefix(": ")
     return None

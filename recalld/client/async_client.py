@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from .asking import DEEP_STATUS_SECONDS, Asking, tool_failure
+from .asking import DEEP_STATUS_SECONDS, PROOF_BYTES, PROOF_SECONDS, Asking, Challenge, tool_failure
 from .errors import ClientError
 from .exchange import Incomplete, NotHttp, Response, reading
 from .kept import KeptConnections, Stale
@@ -136,7 +137,7 @@ class AsyncClient(Asking):
     ) -> dict[str, Any]:
         seconds = self._answer_timeout_seconds + extra_seconds
         try:
-            return self._answer(await self._exchanged(self._request(method, path, body), seconds))
+            return self._answer(path, await self._exchanged(method, path, body, seconds))
         except (Stale, Incomplete):
             raise self._no_answer(ConnectionError("the connection was closed without an answer")) from None
         except NotHttp:
@@ -144,13 +145,26 @@ class AsyncClient(Asking):
         except OSError as error:
             raise self._no_answer(error) from error
 
-    async def _exchanged(self, request: bytes, seconds: float) -> Response:
+    async def _exchanged(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Response:
         kept = self._kept.take()
         if kept is not None:
             # The service may close a connection just when it is used again. It only reads, so asking twice is safe.
             with suppress(Stale):
-                return await self._exchanged_over(kept, request, seconds)
-        return await self._exchanged_over(await self._connected(), request, seconds)
+                return await self._exchanged_over(kept, self._request(method, path, body), seconds)
+        connection = await self._proven()
+        return await self._exchanged_over(connection, self._request(method, path, body), seconds)
+
+    async def _proven(self) -> _Connection:
+        """A new connection, to the right service where that is one of a home."""
+        challenge = self._challenge()
+        connection = await self._connected()
+        if challenge is not None:
+            try:
+                self._check_proof(challenge, await self._proof(connection, challenge))
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
     async def _exchanged_over(self, connection: _Connection, request: bytes, seconds: float) -> Response:
         import asyncio
@@ -168,6 +182,17 @@ class AsyncClient(Asking):
         else:
             connection.close()
         return response
+
+    async def _proof(self, connection: _Connection, challenge: Challenge) -> Response:
+        import asyncio
+
+        try:
+            exchange = connection.exchange(challenge.request, most_bytes=PROOF_BYTES)
+            return await asyncio.wait_for(exchange, PROOF_SECONDS)
+        except NotHttp:
+            raise self._unproven() from None
+        except asyncio.TimeoutError:
+            raise self._too_late(PROOF_SECONDS) from None
 
     async def _connected(self) -> _Connection:
         import asyncio
@@ -213,8 +238,8 @@ class _Connection:
         except RuntimeError:
             return False
 
-    async def exchange(self, request: bytes) -> Response:
-        """Send a request and read its answer.
+    async def exchange(self, request: bytes, *, most_bytes: float = inf) -> Response:
+        """Send a request and read its answer of at most `most_bytes`.
 
         Raises:
             Stale: the connection ended before a byte of the answer came.
@@ -224,7 +249,7 @@ class _Connection:
         # Not drained: a service that refuses a request early closes before it took all of it, and what it says is to be
         # read before that.
         self._writer.write(request)
-        answer = reading()
+        answer = reading(most_bytes=most_bytes)
         next(answer)
         started = False
         while True:

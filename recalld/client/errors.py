@@ -4,6 +4,7 @@ ClientError
 +-- InvalidSettings          an address, a token or a session key that cannot be used
 +-- ServiceUnavailable       nobody answers at that address, or what answers is not recalld
 |   +-- ServiceTimedOut      no answer in time
+|   +-- ServiceUnproven      what answers did not prove to be the home's service, and was asked nothing
 +-- RequestRefused           the service said no; `status` is the HTTP status
     +-- AccessRefused        401 or 403: no token, a wrong one, or another agent's
     +-- ServiceFailed        500 and above: the service's log says why
@@ -26,6 +27,10 @@ class ServiceUnavailable(ClientError):
 
 class ServiceTimedOut(ServiceUnavailable):
     """No answer in time. Asking again is safe: the service only reads."""
+
+
+class ServiceUnproven(ServiceUnavailable):
+    """What answers where the home's service should did not prove to be it. Neither question nor token was sent."""
 
 
 class RequestRefused(ClientError):

@@ -6,6 +6,7 @@ Both clients carry these bytes, so both read answers alike. Messages are those o
 from __future__ import annotations
 
 from collections.abc import Generator
+from math import inf
 from typing import NamedTuple
 
 #: Bytes of a line of the answer's head at most, and lines of one.
@@ -47,16 +48,16 @@ def request_bytes(
     return "\r\n".join([*lines, "", ""]).encode("ascii") + (content or b"")
 
 
-def reading() -> Generator[None, bytes, Response]:
+def reading(*, most_bytes: float = inf) -> Generator[None, bytes, Response]:
     """Read one answer: start it, then send it every piece that arrives, and b"" at the connection's end.
 
     Returns the answer as soon as it is whole.
 
     Raises:
-        NotHttp: the bytes are no HTTP answer.
+        NotHttp: the bytes are no HTTP answer, or more than `most_bytes`.
         Incomplete: the end came too early.
     """
-    incoming = _Incoming()
+    incoming = _Incoming(most_bytes)
     version, status, headers = yield from _head(incoming)
     while 100 <= status < 200 and status != 101:
         version, status, headers = yield from _head(incoming)
@@ -85,8 +86,9 @@ def reading() -> Generator[None, bytes, Response]:
 class _Incoming:
     """Bytes that arrived and were not read yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: float) -> None:
         self.held = bytearray()
+        self._left = most_bytes
 
     def line(self) -> Generator[None, bytes, bytes]:
         searched = 0
@@ -109,17 +111,24 @@ class _Incoming:
         return found
 
     def everything(self) -> Generator[None, bytes, bytes]:
-        while data := (yield):
+        while data := (yield from self._received()):
             self.held += data
         found = bytes(self.held)
         self.held.clear()
         return found
 
     def _more(self) -> Generator[None, bytes, None]:
-        data = yield
+        data = yield from self._received()
         if not data:
             raise Incomplete
         self.held += data
+
+    def _received(self) -> Generator[None, bytes, bytes]:
+        data = yield
+        self._left -= len(data)
+        if self._left < 0:
+            raise NotHttp("more than was asked for")
+        return data
 
 
 def _head(incoming: _Incoming) -> Generator[None, bytes, tuple[bytes, int, dict[str, list[str]]]]:

@@ -196,12 +196,18 @@ class DeadLetter(TypedDict):
     lastAt: float
 
 
-class TroubleState(TypedDict):
+class TroubleStateAlways(TypedDict):
     """A problem that is not over."""
 
     part: str
     message: str
     since: float
+
+
+class TroubleState(TroubleStateAlways, total=False):
+    """A problem that is not over. `code` is its stable name."""
+
+    code: str
 
 
 class SpentAlways(TypedDict):

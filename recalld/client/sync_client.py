@@ -7,10 +7,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from .asking import DEEP_STATUS_SECONDS, Asking, tool_failure
+from .asking import DEEP_STATUS_SECONDS, PROOF_BYTES, PROOF_SECONDS, Asking, Challenge, tool_failure
 from .errors import ClientError
 from .exchange import Incomplete, NotHttp, Response, reading
 from .kept import KeptConnections, Stale
@@ -138,7 +139,7 @@ class Client(Asking):
     ) -> dict[str, Any]:
         seconds = self._answer_timeout_seconds + extra_seconds
         try:
-            return self._answer(self._exchanged(self._request(method, path, body), seconds))
+            return self._answer(path, self._exchanged(method, path, body, seconds))
         except (Stale, Incomplete):
             raise self._no_answer(ConnectionError("the connection was closed without an answer")) from None
         except NotHttp:
@@ -146,13 +147,26 @@ class Client(Asking):
         except OSError as error:
             raise self._no_answer(error) from error
 
-    def _exchanged(self, request: bytes, seconds: float) -> Response:
+    def _exchanged(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Response:
         kept = self._kept.take()
         if kept is not None:
             # The service may close a connection just when it is used again. It only reads, so asking twice is safe.
             with suppress(Stale):
-                return self._exchanged_over(kept, request, seconds)
-        return self._exchanged_over(self._connected(), request, seconds)
+                return self._exchanged_over(kept, self._request(method, path, body), seconds)
+        connection = self._proven()
+        return self._exchanged_over(connection, self._request(method, path, body), seconds)
+
+    def _proven(self) -> _Connection:
+        """A new connection, to the right service where that is one of a home."""
+        challenge = self._challenge()
+        connection = self._connected()
+        if challenge is not None:
+            try:
+                self._check_proof(challenge, self._proof(connection, challenge))
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
     def _exchanged_over(self, connection: _Connection, request: bytes, seconds: float) -> Response:
         try:
@@ -167,6 +181,14 @@ class Client(Asking):
         else:
             connection.close()
         return response
+
+    def _proof(self, connection: _Connection, challenge: Challenge) -> Response:
+        try:
+            return connection.exchange(challenge.request, seconds=PROOF_SECONDS, most_bytes=PROOF_BYTES)
+        except NotHttp:
+            raise self._unproven() from None
+        except _timeout():
+            raise self._too_late(PROOF_SECONDS) from None
 
     def _connected(self) -> _Connection:
         if self.address.secure and self._ssl_context is None:
@@ -199,8 +221,8 @@ class _Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def exchange(self, request: bytes, *, seconds: float) -> Response:
-        """Send a request and read its answer, both in so many seconds.
+    def exchange(self, request: bytes, *, seconds: float, most_bytes: float = inf) -> Response:
+        """Send a request and read its answer of at most `most_bytes`, both in so many seconds.
 
         Raises:
             Stale: the connection ended before a byte of the answer came.
@@ -212,7 +234,7 @@ class _Connection:
         # A service that refuses a request early closes before it took all of it; its answer can still be read.
         with suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(request)
-        answer = reading()
+        answer = reading(most_bytes=most_bytes)
         next(answer)
         started = False
         while True:

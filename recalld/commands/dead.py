@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recalld.asking import print_json
-from recalld.invocation import Invocation, pass_invocation
+from recalld.invocation import Invocation, pass_invocation, to_type
 from recalld.terminal_text import printable_name
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
         return
     for one, chunks in asked:
         click.echo(f"{_title(one)}: {_again(chunks)}")
-    click.echo(_what_happens(len(asked), queued=queued, working=working))
+    click.echo(to_type(_what_happens(len(asked), queued=queued, working=working)))
 
 
 @command.command("drop")

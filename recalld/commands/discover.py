@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from recalld.asking import print_json
-from recalld.invocation import Invocation, pass_invocation
+from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _USUAL_PLACE = "\0"
 )
 @click.option("--force", is_flag=True, help="Replace a settings file that is there; a copy of it is kept.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@pass_invocation
+@pass_unchecked_invocation
 def command(
     invocation: Invocation,
     *,
@@ -53,6 +54,8 @@ def command(
     from recalld.discovering.listing import discovery_json, discovery_lines
     from recalld.discovering.settings_writing import settings_file
 
+    if target != _USUAL_PLACE:
+        invocation.check_config()  # with it, the named file is written
     if target not in (None, _USUAL_PLACE) and not str(target).endswith(".toml"):
         raise click.UsageError(f"--write takes a FILE that ends in .toml, not {target!r}; names go after --pick")
     discovery = discover(program_folders(), Path.cwd())
@@ -69,7 +72,8 @@ def command(
             return
         click.echo(text, nl=False)
         click.echo(f"# written to {file}" + (f"; what was there before is in {copy.name} beside it" if copy else ""))
-        click.echo(f"# `recalld up{'' if target == _USUAL_PLACE else f' --config {file}'}` starts with it")
+        named = "" if target == _USUAL_PLACE else f" --config {shlex.quote(str(file))}"
+        click.echo(to_type(f"# `recalld up{named}` starts with it"))
     elif as_json:
         print_json(discovery_json(discovery))
     elif picked:
@@ -78,7 +82,7 @@ def command(
     else:
         for line in discovery_lines(discovery):
             click.echo(line)
-        click.echo(_what_next(discovery))
+        click.echo(to_type(_what_next(discovery)))
 
 
 def _picked(discovery: Discovery, names: tuple[str, ...], *, everything: bool) -> list[Found]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -11,6 +12,12 @@ from recalld.asking import Absence, Answer, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
 from recalld.terminal_text import printable, typed_name
 
+#: A path with the lines that search results (`:3-5`) and citations (`#L3-L5`) name after it.
+_WITH_LINES = re.compile(r"(.+?)(?::(\d{1,9})(?:-(\d{1,9}))?|#L(\d{1,9})(?:-L?(\d{1,9}))?)", re.DOTALL)
+
+#: Lines that `--lines` takes at most.
+_MOST_LINES = 100_000
+
 FAILED = 1
 NOT_IN_MEMORY = 3
 
@@ -18,7 +25,7 @@ NOT_IN_MEMORY = 3
 @click.command("get")
 @click.argument("path")
 @click.option("--from", "start_line", type=click.IntRange(min=1), metavar="LINE", help="First line, from 1.")
-@click.option("--lines", type=click.IntRange(1, 100_000), metavar="N", help="How many lines.")
+@click.option("--lines", type=click.IntRange(1, _MOST_LINES), metavar="N", help="How many lines.")
 @click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_invocation
@@ -31,31 +38,35 @@ def command(
     session_key: str | None,
     as_json: bool,
 ) -> int:
-    """Print lines of a memory file, as search results name it.
+    """Print lines of a memory file, as search results name it: with its lines (MEMORY.md:3-5, MEMORY.md#L3-L5) or not.
 
     Only documents of the agent's memory are read: MEMORY.md, memory/**/*.md and the extra paths.
     """
 
-    def read(path: str) -> Answer:
+    def read(path: str, first: int | None = start_line, count: int | None = lines) -> Answer:
         def directly(_: Absence) -> dict[str, Any]:
             from recalld import direct
 
-            asked = {"path": path, "from": start_line, "lines": lines, "session_key": session_key}
+            asked = {"path": path, "from": first, "lines": count, "session_key": session_key}
             return direct.get(invocation, {name: value for name, value in asked.items() if value is not None})
 
         return ask(
             invocation,
             service=lambda client: client.get(
-                path, start_line=start_line, lines=lines, agent=invocation.agent, session_key=session_key
+                path, start_line=first, lines=count, agent=invocation.agent, session_key=session_key
             ),
             otherwise=directly,
         )
 
     answer = read(path)
-    if answer.get("error") and typed_name(path) != path:
-        # No document is called so; one may be shown so.
-        meant = read(typed_name(path))
-        answer = answer if meant.get("error") and not meant.get("unavailable") else meant
+    # No document is called so: one may be shown so, or meant with its lines.
+    names = dict.fromkeys((path, typed_name(path)))
+    meant = [(name, start_line, lines) for name in names][1:] + [_with_lines(name, start_line, lines) for name in names]
+    for other in filter(None, meant):
+        if answer.get("unavailable") or not answer.get("error"):
+            break
+        found = read(*other)
+        answer = answer if found.get("error") and not found.get("unavailable") else found
     if as_json:
         print_json(answer)
     elif answer.get("error"):
@@ -71,3 +82,12 @@ def command(
     if answer.get("unavailable"):
         return FAILED  # whatever the path names, it was not shown
     return NOT_IN_MEMORY if answer.get("error") or answer.get("disabled") else 0
+
+
+def _with_lines(name: str, start_line: int | None, lines: int | None) -> tuple[str, int | None, int | None] | None:
+    """The path, first line and number of lines that `PATH:3-5` or `PATH#L3-L5` means; options go before."""
+    found = _WITH_LINES.fullmatch(name)
+    if found is None:
+        return None
+    name, first, last = found[1], max(1, int(found[2] or found[4])), int(found[3] or found[5] or 0)
+    return name, start_line or first, lines or min(max(last, first) - first + 1, _MOST_LINES)

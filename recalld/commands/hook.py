@@ -1,39 +1,14 @@
-"""`recalld hook`: what agents' programs call, and how they are made to."""
+"""`recalld hook`: the command that agents' programs call, and its installation."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from recalld.invocation import Invocation, pass_invocation
 
 _PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "openclaw": "OpenClaw"}
-
-
-class _NeverFails(click.Command):
-    """A command that leaves with 0 whatever happens: to the programs that call it, other codes mean "stop"."""
-
-    def make_context(self, *arguments: Any, **named: Any) -> click.Context:
-        """Parse the arguments; what is wrong with them is one sentence."""
-        try:
-            return super().make_context(*arguments, **named)
-        except click.UsageError as error:
-            raise self._given_up(error.format_message()) from None
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run; what goes wrong is one sentence."""
-        try:
-            return super().invoke(ctx)
-        except click.exceptions.Exit:
-            raise
-        except Exception as error:  # noqa: BLE001 - the caller must not fail; the reason is told on standard error
-            raise self._given_up(str(error) or type(error).__name__) from None
-
-    def _given_up(self, reason: str) -> click.exceptions.Exit:
-        click.echo(f"recalld hook {self.name}: {' '.join(reason.split())}", err=True)
-        return click.exceptions.Exit(0)
 
 
 @click.group("hook")
@@ -46,30 +21,16 @@ def command() -> None:
     """
 
 
-def _add_taking(program: str, name: str) -> None:
-    @command.command(
-        program,
-        cls=_NeverFails,
-        help=f"Take one hook of {name}: JSON on standard input, or as the last argument.",
-        short_help=f"Take one hook of {name}.",
-        context_settings={"ignore_unknown_options": True},
-    )
-    @click.argument("payload", nargs=-1, type=click.UNPROCESSED, metavar="[JSON]")
-    @pass_invocation
-    def take(invocation: Invocation, *, payload: tuple[str, ...]) -> None:
-        from producers.hook_events import event_of
-        from producers.hook_payloads import read_hook
-        from recalld.hook_delivery import deliver
-        from recalld.hook_input import read_input
-
-        given = payload[-1] if payload and payload[-1].lstrip().startswith("{") else None
-        hook = read_hook(program, read_input() if given is None else given)
-        if hook is not None:
-            deliver(invocation.settings, event_of(hook, invocation.settings, agent=invocation.agent))
-
-
+# Only their help: `recalld.__main__` takes a hook before click is imported.
 for _program, _name in _PROGRAMS.items():
-    _add_taking(_program, _name)
+    command.add_command(
+        click.Command(
+            _program,
+            help=f"Take one hook of {_name}: JSON on standard input, or as the last argument.",
+            short_help=f"Take one hook of {_name}.",
+            params=[click.Argument(["payload"], nargs=-1, metavar="[JSON]")],
+        )
+    )
 
 
 @command.command("install")
@@ -85,25 +46,25 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
     openclaw: only prints the files of a hook and where they belong.
     """
     from recalld.configuration import program_folders
-    from recalld.hook_command import hook_command
+    from recalld.hooks.installation import change_hooks, hook_command
 
     called = hook_command(invocation, program)
     folders = program_folders()
     if program == "openclaw":
         _show_openclaw(folders.openclaw[0] / "hooks" / "recalld", called)
         return
-    from recalld.hook_files import change_hooks
-
     usual = {"claude-code": folders.claude_code / "settings.json", "codex": folders.codex / "hooks.json"}
     file = Path(settings).expanduser().absolute() if settings else usual[program]
     changed = change_hooks(file, program, called, removing=removing, agreed=yes)
     if changed and program == "codex" and not removing:
-        click.echo(f"Codex runs hooks only with `hooks = true` under [features] in {folders.codex / 'config.toml'},")
-        click.echo("and asks you to trust them: /hooks in Codex.")
+        click.echo(
+            "Codex runs them when you have trusted them: /hooks in Codex. Hooks are on since Codex 0.124, unless"
+        )
+        click.echo(f"`hooks = false` stands under [features] in {folders.codex / 'config.toml'}.")
 
 
 def _show_openclaw(folder: Path, called: str) -> None:
-    from recalld.hook_openclaw import openclaw_hook
+    from recalld.hooks.openclaw import openclaw_hook
 
     for name, content in openclaw_hook(called).items():
         click.secho(f"# {folder / name}", bold=True)

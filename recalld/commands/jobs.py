@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from recalld.invocation import Invocation, pass_invocation
+from recalld.invocation import Invocation, pass_invocation, to_type
 from schemas.errors import UserError
 
 
@@ -28,7 +28,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         print_json(answer)
     else:
         for line in jobs_lines(answer):
-            click.echo(line)
+            click.echo(to_type(line))
     if answer["queueProblem"] is not None:
         raise UserError(answer["queueProblem"])
 

@@ -72,6 +72,10 @@ def _print(answer: Answer) -> None:
         click.secho(f"  {result['score']:.2f}", dim=True)
         for line in printable(result["snippet"]).rstrip().split("\n"):
             click.echo(f"    {line}" if line else "")
+        if also := result.get("alsoIn"):
+            names = ", ".join(map(printable_name, also["paths"]))
+            unnamed = ", ..." if also["count"] > len(also["paths"]) else ""
+            click.secho(f"    the same in {also['count']} more: {names}{unnamed}", dim=True)
     if answer.get("error"):
         remark(answer["error"] + (f"; {answer['action']}" if answer.get("action") else ""))
     elif not answer["results"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory.document_roots import LONG_TERM_NAMES, is_folder_name, is_note_name
+from memory.scanning import file_stat
 from memory.session_roots import is_transcript_name
 
 
@@ -61,7 +63,7 @@ def count_notes(workspace: Path, extra: Iterable[str] = (), *, deadline: Deadlin
             continue
         if (stat.st_dev, stat.st_ino) not in files:  # one file by two names where case does not count
             files.add((stat.st_dev, stat.st_ino))
-            found += Counted(1, stat.st_size, stat.st_mtime)
+            found += Counted(1, stat.st_size, file_stat(stat).mtime_ns / 1e9)
     return found
 
 
@@ -79,9 +81,9 @@ def _count(folder: str, wanted: Callable[[str], bool], deadline: Deadline) -> Co
                         if is_folder_name(entry.name):
                             waiting.append(entry.path)
                     elif wanted(entry.name) and entry.is_file(follow_symlinks=False):
-                        stat = entry.stat(follow_symlinks=False)
-                        files, size = files + 1, size + stat.st_size
-                        newest = stat.st_mtime if newest is None else max(newest, stat.st_mtime)
+                        stat = file_stat(entry.stat(follow_symlinks=False))
+                        files, size = files + 1, size + stat.size
+                        newest = max(-math.inf if newest is None else newest, stat.mtime_ns / 1e9)
         except OSError:
             continue  # locked away or just gone: nothing of it could be indexed, either
     return Counted(files, size, newest)

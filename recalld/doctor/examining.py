@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from recalld.doctor import hooks, indexes, leftovers, machine, services
 from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level, in_common
 from recalld.doctor.patterns import pattern_findings
-from recalld.invocation import Invocation
+from recalld.invocation import Invocation, to_type
 from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
 from schemas.errors import RecalldError, UserError
@@ -115,17 +116,19 @@ def answer(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
 
 def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """The outcomes for a terminal, styled."""
+    several = len({one.finding.agent for one in outcomes} - {None}) > 1
     for one in outcomes:
         found = one.finding
+        typed = partial(to_type, agent=found.agent if several else None)
         mark, colour = _MARKS[found.level] if one.healed is None else ("healed", "green")
         check = click.style(f"{found.check:<12}", dim=True)
-        yield f"{click.style(f'{mark:<7}', fg=colour)}{check}{printable_name(found.message)}"
+        yield f"{click.style(f'{mark:<7}', fg=colour)}{check}{typed(printable_name(found.message))}"
         if one.healed is not None:
             yield f"{'':<19}{one.healed}"
         elif one.failed is not None:
-            yield f"{'':<19}could not be healed: {one.failed}"
+            yield f"{'':<19}could not be healed: {typed(one.failed)}"
         elif found.action is not None:
-            yield f"{'':<19}-> {printable_name(found.action)}"
+            yield f"{'':<19}-> {typed(printable_name(found.action))}"
     left = sum(one.is_open for one in outcomes)
     yield f"{left} problem{'' if left == 1 else 's'} left" if left else "nothing is wrong"
 
@@ -135,6 +138,7 @@ def _body(outcome: Outcome) -> dict[str, Any]:
     body = {
         "check": found.check,
         "level": found.level.value,
+        "code": found.condition.code if found.condition is not None else None,
         "message": found.message,
         "action": found.action,
         "agent": found.agent,

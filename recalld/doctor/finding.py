@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from memory.status.condition_texts import text_of
+from schemas.conditions import Condition
+
 
 class Level(StrEnum):
     """How bad it is. Only problems make the doctor's exit code 4."""
@@ -21,7 +24,8 @@ class Finding:
 
     `message` is one sentence, `action` what to do about it. `heal`, where there is a remedy that loses nothing, does
     it and says what it did; `agent` is whose index it is about, `agents` whose where several have it in common.
-    `speaks_for` names parts of status' troubles that are the same thing in other words.
+    `speaks_for` names parts of status' troubles that are the same thing in other words. `condition` is the fact that
+    the message was made of.
     """
 
     check: str
@@ -32,6 +36,7 @@ class Finding:
     heal: Callable[[], str] | None = None
     speaks_for: frozenset[str] = frozenset()
     agents: tuple[str, ...] = ()
+    condition: Condition | None = None
 
     def is_about(self, agent: str) -> bool:
         """Whether it is this agent's matter in particular."""
@@ -45,6 +50,11 @@ class Finding:
     def fine(cls, check: str, message: str) -> Finding:
         """Nothing to do."""
         return cls(check, Level.OK, message)
+
+    @classmethod
+    def of(cls, check: str, level: Level, condition: Condition) -> Finding:
+        """Return a condition of an agent as a finding."""
+        return cls(check, level, text_of(condition), agent=condition.subject, condition=condition)
 
 
 #: Agents that a sentence names; the others are counted. The answer in JSON has them all.

@@ -11,8 +11,8 @@ from pathlib import Path
 from producers.hook_payloads import OPENCLAW_EVENTS
 from recalld.discovering.openclaw_configuration import is_hook_enabled
 from recalld.doctor.finding import Finding, Level
-from recalld.hook_installing import is_ours
-from recalld.hook_openclaw import spawned
+from recalld.hooks.installation import is_ours
+from recalld.hooks.openclaw import spawned
 from recalld.program_folders import ProgramFolders
 
 

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from memory.generation_writing import GenerationWriter
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
+from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
 from recalld.up_lock import daemon_pid
+from schemas.conditions import Condition, ConditionCode
+from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, Status
 
 #: Seconds for which a generation that no pointer names is left to those who may still read it.
 UNUSED_SECONDS = 600.0
+
+#: Chunks of the newest transcripts that are looked at, and messages in them below which nothing is said of them.
+_NEWEST_CHUNKS = 2_000
+_FEWEST_MESSAGES = 40
+
+#: Share of messages from which on they look alike, and characters by which they do.
+_ALIKE_SHARE = 0.25
+_ALIKE_CHARACTERS = 40
 
 
 def index_findings(invocation: Invocation, status: Status) -> Iterator[Finding]:
@@ -118,7 +131,44 @@ def _agent(
             "`recalld dead list` says why; mend and save them, or `recalld dead retry --all`",
             agent=agent.id,
         )
+    if sound and (alike := alike_condition(agent.id, beginnings(_newest_texts(settings, agent)))) is not None:
+        yield Finding.of("transcripts", Level.WARNING, alike)
     yield from _unused(settings, agent)
+
+
+def alike_condition(agent: str, messages: Iterable[str]) -> Condition | None:
+    """Return that more than a quarter of an agent's messages begin alike but for their numbers; None if they do not."""
+    counts = Counter(re.sub(r"\d+", "0", message)[:_ALIKE_CHARACTERS] for message in messages)
+    total = counts.total()
+    if total < _FEWEST_MESSAGES:
+        return None
+    beginning, found = counts.most_common(1)[0]
+    if found <= total * _ALIKE_SHARE:
+        return None
+    params: dict[str, str | int | float] = {
+        "beginning": beginning,
+        "percent": round(100 * found / total),
+        "messages": total,
+    }
+    return Condition(ConditionCode.MESSAGES_ALIKE, agent, params=params)
+
+
+def _newest_texts(settings: Settings, agent: AgentSettings) -> Iterator[str]:
+    """Yield the chunks of the newest transcripts in the index that answers, as far as it can be read."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(RecalldError))
+        reader = _writer(settings, agent).open_reader()
+        if reader is None:
+            return
+        stack.callback(reader.close)
+        transcripts = [file for file in reader.files() if file.key.source == SESSIONS_SOURCE]
+        room = _NEWEST_CHUNKS
+        for file in sorted(transcripts, key=lambda file: file.stat.mtime_ns, reverse=True):
+            rows = reader.chunk_rows([chunk.id for chunk in reader.chunks_of(file.key)[:room]])
+            yield from (row.text for row in rows.values())
+            room -= len(rows)
+            if room <= 0:
+                return
 
 
 def _unused(settings: Settings, agent: AgentSettings) -> Iterator[Finding]:

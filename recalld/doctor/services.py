@@ -123,8 +123,10 @@ def provider_findings(
     """
     choice = provider_of(settings, agent)
     try:
-        if choice.error is not None:
-            yield Finding("provider", Level.PROBLEM, choice.error, "keywords work meanwhile", agent=agent.id)
+        if choice.lacking is not None:
+            lacking, part = choice.lacking, frozenset({"embedding"})
+            remedy = f"{lacking.remedy}; keywords work meanwhile"
+            yield Finding("provider", Level.PROBLEM, lacking.reason, remedy, agent=agent.id, speaks_for=part)
             return
         if choice.provider is None:
             yield Finding.fine("provider", f"{agent.id}: keywords only ({choice.reason or 'provider = none'})")

@@ -88,18 +88,19 @@ def test_ctrl_c_leaves_the_daemon_at_work_and_the_same_command_finds_nothing_lef
         command = started(daemon, str(old))
         wait_until(lambda: server.requests, what="the daemon's workers send something")
         command.send_signal(signal.SIGINT)
-        out, err = command.communicate(timeout=30)
+        out, err = command.communicate(timeout=120)
         assert command.returncode == 130, out + err
         assert "recalld up goes on with what is queued" in err
         assert "Traceback" not in err
         server.open.set()
-        wait_until(lambda: daemon.status()["index"]["files"] == 40 and daemon.status()["ok"], timeout=60)
+        wait_until(lambda: daemon.status()["index"]["files"] == 40 and daemon.status()["ok"])
         again = daemon.run("backfill", str(old), "--json")
         body = json.loads(again.stdout)
         assert (again.returncode, body["transcripts"], body["unchanged"]) == (0, 0, 40)
         assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.inputs == server.distinct
 
 
+@pytest.mark.long
 def test_interrupted_again_and_again_it_goes_on_and_pays_for_nothing_twice(
     daemon: Daemon, server: EmbeddingServer, old: Path, home: Path, workspace: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_interrupted_again_and_again_it_goes_on_and_pays_for_nothing_twice(
     assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.inputs == server.distinct
 
 
+@pytest.mark.long
 def test_kill_9_costs_no_more_than_what_was_in_flight(
     daemon: Daemon, server: EmbeddingServer, old: Path, home: Path, workspace: Path
 ) -> None:
@@ -130,7 +132,7 @@ def test_kill_9_costs_no_more_than_what_was_in_flight(
         command = started(daemon, str(old), "--workspace", str(workspace))
         wait_until_it_sends(command, server)
         command.kill()
-        command.communicate(timeout=30)
+        command.communicate(timeout=120)
     body = json.loads(daemon.run("backfill", str(old), "--json").stdout)
     assert body["ok"]
     assert body["result"]["vectorsReady"] == body["result"]["chunks"] == server.distinct
@@ -140,6 +142,7 @@ def test_kill_9_costs_no_more_than_what_was_in_flight(
     assert no_process_of(home)
 
 
+@pytest.mark.long
 def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
     daemon: Daemon, server: EmbeddingServer, home: Path, tmp_path: Path
 ) -> None:
@@ -152,7 +155,7 @@ def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
     with daemon:
         command = started(daemon, str(large))
         try:
-            wait_until(lambda: chunks(home) > 1_000, timeout=60, what="the backfill is under way")
+            wait_until(lambda: chunks(home) > 1_000, what="the backfill is under way")
             daemon.write("memory/urgent.md", "The okapi cannot wait.\n")
             wait_until(lambda: finds(home, "okapi"))
             waiting = daemon.status()["queue"]["pending"]
@@ -162,6 +165,7 @@ def test_a_note_that_is_saved_during_a_large_backfill_overtakes_it(
     assert waiting > 50, "the backfill was over before the note was found"
 
 
+@pytest.mark.long
 def test_the_daemon_must_have_batches_switched_on_itself(daemon: Daemon, old: Path) -> None:
     with daemon:
         answer = daemon.run("backfill", str(old), "--batch-api")

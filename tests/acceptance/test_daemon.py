@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon import Daemon, recalld
+from tests.raw_server import announce, answer, raw_server
 from tests.waiting import wait_until
 
 
@@ -64,7 +65,9 @@ def test_what_happened_while_nothing_ran_is_found_at_the_next_start(home: Path, 
         wait_until(lambda: not daemon.found("walrus", "memory/before.md"))
 
 
-@pytest.mark.parametrize("name", ["watch", "work", "serve", "broker"])
+@pytest.mark.parametrize(
+    "name", ["work", *(pytest.param(name, marks=pytest.mark.long) for name in ("watch", "serve", "broker"))]
+)
 def test_a_killed_process_comes_back_and_nothing_is_lost(daemon: Daemon, name: str) -> None:
     daemon.write("memory/early.md", "Early: the tapir was fed.\n")
     (pid,) = [daemon.broker_pid()] if name == "broker" else daemon.children(name)
@@ -72,13 +75,14 @@ def test_a_killed_process_comes_back_and_nothing_is_lost(daemon: Daemon, name: s
     os.kill(pid, signal.SIGKILL)
     daemon.write("memory/late.md", "Late: the okapi was fed.\n")
     for query, path in (("tapir", "memory/early.md"), ("okapi", "memory/late.md")):
-        wait_until(lambda query=query, path=path: daemon.running() and daemon.found(query, path), timeout=60, what=path)
-    wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+        wait_until(lambda query=query, path=path: daemon.running() and daemon.found(query, path), what=path)
+    wait_until(lambda: daemon.status()["ok"], what="status is ok again")
     assert daemon.port() == port, "what was printed at the start still holds"
     deep = daemon.run("status", "--deep", "--json")
     assert '"integrity":[]' in deep.stdout.replace(" ", "").replace("\n", ""), deep.stdout
 
 
+@pytest.mark.long
 def test_children_end_when_the_supervisor_is_killed_and_the_next_start_goes_on(daemon: Daemon) -> None:
     children = [pid for name in ("watch", "work", "serve") for pid in daemon.children(name)]
     assert len(children) == 3
@@ -110,6 +114,7 @@ def test_search_without_a_daemon_reads_the_index_itself_and_says_so(daemon: Daem
     assert "recalld up" in answer.stdout + answer.stderr
 
 
+@pytest.mark.long
 def test_a_second_up_on_the_same_home_is_refused_in_one_sentence(daemon: Daemon) -> None:
     second = daemon.run("up", "--workspace", str(daemon.workspace))
     assert second.returncode == 1
@@ -118,6 +123,7 @@ def test_a_second_up_on_the_same_home_is_refused_in_one_sentence(daemon: Daemon)
     daemon.running()
 
 
+@pytest.mark.long
 def test_a_port_in_use_is_told_before_anything_starts(daemon: Daemon, tmp_path: Path) -> None:
     import json
 
@@ -129,6 +135,7 @@ def test_a_port_in_use_is_told_before_anything_starts(daemon: Daemon, tmp_path: 
     assert other.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_path: Path) -> None:
     url = f"unix://{daemon.home / 'broker' / 'valkey.sock'}"
     elsewhere = tmp_path / "elsewhere"
@@ -142,6 +149,7 @@ def test_two_homes_on_one_redis_do_not_disturb_each_other(daemon: Daemon, tmp_pa
         assert not any("quokka" in r["snippet"] for r in daemon.search("quokka"))
 
 
+@pytest.mark.long
 def test_a_damaged_index_is_set_aside_and_everything_is_found_again(daemon: Daemon) -> None:
     daemon.stop()
     folder = daemon.home / "indexes" / "main"
@@ -157,6 +165,7 @@ def test_a_damaged_index_is_set_aside_and_everything_is_found_again(daemon: Daem
     wait_until(lambda: daemon.status()["ok"], what="the trouble is over")
 
 
+@pytest.mark.long
 def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daemon) -> None:
     daemon.write("memory/a.md", "The first heron.\n")
     wait_until(lambda: daemon.found("heron", "memory/a.md"))
@@ -166,6 +175,7 @@ def test_a_deleted_memory_folder_is_forgotten_and_a_new_one_is_seen(daemon: Daem
     wait_until(lambda: daemon.found("heron", "memory/deep/b.md"))
 
 
+@pytest.mark.long
 def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: Daemon) -> None:
     daemon.write("memory/other.md", "The other note is about the stoat.\n")
     wait_until(lambda: daemon.found("stoat", "memory/other.md"))
@@ -175,6 +185,7 @@ def test_a_deleted_index_is_made_again_whole_as_soon_as_a_note_is_saved(daemon: 
         wait_until(lambda query=query, path=path: daemon.found(query, path), what=path)
 
 
+@pytest.mark.long
 def test_another_service_in_the_same_home_does_not_hide_the_daemons(daemon: Daemon) -> None:
     port = daemon.port()
     with daemon.beside("serve", "--port", "0"):
@@ -183,6 +194,7 @@ def test_another_service_in_the_same_home_does_not_hide_the_daemons(daemon: Daem
     assert daemon.found("gateway port", "MEMORY.md")
 
 
+@pytest.mark.long
 def test_a_service_is_found_when_the_one_that_was_found_before_it_is_gone(daemon: Daemon) -> None:
     """As after `up` was killed and started again at once: what it left ends a moment later."""
     daemon.stop()
@@ -204,6 +216,20 @@ def test_a_process_that_has_the_number_of_a_service_that_died_is_not_taken_for_i
         assert daemon.port() != 9
 
 
+def test_up_asks_and_names_no_program_that_has_the_port_of_a_service_that_died(daemon: Daemon) -> None:
+    """The entry that it left names a process that lives by now, as after a restart of the machine."""
+    daemon.stop()
+    before = len(daemon.said())
+    with raw_server([answer(b"[]")], [answer(b"[]")]) as stranger:
+        announce(daemon.home, stranger, secret="of an earlier start")
+        daemon.start()
+        assert daemon.found("gateway port", "MEMORY.md")
+        assert f"http://127.0.0.1:{daemon.port()}/" in daemon.said()[before:]
+        assert stranger.url not in daemon.said()[before:]
+    assert stranger.connections == []
+
+
+@pytest.mark.long
 def test_rebuild_keeps_answering_and_pays_nothing_twice(daemon: Daemon) -> None:
     daemon.write("memory/kept.md", "The marmot kept its place.\n")
     wait_until(lambda: daemon.found("marmot", "memory/kept.md"))

@@ -75,6 +75,7 @@ def test_nothing_that_runs_is_nothing_that_is_broken(indexed: Path, home: Path, 
     assert "the private one is started when it is needed" in told.stdout
 
 
+@pytest.mark.long
 def test_a_missing_index_is_found_and_made_again(indexed: Path, doctor: Doctor, home: Path, tmp_path: Path) -> None:
     shutil.rmtree(indexed)
     assert "2 documents are missing" in problems(doctor(code=4))[0]
@@ -143,5 +144,5 @@ def test_findings_are_one_line_each_and_what_to_do_below(indexed: Path, home: Pa
     assert done.returncode == 4
     lines = done.stdout.splitlines()
     [place] = [number for number, line in enumerate(lines) if "missing in the index" in line]
-    assert "-> `recalld doctor --fix`" in lines[place + 1]
+    assert "recalld doctor --fix --config" in lines[place + 1]
     assert lines[-1] == "1 problem left"

@@ -42,6 +42,7 @@ def test_a_note_and_a_transcript_written_a_moment_ago_are_found(daemon: Daemon, 
         assert "sessions/talk.jsonl" in paths(daemon, f"quokka{number}", wait_ms=20_000)
 
 
+@pytest.mark.long
 def test_who_waits_for_nothing_is_answered_from_what_is_there(daemon: Daemon) -> None:
     daemon.write("memory/late.md", "The numbat sleeps.\n")
     assert "memory/late.md" not in paths(daemon, "numbat", wait_ms=0)

@@ -18,6 +18,8 @@ from tests.daemon import Daemon, descendants
 from tests.integration.test_readiness import ask, free_port
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 #: Longer than any lease and any heartbeat: 10 s.
 SLEEP_SECONDS = 25.0
 
@@ -54,11 +56,11 @@ def unwell(daemon: Daemon) -> list[dict[str, Any]]:
     return troubles
 
 
-@pytest.mark.parametrize("name", ["watch", pytest.param("work", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["watch", "work"])
 def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemon: Daemon, name: str) -> None:
     [pid] = daemon.children(name)
     with stopped(pid):
-        [trouble] = wait_until(lambda: unwell(daemon), timeout=60, what="status tells")
+        [trouble] = wait_until(lambda: unwell(daemon), what="status tells")
         assert trouble["part"] == name
         assert f"process {pid} is stopped" in trouble["message"]
         told = daemon.run("status")
@@ -74,12 +76,11 @@ def test_a_frozen_process_is_told_with_its_number_and_over_when_it_goes_on(daemo
         assert ("1 document is missing" in found) == (name == "watch")
         # Neither would get past it.
         assert "recalld doctor --fix" not in found
-    wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+    wait_until(lambda: daemon.status()["ok"], what="status is ok again")
     daemon.write("memory/after.md", "After the thaw the ibex was found.\n")
-    wait_until(lambda: daemon.found("ibex", "memory/after.md"), timeout=60)
+    wait_until(lambda: daemon.found("ibex", "memory/after.md"))
 
 
-@pytest.mark.long
 def test_a_frozen_broker_and_a_frozen_supervisor_are_told_and_over_when_they_go_on(daemon: Daemon) -> None:
     assert daemon.process is not None
     for name, pid, words in (
@@ -87,13 +88,12 @@ def test_a_frozen_broker_and_a_frozen_supervisor_are_told_and_over_when_they_go_
         ("up", daemon.process.pid, "what dies is not started again"),
     ):
         with stopped(pid):
-            wait_until(lambda words=words: words in daemon.run("status").stdout, timeout=60)  # type: ignore[misc]
+            wait_until(lambda words=words: words in daemon.run("status").stdout)  # type: ignore[misc]
         daemon.write(f"memory/{name}.md", f"After the thaw of {name} the ibex{name} was found.\n")
-        wait_until(lambda name=name: daemon.found(f"ibex{name}", f"memory/{name}.md"), timeout=60)  # type: ignore[misc]
-        wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+        wait_until(lambda name=name: daemon.found(f"ibex{name}", f"memory/{name}.md"))  # type: ignore[misc]
+        wait_until(lambda: daemon.status()["ok"], what="status is ok again")
 
 
-@pytest.mark.long
 def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: Daemon) -> None:
     [pid] = daemon.children("serve")
     with stopped(pid):
@@ -108,10 +108,9 @@ def test_a_frozen_query_service_is_told_by_a_command_that_looks_itself(daemon: D
             0,
             True,
         )
-    wait_until(lambda: daemon.status()["ok"], timeout=60, what="status is ok again")
+    wait_until(lambda: daemon.status()["ok"], what="status is ok again")
 
 
-@pytest.mark.long
 def test_after_a_sleep_past_all_leases_everything_goes_on_and_no_alarm_of_the_past_is_left(daemon: Daemon) -> None:
     assert daemon.process is not None
     everybody = [daemon.process.pid, daemon.broker_pid(), *descendants(daemon.process.pid)]
@@ -119,12 +118,11 @@ def test_after_a_sleep_past_all_leases_everything_goes_on_and_no_alarm_of_the_pa
     with stopped(*everybody):
         daemon.write("memory/meanwhile.md", "Meanwhile the walrus was fed.\n")
         sleeping.wait(SLEEP_SECONDS)  # there is nothing to wait for: they sleep
-    wait_until(lambda: daemon.found("walrus", "memory/meanwhile.md"), timeout=60)
-    status = wait_until(lambda: state if (state := daemon.status())["ok"] else None, timeout=60)
+    wait_until(lambda: daemon.found("walrus", "memory/meanwhile.md"))
+    status = wait_until(lambda: state if (state := daemon.status())["ok"] else None)
     assert status["troubles"] == []
 
 
-@pytest.mark.long
 def test_a_worker_that_hangs_is_told_by_everybody_within_the_set_time(home: Path, workspace: Path) -> None:
     folder = home / "indexes" / "main"
     folder.mkdir(parents=True)
@@ -138,7 +136,7 @@ def test_a_worker_that_hangs_is_told_by_everybody_within_the_set_time(home: Path
             early = wait_until(lambda: next((one for one in processes(daemon) if one.get("doing")), None))
             assert early["role"] == "work"
             assert any(job in step for step in early["doing"])
-            wait_until(lambda: any(job in trouble["message"] for trouble in unwell(daemon)), timeout=60)
+            wait_until(lambda: any(job in trouble["message"] for trouble in unwell(daemon)))
             for port in (up, work):
                 status, body = wait_until(lambda port=port: found if (found := ask(port))[0] == 503 else None)  # type: ignore[misc]
                 assert job in body["error"], status
@@ -149,8 +147,8 @@ def test_a_worker_that_hangs_is_told_by_everybody_within_the_set_time(home: Path
             assert told.returncode == 4
             assert "at work" in told.stdout
             fcntl.flock(lock, fcntl.LOCK_UN)
-            wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"), timeout=60)
-            wait_until(lambda: daemon.status()["ok"] and ask(up)[0] == ask(work)[0] == 200, timeout=60)
+            wait_until(lambda: daemon.found("gateway port 18789", "MEMORY.md"))
+            wait_until(lambda: daemon.status()["ok"] and ask(up)[0] == ask(work)[0] == 200)
 
 
 def test_settings_that_were_changed_while_it_runs_are_told_until_they_are_as_before(daemon: Daemon) -> None:
@@ -162,9 +160,9 @@ def test_settings_that_were_changed_while_it_runs_are_told_until_they_are_as_bef
         return [trouble for trouble in troubles if "`recalld up` runs with what was read at" in trouble["message"]]
 
     daemon.config.write_text(before.replace('provider = "stub"', 'provider = "none"'))
-    [trouble] = wait_until(outdated, timeout=60, what="status tells")
+    [trouble] = wait_until(outdated, what="status tells")
     assert f"{daemon.config} was changed at" in trouble["message"]
     told = daemon.run("status")
     assert (told.returncode, "start it again" in told.stdout) == (4, True)
     daemon.config.write_text(f"# another comment\n{before}")
-    wait_until(lambda: daemon.status()["ok"], timeout=60, what="a comment is no change")
+    wait_until(lambda: daemon.status()["ok"], what="a comment is no change")

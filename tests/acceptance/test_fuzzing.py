@@ -53,7 +53,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         daemon.write("memory/note.md", "The gateway restarted. 数据库 is fine.\n")
         wait_until(lambda: daemon.found("gateway", "memory/note.md"))
         port = json.loads((Path(daemon.home) / "run" / "service.json").read_text())["port"]
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             yield client
 
 

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-import redis
 
+from producers.hook_payloads import Hook
+from producers.spool import drain
+from recalld.configuration import find_home
 from schemas.ports import Event
-from schemas.settings import Settings
 from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
 from tests.waiting import wait_until
-from workers.broker_server import BrokerServer
-from workers.inbox import BrokerInbox
-from workers.names import Keys
 
 
 @pytest.fixture
@@ -50,8 +48,11 @@ def run(
     )
 
 
-def spooled(home: Path) -> list[dict[str, object]]:
-    return [json.loads(file.read_text()) for file in sorted((home / "spool").glob("*.json"))]
+def spooled(home: Path) -> list[Hook]:
+    found: list[Event | Hook] = []
+    drain(home, found.append)
+    assert all(isinstance(hook, Hook) for hook in found)
+    return [hook for hook in found if isinstance(hook, Hook)]
 
 
 def compaction(tmp_path: Path) -> str:
@@ -59,40 +60,70 @@ def compaction(tmp_path: Path) -> str:
     return json.dumps({"hook_event_name": "PreCompact", "transcript_path": path, "trigger": "auto"})
 
 
-def test_without_a_daemon_the_event_is_spooled_and_nothing_is_printed(home: Path, config: Path, tmp_path: Path) -> None:
+def test_a_hook_is_spooled_and_nothing_is_printed(home: Path, config: Path, tmp_path: Path) -> None:
     ended = run("claude-code", "--config", str(config), home=home, payload=compaction(tmp_path))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert spooled(home) == [{"kind": "compaction", "agent": "main", "paths": [str(tmp_path / "sessions" / "a.jsonl")]}]
+    assert spooled(home) == [Hook("compaction", (str(tmp_path / "sessions" / "a.jsonl"),))]
 
 
-def test_codex_notify_comes_as_the_last_argument(home: Path, config: Path) -> None:
+def test_codex_notify_comes_as_the_last_argument(home: Path) -> None:
     notified = '{"type": "agent-turn-complete", "thread-id": "a", "input-messages": ["--yes"]}'
-    ended = run("codex", "--config", str(config), notified, home=home, stdin=subprocess.DEVNULL)
+    ended = run("codex", "--agent=coder", notified, home=home, stdin=subprocess.DEVNULL)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert spooled(home) == [{"kind": "reconcile", "agent": "main", "paths": []}]
+    assert spooled(home) == [Hook("reconcile", meant="coder")]
 
 
-def test_with_a_broker_the_event_is_in_its_inbox(
-    settings: Settings, broker_server: BrokerServer, client: redis.Redis, keys: Keys, config: Path, tmp_path: Path
-) -> None:
-    ended = run("claude-code", "--config", str(config), home=settings.home, payload=compaction(tmp_path))
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    taken = BrokerInbox(client, keys).take(5)
-    assert taken == Event("compaction", "main", (str(tmp_path / "sessions" / "a.jsonl"),))
-    assert not (settings.home / "spool").exists()
+def test_nothing_that_was_said_is_kept_of_a_hook(home: Path) -> None:
+    said = dict.fromkeys(("prompt", "tool_response", "last_assistant_message", "message", "content"), "the walrus")
+    for program, hook in (
+        ("claude-code", {"hook_event_name": "UserPromptSubmit", "transcript_path": "/s/a.jsonl", **said}),
+        ("openclaw", {"type": "session", "action": "compact:after", "context": {"sessionId": "s-7", **said}, **said}),
+    ):
+        assert run(program, home=home, payload=json.dumps(hook)).stderr == ""
+    files = list((home / "spool").glob("*.json"))
+    assert len(files) == 2
+    assert not any("walrus" in file.read_text() for file in files)
 
 
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "redis://192.0.2.1:6379", "nonsense://"])
-def test_a_broker_that_is_not_there_costs_no_time_and_no_event(
-    home: Path, config: Path, tmp_path: Path, url: str
-) -> None:
-    began = time.monotonic()
-    ended = run(
-        "claude-code", "--config", str(config), home=home, payload=compaction(tmp_path), environment={"REDIS_URL": url}
+#: Modules that taking a hook may load beside those of a bare Python. Every one of them is paid for at every hook.
+MODULES = {
+    *("__future__", "collections", "copyreg", "enum", "errno", "functools", "itertools", "keyword", "operator"),
+    *("json", "json.decoder", "json.encoder", "json.scanner", "re", "reprlib", "select", "types"),
+    *("re._casefix", "re._compiler", "re._constants", "re._parser"),
+    *("recalld", "recalld.__main__", "recalld.hooks", "recalld.hooks.entry"),
+    *("producers", "producers.hook_payloads", "producers.spool"),
+}
+
+
+def test_taking_a_hook_loads_next_to_nothing(home: Path) -> None:
+    code = (
+        "import sys; before = {*sys.modules}; from recalld.__main__ import main; main();"
+        "print(*sorted({*sys.modules} - before))"
     )
-    assert (ended.returncode, ended.stdout) == (0, "")
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "hook", "openclaw", "--home", str(home)],
+        cwd=REPOSITORY,
+        env=clean_environment({"HOME": str(home.parent)}),
+        input='{"type": "command", "action": "stop", "sessionKey": "agent:a:b", "context": {"sessionId": "s"}}',
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    loaded = {name for name in ended.stdout.split() if not name.startswith("_")}
+    assert loaded - MODULES == set()
+    assert "producers.spool" in loaded
     assert len(spooled(home)) == 1
-    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("variable", ["RECALLD_HOME", "XDG_DATA_HOME", None])
+def test_a_hook_finds_the_home_that_every_command_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    environment = clean_environment({"HOME": str(tmp_path), **({variable: str(tmp_path / "data")} if variable else {})})
+    hook = [sys.executable, "-m", "recalld", "hook", "codex", '{"hook_event_name": "SessionStart"}']
+    subprocess.run(hook, cwd=REPOSITORY, env=environment, check=True, timeout=60)
+    assert spooled(find_home(environment=environment)) == [Hook("session-start")]
 
 
 @pytest.mark.parametrize(
@@ -100,17 +131,15 @@ def test_a_broker_that_is_not_there_costs_no_time_and_no_event(
     [
         (["claude-code"], "this is not JSON", "not JSON"),
         (["claude-code"], "", "nothing came"),
-        (["claude-code"], '{"hook_event_name": "Stop", "transcript_path": "/a"}', "recalld discover"),
         (["claude-code", "--config", "/nowhere.toml"], '{"hook_event_name": "PreCompact"}', "/nowhere.toml"),
         (["claude-code", "--config", ""], '{"hook_event_name": "PreCompact"}', "--config"),
-        (["claude-code", "--config", "{config}", "--agent", "x"], '{"hook_event_name": "PreCompact"}', "'x'"),
         (["openclaw"], '{"type": "command"}', "action"),
     ],
 )
 def test_whatever_is_wrong_is_one_sentence_and_exit_code_0(
-    home: Path, config: Path, arguments: list[str], payload: str, words: str
+    home: Path, arguments: list[str], payload: str, words: str
 ) -> None:
-    ended = run(*[word.format(config=config) for word in arguments], home=home, payload=payload)
+    ended = run(*arguments, home=home, payload=payload)
     assert (ended.returncode, ended.stdout) == (0, "")
     assert words in ended.stderr
     assert ended.stderr.startswith(f"recalld hook {arguments[0]}: ")
@@ -118,17 +147,10 @@ def test_whatever_is_wrong_is_one_sentence_and_exit_code_0(
     assert not (home / "spool").exists()
 
 
-def test_damaged_settings_do_not_fail_the_caller(home: Path, config: Path, tmp_path: Path) -> None:
-    config.write_text("provider = [", encoding="utf-8")
-    ended = run("claude-code", "--config", str(config), home=home, payload=compaction(tmp_path))
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "not valid TOML" in ended.stderr
-
-
-def test_a_home_that_cannot_be_written_does_not_fail_the_caller(config: Path, tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_does_not_fail_the_caller(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    ended = run("claude-code", "--config", str(config), home=blocked / "home", payload=compaction(tmp_path))
+    ended = run("claude-code", home=blocked / "home", payload=compaction(tmp_path))
     assert (ended.returncode, ended.stdout) == (0, "")
     assert ended.stderr.count("\n") == 1
 
@@ -146,7 +168,7 @@ def test_a_standard_input_on_which_nobody_writes_is_left_soon(home: Path, config
     ended = run("claude-code", "--config", str(config), home=home, stdin=silent)
     assert (ended.returncode, ended.stdout) == (0, "")
     assert "nothing came" in ended.stderr
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 # Installing
@@ -206,7 +228,7 @@ def test_the_installed_command_works_from_anywhere(home: Path, config: Path, tmp
         timeout=60,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert [event["kind"] for event in spooled(home)] == ["compaction"]
+    assert [hook.kind for hook in spooled(home)] == ["compaction"]
 
 
 def test_a_damaged_or_foreign_file_is_refused_and_kept(home: Path, tmp_path: Path) -> None:
@@ -243,7 +265,8 @@ def test_codex_and_openclaw_are_told_what_else_they_need(home: Path, tmp_path: P
     codex = run("install", "codex", "--yes", home=home, payload="", environment=folders)
     assert codex.returncode == 0, codex.stderr
     assert "PreCompact" in json.loads((tmp_path / "codex" / "hooks.json").read_text())["hooks"]
-    assert str(tmp_path / "codex" / "config.toml") in codex.stdout
+    assert "/hooks" in codex.stdout
+    assert "hooks = true" not in codex.stdout  # they are on by default
     openclaw = run("install", "openclaw", home=home, payload="", environment=folders)
     assert openclaw.returncode == 0
     assert str(tmp_path / "claw" / "hooks" / "recalld" / "HOOK.md") in openclaw.stdout

@@ -60,7 +60,7 @@ def test_a_folder_full_of_hostile_files_is_survived_and_told(tmp_path: Path) -> 
 
         # A name that comes while somebody looks on.
         daemon.write("memory/live\n\x07.md", "the zebra comes late: lateword")
-        wait_until(lambda: daemon.found("lateword", "memory/live\n\x07.md"), timeout=60)
+        wait_until(lambda: daemon.found("lateword", "memory/live\n\x07.md"))
 
 
 def _is_settled(daemon: Daemon) -> bool:

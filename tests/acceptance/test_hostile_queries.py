@@ -65,7 +65,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     ) as process:
         try:
             port = wait_until(lambda: listening(folder / "home"))
-            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
                 wait_until(lambda: ask(connection, "warm up")[0]["mode"] == "hybrid")
             yield port
             assert process.poll() is None, "the service is still there"
@@ -129,7 +129,7 @@ def test_no_query_is_an_error_or_slow(service: int, capsys: pytest.CaptureFixtur
     def take_turns(first: int) -> list[tuple[str, float, str]]:
         """Ask every second query, and ordinary questions in between, which tell how fast this machine is just now."""
         taken = []
-        with closing(http.client.HTTPConnection("127.0.0.1", service, timeout=30)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", service, timeout=60)) as connection:
             for place in range(first, QUERIES, CONNECTIONS):
                 if place // CONNECTIONS % 50 == 0:
                     question = ordinary.pop()
@@ -155,7 +155,7 @@ def test_no_query_is_an_error_or_slow(service: int, capsys: pytest.CaptureFixtur
     # What was slow because of the machine is not slow again.
     slow = [(kind, query) for kind, took, query in taken if took > allowed]
     assert len(slow) <= QUERIES / 100
-    with closing(http.client.HTTPConnection("127.0.0.1", service, timeout=30)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", service, timeout=60)) as connection:
         for kind, query in slow:
             again = min(ask(connection, f"{number} {query}")[1] for number in range(3))
             assert again <= allowed, (kind, again, allowed, query[:300])

@@ -158,7 +158,9 @@ def test_index_beside_a_daemon_uses_its_workers(home: Path, workspace: Path) -> 
         assert daemon.found("serval", "memory/x.md")
 
 
-@pytest.mark.parametrize("command", ["index", "rebuild", "up"])
+@pytest.mark.parametrize(
+    "command", ["index", *(pytest.param(name, marks=pytest.mark.long) for name in ("rebuild", "up"))]
+)
 def test_without_the_actors_nothing_is_indexed(home: Path, workspace: Path, tmp_path: Path, command: str) -> None:
     """There is no way into an index past the queue: with no actor to take the message, every command waits for ever."""
     (workspace / "MEMORY.md").write_text("Nobody will index this.\n")

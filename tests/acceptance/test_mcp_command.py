@@ -66,7 +66,7 @@ def piped(config: Path, home: Path, text: str) -> subprocess.CompletedProcess[st
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
 
 
@@ -117,7 +117,7 @@ def test_the_answers_are_those_of_the_service(settings: Settings, config: Path):
             assert {**here, "tookMs": 0} == {**there, "tookMs": 0}
 
 
-@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.long), True])
 def test_an_agent_that_is_named_sees_its_own_memory_only(settings: Settings, tmp_path: Path, served: bool):
     agents, tables = [], []
     for name in ("ada", "bob"):
@@ -157,7 +157,7 @@ def test_an_agent_that_is_named_sees_its_own_memory_only(settings: Settings, tmp
         ask()
 
 
-@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_session_key_says_who_listens(settings: Settings, config: Path, served: bool):
     write_index(settings)
 

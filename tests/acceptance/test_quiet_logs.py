@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.daemon import Daemon
 from tests.embedding_server import EmbeddingServer, Failure
@@ -46,8 +47,8 @@ def test_no_log_of_any_process_holds_a_note_a_transcript_a_query_or_a_secret(hom
             (sessions / "one.jsonl").write_text(json.dumps(said) + "\n" + broken + "\n", "utf-8")
             daemon.write("memory/b.md", f"{WORDS[0]} again\n")
             daemon.write("memory/\udcff.md", f"{WORDS[0]} under a name that is no text\n")
-            wait_until(lambda: daemon.found(WORDS[0], "memory/a.md"), timeout=60)
-            wait_until(lambda: daemon.found(WORDS[1], "sessions/one.jsonl"), timeout=60)
+            wait_until(lambda: daemon.found(WORDS[0], "memory/a.md"))
+            wait_until(lambda: daemon.found(WORDS[1], "sessions/one.jsonl"))
             server.fail_next(Failure(status=500, message=f"what is {WORDS[2]} {TOKEN}?"), times=3)
             with httpx.Client(base_url=f"http://127.0.0.1:{daemon.port()}", timeout=60) as client:
                 for body in ({"query": f"{WORDS[2]} {TOKEN}"}, {"query": WORDS[2], "oops": WORDS[3]}, {"query": 7}):
@@ -67,6 +68,7 @@ def test_no_log_of_any_process_holds_a_note_a_transcript_a_query_or_a_secret(hom
         assert [word for word in (*WORDS, TOKEN, PASSWORD) if word in text] == [], f"{name}: {text}"
 
 
+@pytest.mark.long
 def test_every_line_of_a_log_is_json_with_its_event_and_its_process(home: Path, workspace: Path) -> None:
     with Daemon(home, workspace) as daemon:
         daemon.write("memory/a.md", "The gateway listens on port 18789.\n")

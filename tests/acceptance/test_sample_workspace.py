@@ -13,7 +13,7 @@ def test_the_sample_is_found_in_both_languages_with_the_bundled_model(tmp_path: 
     workspace = tmp_path / "workspace"
     shutil.copytree(REPOSITORY / "deploy" / "sample-workspace", workspace)
     with Daemon(tmp_path / "home", workspace, provider="local") as daemon:
-        wait_until(lambda: vectors_complete(daemon), timeout=60, what="every chunk has its vector")
+        wait_until(lambda: vectors_complete(daemon), what="every chunk has its vector")
         assert daemon.found("which port does the gateway listen on", "MEMORY.md")
         assert daemon.found("暖气阀门在哪里", "MEMORY.md")
         # By meaning, across languages: no word of these questions is in the note.

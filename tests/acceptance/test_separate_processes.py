@@ -79,9 +79,9 @@ def test_producers_two_worker_processes_and_a_query_service_share_one_queue_and_
         ):
             stack.enter_context(part(*arguments, home=home, environment=environment))
         where = wait_until(lambda: json.loads((home / "run" / "service.json").read_bytes())
-                           if (home / "run" / "service.json").exists() else None, timeout=60)  # fmt: skip
+                           if (home / "run" / "service.json").exists() else None)  # fmt: skip
         client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{where['port']}", timeout=60))
-        wait_until(lambda: client.post("/v1/search", json={"query": "gateway port"}).json()["results"], timeout=60)
+        wait_until(lambda: client.post("/v1/search", json={"query": "gateway port"}).json()["results"])
         seen = wait_until(
             lambda: (
                 text
@@ -98,5 +98,5 @@ def test_producers_two_worker_processes_and_a_query_service_share_one_queue_and_
             return sum(told(page, "recalld_worker_job_seconds_count") for page in pages)
 
         # What each tells of itself adds up to what the service tells of all.
-        wait_until(lambda: jobs() == told(client.get("/metrics").text, "recalld_jobs_total"), timeout=60)
+        wait_until(lambda: jobs() == told(client.get("/metrics").text, "recalld_jobs_total"))
     assert not (home / "broker").exists()

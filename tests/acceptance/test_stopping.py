@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.watch_state import read_watch_state
+from memory.status.run_files import read_watch_state
 from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
@@ -82,7 +82,13 @@ def heard_until(systemd: socket.socket, last: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "command",
-    [["watch"], ["work"], ["serve", "--port", "0"], pytest.param(["up", "--port", "0"], marks=pytest.mark.long)],
+    [
+        ["work"],
+        *(
+            pytest.param(words, marks=pytest.mark.long)
+            for words in (["watch"], ["serve", "--port", "0"], ["up", "--port", "0"])
+        ),
+    ],
 )
 def test_a_command_ends_well_at_sigterm_leaves_no_process_and_systemd_knows(
     home: Path, workspace: Path, systemd: socket.socket, command: list[str]
@@ -100,7 +106,7 @@ def test_a_command_ends_well_at_sigterm_leaves_no_process_and_systemd_knows(
 
 def test_up_that_is_stopped_before_it_is_up_leaves_no_process(home: Path, workspace: Path) -> None:
     process = started(home, workspace, "up", "--port", "0")
-    wait_until(lambda: any("valkey-server" in arguments_of(pid)[0] for pid in alive(home)), timeout=60)
+    wait_until(lambda: any("valkey-server" in arguments_of(pid)[0] for pid in alive(home)))
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 0
     assert not alive(home)
@@ -166,7 +172,7 @@ def test_up_goes_on_when_the_reader_of_its_output_has_gone(home: Path, workspace
         assert b"is up" in process.stdout.readline()
         process.stdout.close()
         (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n")
-        wait_until(lambda: recalld("search", "heron", home=home).returncode == 0, timeout=60)
+        wait_until(lambda: recalld("search", "heron", home=home).returncode == 0)
         process.send_signal(signal.SIGTERM)
         assert ended(process) == 0
         assert process.stderr.read() == b""
@@ -221,7 +227,7 @@ def held_up(home: Path, workspace: Path, server: EmbeddingServer, *command: str)
         RECALLD_REMOTE__BASE_URL=server.url,
         RECALLD_REMOTE__API_KEY="k",
     )
-    wait_until(lambda: server.in_flight or process.poll() is not None, timeout=60)
+    wait_until(lambda: server.in_flight or process.poll() is not None)
     assert process.poll() is None
     return process
 
@@ -250,6 +256,6 @@ def test_a_second_signal_ends_up_and_all_its_processes_at_once(home: Path, works
     daemon.process.send_signal(signal.SIGINT)
     wait_until(lambda: "again stops at once" in daemon.said())
     daemon.process.send_signal(signal.SIGINT)
-    assert daemon.process.wait(20) == 128 + signal.SIGINT
+    assert daemon.process.wait(60) == 128 + signal.SIGINT
     daemon.process = None
     wait_until(lambda: not alive(home))

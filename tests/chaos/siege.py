@@ -50,7 +50,7 @@ IMPATIENCE = {
 TARGETS = ("watch", "work", "serve", "broker")
 
 #: Seconds after which what should come has not: a loaded machine is slow, a stranded document is for ever.
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 class Siege:
@@ -197,7 +197,10 @@ class Siege:
 
         def taken() -> int | None:
             nonlocal again
-            if time.monotonic() - again > 2.0:  # what was done may have met what the kill before left
+            waited = time.monotonic() - again
+            # What was done may have met what the kill before left. Done again too soon it undoes what it did: a slow
+            # machine sees a transcript that was cut and has grown since as one that has grown.
+            if waited > (2.0 if self._at_rest() else 20.0):
                 again = time.monotonic()
                 self.do(point.deed)
             self.daemon.running()
@@ -346,6 +349,13 @@ class Siege:
         differing = sum(state["disk"][name] for name in ("missing", "stale", "vanished", "growing"))
         lacking = state["index"]["vectorsPending"] + state["queue"].get("pending", 1)
         return not differing and not lacking and not state["deadLetters"] and not self._building()
+
+    def _at_rest(self) -> bool:
+        """Return True if no document waits to be indexed."""
+        try:
+            return self.marks.pending("main").documents == 0
+        except (redis.RedisError, BrokerUnavailable):
+            return False
 
     def _building(self) -> bool:
         return Generations(self.home / "indexes" / "main", StoreOptions()).next() is not None

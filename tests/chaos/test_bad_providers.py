@@ -79,9 +79,7 @@ def killed(tmp_path: Path, *, notes: int, words: int, kills: int) -> None:
         write_notes(daemon, notes, words=words, seed=2)
         for _ in range(kills):
             paid = server.inputs + chance.randrange(1, 200)
-            wait_until(
-                lambda paid=paid: server.inputs > paid or embedded(daemon, notes), timeout=60, what="some progress"
-            )
+            wait_until(lambda paid=paid: server.inputs > paid or embedded(daemon, notes), what="some progress")
             (worker,) = wait_until(lambda: daemon.children("work"))
             os.kill(worker, signal.SIGKILL)
             wait_until(lambda worker=worker: worker not in daemon.children("work"))
@@ -100,6 +98,7 @@ def test_two_thousand_notes_through_limits_and_failures(tmp_path: Path) -> None:
     unreliable(tmp_path, notes=2_000, words=60, most_inputs=64)
 
 
+@pytest.mark.long
 def test_a_worker_killed_in_the_middle_costs_what_was_in_flight_at_most(tmp_path: Path) -> None:
     killed(tmp_path, notes=150, words=60, kills=1)
 

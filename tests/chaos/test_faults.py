@@ -45,7 +45,7 @@ def test_a_broker_that_is_gone_and_whose_file_is_lost_gets_everything_again(sieg
     pid = siege.lose_the_brokers_file()
     siege.change()
     siege.server.open.set()
-    wait_until(lambda: siege.processes("broker") not in ([], [pid]), timeout=60, what="another broker")
+    wait_until(lambda: siege.processes("broker") not in ([], [pid]), what="another broker")
     siege.end()
     assert siege.payments.double == []
 
@@ -120,7 +120,7 @@ def test_a_full_index_keeps_what_it_has_and_takes_the_rest_when_there_is_room(
         workers.start()
         workers.write("memory/late.md", "Late: the okapi was fed.\n" * 2_000)
         workers.mark("memory/late.md")
-        wait_until(lambda: "no space left" in workers.troubles().get("store", ""), timeout=60)
+        wait_until(lambda: "no space left" in workers.troubles().get("store", ""))
         assert workers.finds("tapir")
         assert not workers.finds("okapi")
         with workers.reading("main") as reader:
@@ -129,9 +129,9 @@ def test_a_full_index_keeps_what_it_has_and_takes_the_rest_when_there_is_room(
         workers.stop()
         monkeypatch.setattr(SqliteStore, "__init__", full)
         workers.start()
-        wait_until(workers.complete, timeout=60)
+        wait_until(workers.complete)
         assert workers.finds("okapi")
-        wait_until(lambda: not workers.troubles(), timeout=60)
+        wait_until(lambda: not workers.troubles())
 
 
 def test_a_workspace_that_nobody_may_write_is_indexed_as_any_other(tmp_path: Path) -> None:
@@ -187,14 +187,12 @@ def test_of_two_daemons_that_start_at_once_in_one_home_one_works_and_the_other_s
         for _ in range(2)
     ]
     try:
-        refused = wait_until(lambda: [one for one in two if one.poll() is not None], timeout=60, what="one gives way")[
-            0
-        ]
+        refused = wait_until(lambda: [one for one in two if one.poll() is not None], what="one gives way")[0]
         assert refused.returncode == 1
         assert "already runs" in refused.communicate()[1]
         [working] = [one for one in two if one is not refused]
         daemon.write("memory/a.md", "The heron stands in the reeds.\n")
-        wait_until(lambda: daemon.found("heron", "memory/a.md"), timeout=60)
+        wait_until(lambda: daemon.found("heron", "memory/a.md"))
         assert working.poll() is None
     finally:
         for one in two:

@@ -84,20 +84,20 @@ def test_a_document_that_kills_every_worker_that_reads_it_is_a_dead_letter_and_t
         [(path, letter)] = letters(daemon).items()
         assert (path, letter["errorClass"], letter["attempts"]) == ("memory/bad.md", "WorkerDied", 5)
         assert "worker died 5 times" in letter["reason"]
-        wait_until(lambda: daemon.found("number11", "memory/fine-11.md"), timeout=60)
-        wait_until(lambda: not daemon.status()["queue"]["pending"], timeout=60)
+        wait_until(lambda: daemon.found("number11", "memory/fine-11.md"))
+        wait_until(lambda: not daemon.status()["queue"]["pending"])
         status = daemon.status()
         assert (status["ok"], status["index"]["files"]) == (False, 12)
         [worker] = daemon.children("work")
         # Comparing files and index again makes no worker die again.
         daemon.run("emit", "reconcile")
         daemon.write("memory/later.md", "The quokka smiles.\n")
-        wait_until(lambda: daemon.found("quokka", "memory/later.md"), timeout=60)
-        wait_until(lambda: not daemon.status()["queue"]["pending"], timeout=60)
+        wait_until(lambda: daemon.found("quokka", "memory/later.md"))
+        wait_until(lambda: not daemon.status()["queue"]["pending"])
         assert daemon.children("work") == [worker]
         # A changed file is tried again.
         (notes / "bad.md").write_text("Socrates drank tea.\n")
-        wait_until(lambda: daemon.found("socrates tea", "memory/bad.md") and not letters(daemon), timeout=60)
+        wait_until(lambda: daemon.found("socrates tea", "memory/bad.md") and not letters(daemon))
         assert daemon.children("work") == [worker]
 
 
@@ -111,5 +111,5 @@ def test_a_text_that_kills_every_worker_that_embeds_it_is_refused_and_the_others
         [(_, letter)] = letters(daemon).items()
         assert letter["errorClass"] == "EmbeddingRefused"
         assert "while it embedded this alone" in letter["reason"]
-        wait_until(lambda: daemon.status()["index"]["vectorsReady"] == 12, timeout=60)
+        wait_until(lambda: daemon.status()["index"]["vectorsReady"] == 12)
         assert daemon.found("nightshade", "memory/bad.md"), "keywords find it all the same"

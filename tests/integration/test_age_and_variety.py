@@ -105,8 +105,9 @@ def test_variety_is_looked_for_beyond_the_best_results(settings: Settings, works
 
 def test_an_old_note_sinks_below_a_new_one_and_evergreens_stay(settings: Settings, workspace: Path) -> None:
     old, new = dated(90, "-迁移"), dated(0)
-    text = "我们决定周五迁移数据库。\n"
-    notes(workspace, {old: text, new: text, "memory/database.md": text, "MEMORY.md": text, dated(-5): text})
+    # The same text would be one result.
+    texts = [f"我们决定周五迁移数据库{end}\n" for end in "。！？；…"]
+    notes(workspace, dict(zip((old, new, "memory/database.md", "MEMORY.md", dated(-5)), texts, strict=True)))
     write_index(settings).close()
 
     plain = {result.path: result.score for result in searched(settings, "什么时候迁移数据库", {}).results}
@@ -119,6 +120,17 @@ def test_an_old_note_sinks_below_a_new_one_and_evergreens_stay(settings: Setting
     assert {path: score for path, score in aged.items() if path != old} == {
         path: score for path, score in plain.items() if path != old
     }
+
+
+def test_a_copy_that_does_not_age_keeps_its_text_young(settings: Settings, workspace: Path) -> None:
+    text = "我们决定周五迁移数据库。\n"
+    notes(workspace, {"memory/database.md": text, dated(90): text, "memory/garden.md": "番茄每天浇水。\n"})
+    os.utime(workspace / "memory/database.md", (1, 1))
+    write_index(settings).close()
+
+    plain, aged = (searched(settings, "什么时候迁移数据库", hybrid).results[0] for hybrid in ({}, DECAY))
+    assert plain.path == aged.path == dated(90), "it is the newest file"
+    assert aged.score == plain.score
 
 
 def test_age_alone_loses_nothing_to_min_score(settings: Settings, workspace: Path) -> None:
@@ -203,7 +215,8 @@ def test_each_agent_has_switches_of_its_own(
 ) -> None:
     for name in [name for name in os.environ if name.startswith("RECALLD_")]:
         monkeypatch.delenv(name)
-    aged = {dated(10): SAME_AGAIN["memory/standup.md"], dated(0): SAME_AGAIN["memory/chat.md"]}
+    text = SAME_AGAIN["memory/standup.md"]
+    aged = {dated(10): text.replace("。", "；"), dated(0): text.replace("。", "…")}
     notes(workspace, SAME_AGAIN | aged | OTHERS)
     config = tmp_path / "recalld.toml"
     config.write_text(SWITCHES.format(workspace=workspace), "utf-8")

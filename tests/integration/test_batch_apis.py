@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from memory.embedding.voyage import VoyageProvider
 from schemas.errors import Terminal, Throttled, Transient
 from tests.batch_server import BatchServer, JobScript
 from tests.embedding_server import embed
+from tests.raw_server import answer, raw_server
 
 LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
 TEXTS = [(f"id-{number}", f"The heron number {number}.") for number in range(12)]
@@ -72,7 +74,7 @@ def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: Batch
     job_id = _submitted(api)
     assert api.look(job_id).total == len(TEXTS)
     assert _ended(api, job_id) is JobState.DONE
-    lines = {line.custom_id: line for line in api.results(job_id)}
+    lines = {line.custom_id: line for line in api.results(job_id, texts=len(TEXTS))}
     assert lines.keys() == dict(TEXTS).keys()
     for custom_id, text in TEXTS:
         vector = lines[custom_id].vector
@@ -94,13 +96,68 @@ def test_what_a_request_would_say_is_said_with_the_job(api: BatchApi, server: Ba
     assert options in ({}, {"input_type": "document", "output_dimension": 32, "truncation": False})
 
 
+def _finished(api: BatchApi, server: BatchServer) -> tuple[str, str]:
+    """The ids of a job that is done, and of its file of results."""
+    job_id = _submitted(api)
+    assert _ended(api, job_id) is JobState.DONE
+    output = server.jobs[job_id].output
+    assert output is not None
+    return job_id, output
+
+
+def _line(custom_id: object, text: str, index: object = 0) -> bytes:
+    entry = {"index": index, "embedding": embed(text, 32).tolist()}
+    response = {"status_code": 200, "body": {"data": [entry]}}
+    return json.dumps({"custom_id": custom_id, "response": response}).encode()
+
+
+def test_a_line_counts_once_and_its_vector_has_the_place_of_its_one_text(api: BatchApi, server: BatchServer) -> None:
+    job_id, output = _finished(api, server)
+    lines = [_line("a", "one"), _line("a", "two"), _line("b", "three", index=False), _line("c", "four", index=1)]
+    server.files[output] = b"\n".join([*lines, _line(7, "five"), _line(True, "six"), _line("d", "seven")])
+    found = list(api.results(job_id, texts=len(TEXTS)))
+    assert [line.custom_id for line in found] == ["a", "d"]
+    np.testing.assert_allclose(found[0].vector, embed("one", 32), rtol=1e-6)  # type: ignore[arg-type] # not None
+
+
+@pytest.mark.parametrize("content", [b" " * 3_000_000, b"\n" * 3_000_000])
+def test_results_are_no_longer_than_the_job_s_texts_allow(api: BatchApi, server: BatchServer, content: bytes) -> None:
+    job_id, output = _finished(api, server)
+    server.files[output] = content
+    with pytest.raises(Transient):
+        list(api.results(job_id, texts=1))
+
+
+def test_results_that_lie_elsewhere_are_fetched_without_key_or_header(api: BatchApi, server: BatchServer) -> None:
+    job_id, output = _finished(api, server)
+    with raw_server([answer(_line("a", "one"))]) as elsewhere:
+        server.fail("GET", f"/files/{output}/content", 302, Location=f"{elsewhere.url}/signed?x=y")
+        assert [line.custom_id for line in api.results(job_id, texts=len(TEXTS))] == ["a"]
+    [request] = elsewhere.requests
+    assert request.startswith(b"GET /signed?x=y HTTP/1.1\r\n")
+    assert b"a-key" not in request
+    assert b"authorization" not in request.lower()
+
+
+def test_no_other_call_goes_elsewhere(api: BatchApi, server: BatchServer) -> None:
+    job_id, _ = _finished(api, server)
+    with raw_server([answer(b"{}")]) as elsewhere:
+        server.fail("GET", f"/batches/{job_id}", 302, Location=elsewhere.url)
+        server.fail("POST", "/files", 307, Location=elsewhere.url)
+        with pytest.raises(Terminal):
+            api.look(job_id)
+        with pytest.raises(Terminal):
+            _submitted(api)
+    assert elsewhere.connections == []
+
+
 def test_lines_that_failed_say_why_and_those_that_nobody_can_read_are_left_out(
     api: BatchApi, server: BatchServer
 ) -> None:
     server.script(JobScript(fails="number 3.", drops=1, garbage=4))
     job_id = _submitted(api)
     assert _ended(api, job_id) is JobState.DONE
-    lines = {line.custom_id: line for line in api.results(job_id)}
+    lines = {line.custom_id: line for line in api.results(job_id, texts=len(TEXTS))}
     assert lines["id-3"].vector is None
     assert lines["id-3"].reason == "this text is not welcome"
     assert sorted(set(dict(TEXTS)) - set(lines)) == ["id-0"]
@@ -114,7 +171,7 @@ def test_a_job_may_end_badly_and_keeps_what_was_done(
     server.script(JobScript(ends=ends, done=4))
     job_id = _submitted(api)
     assert _ended(api, job_id) is state
-    assert len(list(api.results(job_id))) == 4
+    assert len(list(api.results(job_id, texts=len(TEXTS)))) == 4
     assert api.look(job_id).message == ("the job went wrong" if ends == "failed" else "")
 
 
@@ -137,12 +194,12 @@ def test_a_cancelled_job_keeps_what_was_done_and_one_that_is_over_stays_as_it_is
     api.look(job_id)
     api.cancel(job_id)
     assert _ended(api, job_id) is JobState.CANCELLED
-    assert len(list(api.results(job_id))) == 3
+    assert len(list(api.results(job_id, texts=len(TEXTS)))) == 3
     api.cancel(job_id)
     assert api.look(job_id).state is JobState.CANCELLED
     api.cancel("batch-of-nobody")
     assert api.look("batch-of-nobody").state is JobState.FAILED
-    assert list(api.results("batch-of-nobody")) == []
+    assert list(api.results("batch-of-nobody", texts=1)) == []
     api.clean_up("batch-of-nobody")
 
 

@@ -160,7 +160,7 @@ def test_more_texts_than_a_job_holds_wait_for_their_turn(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memory.embedding.batch_api import JobLimits
-    from memory.embedding.openai_batches import OpenAIBatches
+    from memory.embedding.file_batches import OpenAIBatches
 
     monkeypatch.setattr(OpenAIBatches, "limits", JobLimits(inputs=20, file_bytes=1_000_000))
     server.open.clear()

@@ -158,6 +158,7 @@ def test_alone_it_is_the_client_and_nothing_else(
     assert environment.run(PROGRAM, str(service.base_url), str(home)) == PRINTED
 
 
+@pytest.mark.long
 def test_a_program_that_uses_it_passes_strict_type_checks(
     wheels: dict[str, Path], environment: Environment, tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ def _mypy(environment: Environment, program: Path) -> tuple[int, str]:
     return ended.returncode, ended.stdout.strip() + ended.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", list(itertools.permutations(["recalld", "recalld_client"])))
 def test_beside_recalld_neither_is_in_the_others_way(
     wheels: dict[str, Path], environment: Environment, order: tuple[str, str]

@@ -91,3 +91,16 @@ def test_what_was_spent_while_the_broker_was_away_is_counted_when_it_is_back(
         return board.usage("main") == [Usage("openai", "small", requests=4, inputs=8, tokens=40)]
 
     wait_until(all_counted)
+
+
+def test_what_the_broker_does_not_take_is_left_out_and_the_rest_is_counted_once(
+    coordination: BrokerCoordination, client: redis.Redis, keys: Keys
+) -> None:
+    usage = coordination(provider()).usage
+    spent = Usage("openai", "small", requests=1, inputs=2, tokens=10)
+    # More than a number of the broker can be.
+    beyond = Usage("openai", "small", requests=1, inputs=2, tokens=10**30)
+    usage.record_usage(beyond, agents={"main": beyond})
+    for _ in range(3):
+        usage.record_usage(spent, agents={"main": spent})
+    assert Board(client, keys).usage("main") == [Usage("openai", "small", requests=4, inputs=8, tokens=30)]

@@ -175,8 +175,8 @@ def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
         wait_until(
             lambda: workers.complete() and all(workers.finds(bird) for bird in ("stork", "heron", "otter")), timeout=60
         )
-        wait_until(lambda: generations_of(paying, paying.agents[0]).next() is None, timeout=60)
-        wait_until(lambda: not workers.troubles(), timeout=60, what="nothing is said to be wrong any more")
+        wait_until(lambda: generations_of(paying, paying.agents[0]).next() is None)
+        wait_until(lambda: not workers.troubles(), what="nothing is said to be wrong any more")
         with workers.reading("main") as reader:
             assert reader is not None
             assert reader.check() == []

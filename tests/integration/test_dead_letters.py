@@ -76,7 +76,7 @@ def test_a_retry_without_a_daemon_is_done_by_the_next_run(
     assert indexed(commands) == (1, 1)
     said = commands.say("dead", "retry", "memory/mixed.md")
     assert "1 refused chunk will be embedded again" in said
-    assert "the next `recalld up` or `recalld index` tries again" in said
+    assert "no daemon is running" in said
     assert commands.json("dead", "list") == {"deadLetters": []}
     assert counts(home) == (4, 3, 1, 0)
 

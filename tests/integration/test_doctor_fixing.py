@@ -122,3 +122,16 @@ def test_healing_keeps_what_only_the_index_holds_of_a_transcript_that_is_gone(
     assert (code, '"healed"' in healed) == (0, damaged), healed
     assert "narwhal" in commands.say("search", "narwhal")
     assert server.inputs == paid
+
+
+def test_transcripts_of_which_a_program_wrote_most_are_a_warning_with_a_code(commands: CommandLine, home: Path) -> None:
+    sessions = home.parent / "sessions"
+    sessions.mkdir()
+    polls = b"".join(message_line("openclaw", "user", f"[Poll {number} of a new kind]") for number in range(40))
+    (sessions / "talk.jsonl").write_bytes(polls)
+    config = home.parent / "recalld.toml"
+    config.write_text(f'{config.read_text()}sessions = ["{sessions}"]\n')
+    commands.say("index")
+    findings = commands.json("doctor")["findings"]
+    (alike,) = [each for each in findings if each.get("code") == "messages_alike"]
+    assert (alike["level"], alike["agent"]) == ("warning", "main")

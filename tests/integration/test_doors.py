@@ -114,6 +114,14 @@ def test_everybody_has_their_own_memory_and_nobody_elses(door: Door, house: Hous
             assert door.get(agent, "memory/note.md", session_key)["text"] == ""
 
 
+@pytest.mark.parametrize("path", ["MEMOY.md", "memory/nowhere.md", "memory/note.txt", "notes", "sessions/none.jsonl"])
+def test_a_mistyped_path_is_not_found_and_no_memory_is_called_disabled(door: Door, path: str):
+    answer = door.get("ada", path)
+    assert answer["error"].startswith("not found")
+    assert (answer["path"], answer["text"]) == (path, "")
+    assert not answer.keys() & {"disabled", "unavailable", "refused"}
+
+
 def test_long_term_memory_reaches_no_group_by_any_name(door: Door, house: House):
     whole = str(house.config.parent / "ada" / "MEMORY.md")
     private = door.search("ada", "vault password Basalt")
@@ -181,7 +189,7 @@ def service(house: House) -> Iterator[httpx.Client]:
 
 def raw(client: httpx.Client, method: str, path: str, *, body: str | None, headers: dict[str, str]) -> tuple[int, str]:
     """One request with its path as it is written; httpx would tidy it up."""
-    connection = http.client.HTTPConnection("127.0.0.1", client.base_url.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", client.base_url.port, timeout=60)
     try:
         connection.request(method, path, body, {"Accept": "application/json, text/event-stream", **headers})
         response = connection.getresponse()

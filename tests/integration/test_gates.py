@@ -69,9 +69,7 @@ def make(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Make]:
         yield lambda wanted=None: LocalGate(wanted, clock=clock)
         return
     valkey, account = request.getfixturevalue("valkey"), secrets.token_hex(8)
-    yield lambda wanted=None: BrokerGate(
-        valkey, Reach(), account=account, model="model", limits=wanted, ahead=lambda: clock.now - 1000.0
-    )
+    yield lambda wanted=None: BrokerGate(valkey, Reach(), account=account, model="model", limits=wanted, clock=clock)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.hooks_state import read_hooks_state
 from memory.service.tokens import TOKENS_PATH
+from memory.status.run_files import read_hooks_state
 from producers.hook_server import HookServer
 from producers.run import run_producers
 from schemas.errors import UserError
@@ -51,7 +51,7 @@ def serving(settings: Settings) -> Iterator[Taken]:
     server = HookServer(settings, 0, taken.append, RecordingTroubles())
     server.start()
     try:
-        with httpx.Client(base_url=server.url, trust_env=False, timeout=20) as taken.client:
+        with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as taken.client:
             yield taken
     finally:
         server.stop()
@@ -151,7 +151,7 @@ def test_beyond_loopback_nothing_listens_without_tokens(tmp_path: Path) -> None:
     server.start()
     try:
         url = server.url.replace("0.0.0.0", "127.0.0.1") + "claude-code"
-        with httpx.Client(trust_env=False, timeout=20) as client:
+        with httpx.Client(trust_env=False, timeout=60) as client:
             assert client.post(url, json=COMPACTED).status_code == 401
             assert client.post(url, json=COMPACTED, headers={"authorization": "Bearer t0ken"}).status_code == 202
     finally:
@@ -173,7 +173,7 @@ def test_a_handler_that_fails_is_an_answer_too(tmp_path: Path) -> None:
     server = HookServer(house(tmp_path, "main"), 0, fail, RecordingTroubles())
     server.start()
     try:
-        with httpx.Client(trust_env=False, timeout=20) as client:
+        with httpx.Client(trust_env=False, timeout=60) as client:
             answer = client.post(server.url + "codex", json={"hook_event_name": "SessionStart"})
         assert answer.status_code == 500
         assert "secret" not in answer.text

@@ -230,9 +230,9 @@ def test_a_client_that_never_reads_is_cut_off(doors: dict[str, Door]):
         clients = [stack.enter_context(HostileClient(door.port, receive_bytes=4096)) for _ in range(5)]
         # One request after the other, until the server's answers fill what the system keeps for this connection.
         for client in clients:
-            wait_until(lambda client=client: fills(client, page) or client.was_sent_away(), timeout=60)
+            wait_until(lambda client=client: fills(client, page) or client.was_sent_away())
         door.serves()
-        wait_until(lambda: held(clients) == 0, timeout=60)
+        wait_until(lambda: held(clients) == 0)
 
 
 def fills(client: HostileClient, page: bytes) -> bool:

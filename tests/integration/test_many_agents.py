@@ -50,7 +50,7 @@ def service(home: Path) -> Iterator[tuple[httpx.Client, int]]:
     try:
         where = home / "run" / "service.json"
         wait_until(lambda: where.is_file() or process.poll() is not None)
-        with httpx.Client(base_url=f"http://127.0.0.1:{json.loads(where.read_text())['port']}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{json.loads(where.read_text())['port']}", timeout=60) as client:
             yield client, process.pid
     finally:
         process.send_signal(signal.SIGTERM)

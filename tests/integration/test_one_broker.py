@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import redis
@@ -34,6 +35,17 @@ def pid(settings: Settings, broker_server: BrokerServer) -> int:
     found = server_pid(settings.home)
     assert found is not None
     return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="this system does not show environments")
+def test_the_server_has_no_key_in_its_environment(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-owner")
+    server = BrokerServer(settings)
+    server.ensure()
+    try:
+        assert Path(f"/proc/{server_pid(settings.home)}/environ").read_bytes() == b""
+    finally:
+        server.stop()
 
 
 def test_beside_a_server_that_is_stopped_no_second_one_starts_and_it_is_not_ended(

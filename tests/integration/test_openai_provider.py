@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from memory.chunking import text_hash
-from memory.embedding import openai as openai_provider
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.provider import EmbeddingProvider
@@ -255,14 +254,6 @@ def test_a_server_that_is_not_there_is_a_passing_failure(connect: Connect) -> No
         port = free.getsockname()[1]
     with pytest.raises(Transient, match=rf"connection to openai at http://127.0.0.1:{port}/v1 failed"):
         connect(f"http://127.0.0.1:{port}/v1").embed_query("anybody there")
-
-
-def test_a_slow_answer_is_a_passing_failure(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_provider, "QUERY_SECONDS", 0.1)
-    with EmbeddingServer() as server:
-        server.open.clear()
-        with pytest.raises(Transient, match="did not answer in time"):
-            connect(server).embed_query("slow")
 
 
 def test_a_missing_sdk_is_named_with_its_command(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ import pytest
 from memory.agent_files import AgentFiles
 from memory.store.reader import StoreReader
 from producers import falling_back, producing
+from producers.hook_payloads import Hook
 from producers.run import run_producers
-from producers.spool import write_event
+from producers.spool import write_event, write_hook
 from producers.watching import WatchLimitReached
 from schemas.documents import Lane
 from schemas.errors import RecalldError
@@ -123,7 +124,6 @@ class House:
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr(producing, "SPOOL_SECONDS", 0.05)
     monkeypatch.setattr(producing, "EPOCH_SECONDS", 0.05)
     monkeypatch.setattr(producing, "SETTLE_SECONDS", 0.05)
     house = House(tmp_path)
@@ -517,6 +517,21 @@ def test_transcripts_of_agents_that_are_polled_are_noticed(house: House, monkeyp
     assert house.watch_json()["main"]["mode"] == "polling"
     append(path)
     house.wait_for("main", "sessions/a.jsonl")
+
+
+def test_a_spooled_hook_is_that_of_the_agent_in_whose_folders_its_transcript_lies(house: House) -> None:
+    house.agent("main", folders=("mine",), sessions=PATIENT, watch=False)
+    house.agent("other", folders=("sessions",), sessions=PATIENT, watch=False)
+    path = append(house.root / "sessions/a.jsonl")
+    house.remember()
+    house.start()
+    append(path)
+    write_hook(str(house.home), Hook("compaction", ("/elsewhere/b.jsonl",)))
+    write_hook(str(house.home), Hook("compaction", (str(path),), meant="ghost"))
+    write_hook(str(house.home), Hook("compaction", (str(path),)))
+    house.wait_for("other", "sessions/a.jsonl")
+    wait_until(lambda: list((house.home / "spool").iterdir()) == [])
+    assert house.queue.marked("main") == []
 
 
 def test_hooks_of_one_compaction_are_one_mark(house: House) -> None:

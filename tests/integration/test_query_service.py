@@ -299,7 +299,7 @@ def test_generations_flip_under_load_without_a_failed_search(settings: Settings,
     answers: list[dict] = []
 
     def ask() -> None:
-        with httpx.Client(base_url=http.base_url, timeout=20) as client:
+        with httpx.Client(base_url=http.base_url, timeout=60) as client:
             while not stop.is_set():
                 answers.append(search(client, "dentist appointment"))
 
@@ -321,7 +321,7 @@ def test_generations_flip_under_load_without_a_failed_search(settings: Settings,
         writer.sweep(older_than_seconds=0)
         stop.set()
         for one in asking:
-            one.result(20)
+            one.result(60)
 
     assert len(answers) > 30
     assert all(answer["results"][0]["path"] == "memory/friday.md" for answer in answers)

@@ -155,6 +155,7 @@ def test_notes_that_change_in_every_way_while_they_are_read(racers: Racers) -> N
     racers.race(write, steps=3000, seed=1)
 
 
+@pytest.mark.long
 def test_transcripts_that_change_in_every_way_while_they_are_read(
     racers: Racers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ def free_port() -> int:
 
 def ask(port: int, path: str = "/readyz") -> tuple[int, dict[str, str]]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -157,9 +157,9 @@ def test_up_is_not_ready_while_one_of_its_processes_stands_still(home: Path, wor
 
     port = free_port()
     with Daemon(home, workspace, config=f"[up]\nport = {port}\n") as daemon:
-        wait_until(lambda: ask(port)[0] == 200, timeout=60)
+        wait_until(lambda: ask(port)[0] == 200)
         [pid] = daemon.children("work")
         with stopped(pid):
-            _, body = wait_until(lambda: found if (found := ask(port))[0] == 503 else None, timeout=60)
+            _, body = wait_until(lambda: found if (found := ask(port))[0] == 503 else None)
             assert f"process {pid} is stopped" in body["error"]
-        wait_until(lambda: ask(port)[0] == 200, timeout=60)
+        wait_until(lambda: ask(port)[0] == 200)

@@ -123,5 +123,5 @@ def test_queries_that_nobody_waits_for_any_longer_are_not_sent(agents: Settings,
         server.open.set()
         wait_until(lambda: server.in_flight == 0)
         # The next question finds the endpoint well again, once it may be asked.
-        wait_until(lambda: search(client, "blue card", agent="slow")["mode"] == "hybrid", timeout=60)
+        wait_until(lambda: search(client, "blue card", agent="slow")["mode"] == "hybrid")
         assert server.requests - sent <= 4 + 1

@@ -106,12 +106,14 @@ class World:
         assert (report.changed + report.new, disk.stale + disk.missing) == (len(found), len(found))
         return sorted(found)
 
-    def disk_state(self) -> DiskState:
+    def disk_state(self, *, watched: bool = False) -> DiskState:
         store, sessions = self.indexer.target(), self.agent.sync.sessions
         known = KnownFiles(store.files())
         scan = self.files.scan(but=known)
         absent = known.absent(store.files())
-        return compare(scan, known, absent, files=self.files, sessions=sessions, now=time.time(), watched=False)
+        transcripts = [key for key in absent if key.source == "sessions"]
+        forgotten = self.files.forgotten_transcripts(transcripts, scan, store)
+        return compare(scan, known, absent, forgotten, sessions=sessions, now=time.time(), watched=watched)
 
     def close(self) -> None:
         self.indexer.supply.close()
@@ -430,3 +432,39 @@ def as_anybody() -> Iterator[None]:
         yield
     finally:
         assert libc.capset(header, before) == 0
+
+
+#: Nanoseconds: before and after what 64 bits hold, and what archives without times set.
+ANY_TIMES = [-(2**63), -1, 0, 1, 2**63 - 1, 2**63, 10_413_792_000 * 10**9, 15_000_000_000 * 10**9]
+
+
+@pytest.mark.parametrize("at_ns", ANY_TIMES)
+def test_a_file_is_indexed_and_known_again_whatever_its_times_say(world: World, at_ns: int) -> None:
+    for path in (world.note, world.talk):
+        path.write_bytes(words_changed(path))
+        os.utime(path, ns=(at_ns, at_ns))
+    assert world.stale() == [world.NOTE, world.TALK]
+    state = world.disk_state(watched=True)
+    assert (state.stale, state.growing) == (2, 0)
+    assert world.index().failed == 0
+    assert (world.found("hideout"), world.found("hidden"), world.stale()) == (1, 1, [])
+    assert world.disk_state(watched=True) == DiskState(files=2)
+    assert world.index().unchanged == 2
+    with world.talk.open("ab") as file:
+        file.write(message("fourth words"))
+    os.utime(world.talk, ns=(at_ns, at_ns))
+    world.index()
+    assert (world.found("hidden"), world.found("fourth"), world.stale()) == (1, 1, [])
+
+
+@pytest.mark.parametrize("at_ns", ANY_TIMES)
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_that_keeps_any_time_is_noticed(world: World, edit: Callable[[Path], None], at_ns: int) -> None:
+    for path in (world.note, world.talk):
+        os.utime(path, ns=(at_ns, at_ns))
+    world.index()
+    for path in (world.note, world.talk):
+        edit(path)
+    assert world.stale() == [world.NOTE, world.TALK]
+    world.index()
+    assert (world.found("hideout"), world.found("hidden"), world.stale()) == (1, 1, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import socket
 import subprocess
@@ -15,11 +16,9 @@ import numpy as np
 import pytest
 
 from memory.chunking import text_hash
-from memory.embedding import voyage as voyage_provider
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.selection import choose_provider
 from memory.embedding.voyage import VoyageProvider, service_url
-from memory.embedding.voyage_session import load_sdk
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
@@ -224,16 +223,6 @@ def test_a_server_that_is_not_there_is_a_passing_failure(connect: Connect) -> No
         connect(f"http://127.0.0.1:{port}/v1").embed_query("anybody there")
 
 
-def test_queries_are_given_less_time_than_documents(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voyage_provider, "QUERY_SECONDS", 0.1)
-    with VoyageServer() as server:
-        provider = connect(server)
-        server.fail_next(Failure(delay=0.4), times=2)
-        with pytest.raises(Transient, match="did not answer in time"):
-            provider.embed_query("slow")
-        assert provider.embed_documents(["slow"]).vectors.shape == (1, 64)
-
-
 def test_closing_leaves_no_connection_open_and_the_next_request_makes_a_new_one(connect: Connect) -> None:
     with VoyageServer() as server:
         provider = connect(server)
@@ -265,7 +254,7 @@ def test_a_bad_text_among_good_ones_is_found_through_the_batcher(connect: Connec
 
 
 def test_the_address_is_the_one_that_the_sdk_would_take() -> None:
-    own = load_sdk().util.get_default_base_url
+    own = importlib.import_module("voyageai").util.get_default_base_url
     for key in (KEY, "al-of-atlas"):
         assert service_url(key) == own(key)
 

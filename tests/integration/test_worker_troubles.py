@@ -337,7 +337,7 @@ def test_a_job_that_comes_back_later_does_so_though_the_broker_was_away_meanwhil
         broker_server.stop()
         wait_until(lambda: begun.count("live.DQ") > before, what="the worker noticed")
         broker_server.ensure()
-        wait_until(lambda: not workers.client.hlen(delayed), timeout=60)
+        wait_until(lambda: not workers.client.hlen(delayed))
 
 
 def test_vectors_that_a_dead_job_did_not_ask_for_are_asked_for_by_the_next_one(

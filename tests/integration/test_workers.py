@@ -326,14 +326,12 @@ def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(60)
-        killed = time.monotonic()
         held = workers.client.hvals(workers.keys.running("main"))
         [dead] = {bytes(claim_of).decode().rpartition("|")[0] for claim_of in held}
         assert workers.waiting().running, "the dead worker holds its documents"
         server.open.set()
         with workers:
             wait_until(workers.complete)
-            assert time.monotonic() - killed < 20
             assert claimers == {dead}, "its message was delivered again and found what it had held"
             assert workers.counts().files == 30
             assert workers.waiting() == AT_REST

@@ -52,6 +52,52 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Frame:
     return install
 
 
+#: A valid call of each command that has arguments or commands of its own.
+CALLS = {
+    "backfill": ["backfill", "sessions"],
+    "search": ["search", "port"],
+    "get": ["get", "MEMORY.md"],
+    "dead": ["dead", "list"],
+    "emit": ["emit", "reconcile"],
+    "hook": ["hook", "install", "codex"],
+    "config": ["config", "show"],
+}
+
+
+@pytest.mark.parametrize("by", ["flag", "variable"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_settings_file_that_is_not_there_ends_every_command_at_once(
+    name: str, by: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = home.parent / "nowhere.toml"
+    call = CALLS.get(name, [name])
+    if by == "flag":
+        call = [*call, "--config", str(missing)]
+    else:
+        monkeypatch.setenv("RECALLD_CONFIG", str(missing))
+    assert run(call) == 2
+    shown = capsys.readouterr()
+    called = "--config" if by == "flag" else "RECALLD_CONFIG"
+    assert shown.err == f"recalld: {called}: there is no file {missing}; correct the name\n"
+    assert (shown.out, home.exists()) == ("", False)
+
+
+def test_a_hook_never_fails_and_says_that_the_settings_file_is_not_there(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--config", str(home / "nowhere.toml"), "hook", "codex", "{}"]) == 0
+    assert "there is no file" in capsys.readouterr().err
+
+
+def test_the_settings_file_that_discover_writes_need_not_be_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, notes = home.parent / "new.toml", home.parent / "notes"
+    notes.mkdir()
+    (notes / "MEMORY.md").write_text("The gateway runs on port 8443.\n", "utf-8")
+    monkeypatch.chdir(notes)
+    assert run(["--config", str(new), "discover", "--all", "--write"]) == 0
+    assert new.exists()
+
+
 def test_help_lists_every_command_without_importing_any(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     shown = capsys.readouterr().out
@@ -80,15 +126,17 @@ def test_every_command_has_help_with_exit_codes_and_global_options(
         assert option in shown
 
 
-def test_global_options_are_taken_before_and_after_the_command(probe: Frame) -> None:
+def test_global_options_are_taken_before_and_after_the_command(probe: Frame, tmp_path: Path) -> None:
     seen: list[Invocation] = []
     probe(seen.append)
-    options = ["--home", "/h", "--config", "/c", "--agent", "a"]
+    config = tmp_path / "c.toml"
+    config.touch()
+    options = ["--home", "/h", "--config", str(config), "--agent", "a"]
     assert run([*options, "index", "--workspace", "/w", "--port", "1"]) == 0
     assert run(["index", *options, "--workspace", "/w", "--port", "1"]) == 0
     assert run(["--home", "/before", "index", "--home", "/after"]) == 0
     for invocation in seen[:2]:
-        assert (invocation.home, invocation.config, invocation.agent) == ("/h", "/c", "a")
+        assert (invocation.home, invocation.config, invocation.agent) == ("/h", str(config), "a")
         assert (invocation.workspace, invocation.overrides) == ("/w", {"service.port": 1})
     assert seen[2].home == "/after"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import socket
@@ -18,6 +19,8 @@ import pytest
 
 from recalld.client import Client, RequestRefused, ServiceUnavailable, agents_with_tokens
 
+SECRET = "of this start"
+
 
 @dataclass
 class Service:
@@ -25,8 +28,11 @@ class Service:
 
     port: int = 0
     status: int = 200
-    answer: object = field(default_factory=dict)
+    answer: object = field(default_factory=lambda: {"results": [], "text": "", "agents": []})
     asked: list[tuple[str, str, dict[str, str], Any]] = field(default_factory=list)
+    challenged: list[tuple[str, str, dict[str, str], Any]] = field(default_factory=list)
+    #: What it proves itself with; None for a program that is not recalld.
+    secret: str | None = SECRET
 
 
 @pytest.fixture
@@ -34,10 +40,16 @@ def service() -> Iterator[Service]:
     state = Service()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            state.asked.append((self.command, self.path, dict(self.headers), json.loads(body) if body else None))
+            asked = state.challenged if self.path.startswith("/v1/proof/") else state.asked
+            asked.append((self.command, self.path, dict(self.headers), json.loads(body) if body else None))
             text = state.answer if isinstance(state.answer, bytes) else json.dumps(state.answer).encode()
+            if asked is state.challenged and state.secret is not None:
+                nonce = self.path.rpartition("/")[2].encode()
+                text = json.dumps({"proof": hmac.new(state.secret.encode(), nonce, "sha256").hexdigest()}).encode()
             self.send_response(state.status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -60,10 +72,11 @@ def service() -> Iterator[Service]:
         server.server_close()
 
 
-def announce(home: Path, *, port: int, pid: int | None = None, host: str = "127.0.0.1") -> None:
+def announce(home: Path, *, port: int, pid: int | None = None, host: str = "127.0.0.1", **more: object) -> None:
     run = home / "run"
     run.mkdir(parents=True, exist_ok=True)
-    (run / "service.json").write_text(json.dumps({"host": host, "port": port, "pid": pid or os.getpid()}), "utf-8")
+    entry = {"host": host, "port": port, "pid": pid or os.getpid(), "secret": SECRET, **more}
+    (run / "service.json").write_text(json.dumps(entry), "utf-8")
 
 
 def write_token(home: Path, agent: str, token: str) -> None:
@@ -130,7 +143,7 @@ def test_a_service_that_never_answers_is_given_up() -> None:
 
 def test_something_else_on_the_port_is_not_mistaken_for_the_service(service: Service) -> None:
     service.answer = b"hello"
-    with pytest.raises(ServiceUnavailable, match="is not recalld"):
+    with pytest.raises(ServiceUnavailable, match="is not a recalld service"):
         Client("127.0.0.1", service.port).status()
 
 
@@ -139,7 +152,10 @@ def test_the_service_of_a_home_is_found_by_its_file(tmp_path: Path, service: Ser
     announce(tmp_path, port=service.port)
     client = Client.at_home(tmp_path)
     assert client is not None
-    assert client.status() == {}
+    assert client.status() == service.answer
+    client.status()
+    assert [asked[:2] for asked in service.asked] == [("GET", "/v1/status")] * 2
+    assert len(service.challenged) == 1, "a connection proves itself once"
 
 
 @pytest.mark.parametrize(("host", "called"), [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("127.0.0.1", "127.0.0.1")])

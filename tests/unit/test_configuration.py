@@ -116,7 +116,7 @@ def test_a_named_file_that_is_missing_is_an_error_that_says_who_named_it(case: C
     else:
         arguments = {"config": missing}
     (problem,) = case.problems(**arguments)
-    assert problem == f"{name}: there is no file {missing}"
+    assert problem == f"{name}: there is no file {missing}; correct the name"
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_broken_toml_is_one_sentence_with_the_line(case: Case) -> None:
 def test_a_file_that_cannot_be_read_as_text_is_one_sentence(case: Case) -> None:
     case.file.write_bytes(b"model = '\xff\xfe'\n")
     assert case.problems() == [f"{case.file} is not UTF-8 text"]
-    assert case.problems(config=str(case.folder)) == [f"{case.folder} cannot be read (Is a directory)"]
+    assert case.problems(config=str(case.folder)) == [f"--config: {case.folder} is a folder; name a settings file"]
 
 
 def test_a_byte_order_mark_is_no_problem(case: Case) -> None:

@@ -191,6 +191,19 @@ def test_what_is_remembered_for_search_is_private_and_never_damaged(indexed: Pat
     json.loads(file.read_text("utf-8"))
 
 
+def test_remembered_settings_in_which_a_digit_changed_are_not_used(
+    indexed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert search(indexed, "sourdough")["results"]
+    file = indexed / "run" / "keyword-settings.json"
+    changed = file.read_text("utf-8").replace('"max_results": 6', '"max_results": 0')
+    file.write_text(changed, "utf-8")
+    calls = used_the_manager(monkeypatch)
+    assert search(indexed, "sourdough")["results"]
+    assert calls == ["sourdough"]
+    assert file.read_text("utf-8") != changed
+
+
 def test_a_damaged_index_is_left_to_the_manager(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = indexed / "indexes" / "main"
     (folder / (folder / "CURRENT").read_text("utf-8").strip()).write_bytes(b"not a database" * 500)
@@ -198,3 +211,20 @@ def test_a_damaged_index_is_left_to_the_manager(indexed: Path, monkeypatch: pyte
     answer = search(indexed, "sourdough")
     assert calls == ["sourdough"]
     assert answer["unavailable"] is True
+
+
+def test_copies_are_one_result_that_names_a_file_which_is_there(home: Path, workspace: Path) -> None:
+    notes = [workspace / "memory" / name for name in ("a.md", "b.md")]
+    for age, note in enumerate(notes):
+        note.write_text("The harbour key hangs behind the blue door.\n", "utf-8")
+        os.utime(note, (age + 1, age + 1))
+    home.mkdir()
+    (home / "recalld.toml").write_text(
+        f"provider = 'none'\n[[agents]]\nid = 'main'\nworkspace = '{workspace}'\n", "utf-8"
+    )
+    write_index(configuration.load(home=str(home)).settings)
+    configuration.remember_for_search(config=None, home=str(home))
+    for shown, other in ("ba", "ab"):
+        [hit] = search(home, "harbour key")["results"]
+        assert (hit["path"], hit["alsoIn"]) == (f"memory/{shown}.md", {"count": 1, "paths": [f"memory/{other}.md"]})
+        notes[1].unlink(missing_ok=True)

@@ -13,6 +13,10 @@ function fact(name, ...values) {
 
 const listed = (parts) => parts.filter(Boolean).join(" · ");
 
+/** Vectors come in as far as is known: no trouble of theirs is told. */
+const areMade = ({ provider, endpoint, troubles = [] }) =>
+  provider && (endpoint?.condition ?? "ok") === "ok" && !troubles.some(({ code }) => code);
+
 /** Facts of /v1/queue as of Unix time `at`. */
 export function liveDetails(agent, at) {
   const { counts, queue, endpoint } = agent;
@@ -27,7 +31,7 @@ export function liveDetails(agent, at) {
         t("vectors"),
         listed([
           t("vectorsReady", number(counts.vectorsReady)),
-          counts.vectorsPending ? t("vectorsPending", number(counts.vectorsPending)) : "",
+          counts.vectorsPending ? t(areMade(agent) ? "vectorsPending" : "vectorsWaiting", number(counts.vectorsPending)) : "",
           counts.vectorsRefused ? t("vectorsRefused", number(counts.vectorsRefused)) : "",
         ]),
       ),
@@ -70,7 +74,8 @@ export function lookedDetails(agent) {
     fact(t("disk"), onDisk(disk)),
     vectors.etaSeconds === undefined ? null : fact(t("eta"), span(vectors.etaSeconds)),
     vectors.advice ? fact(t("vectors"), sentence(vectors.advice)) : null,
-    agent.providerReason ? fact(t("providerWhy"), sentence(agent.providerReason)) : null,
+    // Without a provider the trouble says why.
+    agent.providerReason && agent.provider !== "none" ? fact(t("providerWhy"), sentence(agent.providerReason)) : null,
     ...["vectorSearch", "textSearch"].map((side) =>
       agent[side].available && !agent[side].reason
         ? null

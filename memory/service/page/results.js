@@ -54,7 +54,8 @@ function about(answer, agent, again) {
     const age = oldestSeconds === undefined ? "" : span(oldestSeconds);
     box.append(notice("busy", t("pendingDocuments", documents, age)));
   }
-  if (vectors > 0) box.append(notice("busy", t("pendingVectors", vectors)));
+  // Where vectors cannot be had, the reasons above say so.
+  if (vectors > 0 && missing.length === 0) box.append(notice("busy", t("pendingVectors", vectors)));
   const changed = make("button", { type: "button", onclick: again }, t("searchAgain"));
   const hint = make("p", { className: "notice busy changed", hidden: true }, `${t("changedSince")} `, changed);
   box.append(hint);
@@ -94,6 +95,10 @@ function item(result, terms, open) {
   const kind = t(result.source === "sessions" ? "kindSession" : "kindNote");
   const foot = make("p", { className: "foot" }, make("span", { className: "kind" }, kind));
   if (result.citation) foot.append(cited(result.citation));
+  if (result.alsoIn) {
+    const { count, paths } = result.alsoIn;
+    foot.append(make("span", { title: paths.join("\n") }, t("alsoIn", count)));
+  }
   const card = make(
     "article",
     { className: "result" },

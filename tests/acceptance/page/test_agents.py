@@ -114,3 +114,22 @@ def test_three_hundred_agents_are_paged_and_found_and_only_what_is_opened_is_loo
         assert {url for url in visit.requests if "/v1/status" in url} == {f"{visit.origin}/v1/status?agent=agent-287"}
         page.get_by_label("Find an agent").fill("nobody")
         expect(page.get_by_text("No agent is called so.")).to_be_visible()
+
+
+def test_without_a_provider_nothing_is_said_to_be_made(settings: Settings, workspace: Path, browser: Browser) -> None:
+    (workspace / "MEMORY.md").write_text("The heron stands in the reeds.\n", "utf-8")
+    agent = settings.agents[0].model_copy(update={"provider": "openai"})
+    keyless = settings.model_copy(update={"provider": "openai", "agents": (agent,)})
+    write_index(keyless).close()
+    with running(keyless, QuietBoard()) as service, visiting(browser, service.base_url) as visit:
+        page = visit.open()
+        expect(page.locator(".agent .condition")).to_have_text("In trouble")
+        expect(page.locator(".agent .looked dl")).to_be_visible()
+        facts = page.locator(".agent")
+        expect(facts).to_contain_text("1 document by keyword only: OPENAI_API_KEY is not set")
+        expect(facts).to_contain_text("1 not to be had for now")
+        expect(facts).not_to_contain_text("being made")
+        expect(facts).not_to_contain_text("Chosen for")
+        visit.search("heron")
+        expect(page.locator(".result .snippet")).to_have_text("The heron stands in the reeds.")
+        expect(page.locator("body")).not_to_contain_text("being made")

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from memory.known_files import KnownFiles
+from memory.scanning import file_stat
+from memory.store.letters import FORGOTTEN
 from memory.store.reader import IndexedFile
 from schemas.documents import DocumentKey, FileStat
 
@@ -56,3 +63,26 @@ def test_documents_whose_names_are_alike_are_told_apart() -> None:
     known = KnownFiles(rows(*map(str, range(2_000))))
     differing = [number for number in range(4_000) if known.differs(note(str(number)), FileStat(5, 7, 9))]
     assert differing == list(range(2_000, 4_000))
+
+
+def test_a_document_that_is_to_be_read_anew_differs_whatever_is_on_the_disk() -> None:
+    known = KnownFiles([IndexedFile(note("forgotten"), FORGOTTEN, "", 1, 0.0)])
+    assert known.differs(note("forgotten"), FileStat(5, 7, 9))
+
+
+@given(times=st.tuples(st.integers(), st.integers()))
+@example(times=(2**63, 2**63))
+@example(times=(-(2**80), -1))
+def test_a_file_is_known_again_whatever_its_times_say(times: tuple[int, int]) -> None:
+    stat = file_stat(stat_result(*times))
+    known = KnownFiles([IndexedFile(note("a"), stat, "", 1, 0.0)])
+    assert not known.differs(note("a"), stat)
+    assert stat.ctime_ns >= 0, "a negative one says something else"
+    earlier = file_stat(stat_result(times[0] - 1, times[1]))
+    assert earlier.mtime_ns <= stat.mtime_ns
+
+
+def stat_result(mtime_ns: int, ctime_ns: int) -> os.stat_result:
+    """A stat as no file system of this machine may give it."""
+    made = SimpleNamespace(st_size=5, st_mtime_ns=mtime_ns, st_ino=9, st_ctime_ns=ctime_ns)
+    return cast("os.stat_result", made)

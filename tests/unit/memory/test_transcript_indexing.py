@@ -26,9 +26,10 @@ from memory.estimating import estimate
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport
 from memory.store.options import StoreOptions
+from memory.store.reader import TranscriptMark
 from memory.store.writer import DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
 from memory.transcripts import line_reading
-from schemas.documents import DocumentKey, Lane
+from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.settings import AgentSettings
 
 if sys.version_info >= (3, 14):
@@ -37,6 +38,8 @@ else:
     from backports.zstd import compress
 
 FAST = ProviderLimits(inputs=64, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=5_000.0)
+RESET = ".reset.2026-02-04T10-00-00.000Z"
+DELETED = ".deleted.2026-02-04T10-00-00.000Z"
 WORDS = [f"word{number}" for number in range(300)]
 
 
@@ -282,7 +285,7 @@ def test_an_archived_transcript_takes_its_chunks_along(world: World) -> None:
     key = world.write(lines(120))
     index(indexer, key)
     before, paid = ids(indexer, key), len(provider.paid)
-    archive = "a.jsonl.reset.2026-02-04T10-00-00.000Z"
+    archive = f"a.jsonl{RESET}"
     (world.sessions / "a.jsonl").rename(world.sessions / archive)
     renamed = DocumentKey("sessions", f"sessions/{archive}")
     index(indexer, renamed, key)
@@ -337,19 +340,123 @@ def test_what_is_kept_of_a_vanished_transcript_outlives_its_cut_compressed_self(
     assert len(content(indexer, key)) > len(before)
 
 
-@pytest.mark.parametrize("cut", [0, 50])
-def test_what_a_session_said_outlives_its_archive_that_was_cut_when_it_was_compressed(world: World, cut: int) -> None:
+@pytest.mark.parametrize("looked", ["at each step", "at the end"])
+@pytest.mark.parametrize("first", ["write", "delete"])
+@pytest.mark.parametrize("written", ["empty", "cut", "whole"])
+@pytest.mark.parametrize("name", ["a.jsonl.zst", f"a.jsonl{RESET}", f"a.jsonl{RESET}.zst", f"a.jsonl{DELETED}.zst"])
+def test_a_session_outlives_its_archive_unless_that_is_whole(
+    world: World, name: str, written: str, first: str, looked: str
+) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(40))
+    index(indexer, key)
+    before, paid = [text for *_, text in content(indexer, key)], len(provider.paid)
+    archive = DocumentKey("sessions", f"sessions/{name.removesuffix('.zst')}")
+    keys = list(dict.fromkeys((archive, key)))
+    whole = compress(lines(40)) if name.endswith(".zst") else lines(40)
+    data = {"empty": b"", "cut": whole[: len(whole) // 2], "whole": whole}[written]
+    path = world.sessions / "a.jsonl"
+    # As long as it is open, no other file gets its inode.
+    with path.open("rb"):
+        steps: list[Callable[[], object]] = [lambda: world.write(data, name), path.unlink]
+        for step in steps if first == "write" else reversed(steps):
+            step()
+            if looked == "at each step":
+                index(indexer, *keys)
+        for order in (keys, keys[::-1]):
+            index(indexer, *order)
+    texts = [text for one in keys for *_, text in content(indexer, one)]
+    assert set(before) <= set(texts)
+    assert differences(indexer) == []
+    world.write(whole, name)
+    index(indexer, *keys)
+    assert [text for *_, text in content(indexer, archive)] == before
+    assert archive == key or indexer.target().file(key) is None
+    assert (differences(indexer), indexer.target().dead_letters(), len(provider.paid)) == ([], [], paid)
+
+
+def test_a_session_that_went_on_before_it_was_archived_is_forgotten_once_its_archive_is_there(world: World) -> None:
+    indexer = world.indexer()
+    key = world.write(lines(40))
+    index(indexer, key)
+    (world.sessions / "a.jsonl").unlink()
+    # Taken over from another index, so that nothing tells which lines were read.
+    identity = indexer.fingerprint()
+    indexer.generations.start_rebuild(identity.digest, identity.description)
+    assert complete_generation(indexer)
+    archive = world.write(compress(lines(45)), f"a.jsonl{RESET}.zst")
+    archive = DocumentKey(archive.source, archive.path.removesuffix(".zst"))
+    assert index(indexer, archive, key).deleted == 1
+    assert indexer.target().file(key) is None
+    assert content(indexer, archive) != []
+
+
+def test_a_transcript_that_got_the_inode_of_another_one_keeps_off_its_memory(world: World) -> None:
     indexer = world.indexer()
     key = world.write(lines(40))
     index(indexer, key)
     before = content(indexer, key)
-    (world.sessions / "a.jsonl").unlink()
-    archive = "a.jsonl.reset.2026-02-04T10-00-00.000Z"
-    renamed = DocumentKey("sessions", f"sessions/{archive}")
-    world.write(compress(lines(40))[:cut], f"{archive}.zst")
-    for _ in range(2):
-        index(indexer, renamed, key)
-    assert content(indexer, key) + content(indexer, renamed) == before != []
+    path = world.sessions / "a.jsonl"
+    path.write_bytes(lines(60, first=100))
+    path.rename(world.sessions / f"a.jsonl{RESET}")
+    archive = DocumentKey("sessions", f"sessions/a.jsonl{RESET}")
+    index(indexer, archive, key)
+    assert content(indexer, key) == before
+    assert not {text for *_, text in content(indexer, archive)} & {text for *_, text in before}
+
+
+@pytest.mark.parametrize("by", ["rename", "copy", "compression"])
+@pytest.mark.parametrize("more", [0, 25])
+def test_a_transcript_that_moved_is_followed(world: World, by: str, more: int) -> None:
+    provider = CountingProvider()
+    indexer = world.indexer(provider)
+    key = world.write(lines(40))
+    index(indexer, key)
+    before, paid = ids(indexer, key), len(provider.paid)
+    path = world.sessions / "a.jsonl"
+    world.append(lines(more, first=40))
+    name = "archived/2026/rollout.jsonl"
+    (world.sessions / name).parent.mkdir(parents=True)
+    if by == "rename":
+        path.rename(world.sessions / name)
+    else:
+        data, end = (path.read_bytes(), "") if by == "copy" else (compress(path.read_bytes()), ".zst")
+        (world.sessions / f"{name}{end}").write_bytes(data)
+        path.unlink()
+    moved = DocumentKey("sessions", f"sessions/{name}")
+    assert differences(indexer) == [moved]
+    index(indexer, key, moved)
+    assert indexer.target().file(key) is None
+    assert ids(indexer, moved)[: len(before) - 1] == before[:-1]
+    assert (len(provider.paid) > paid) == bool(more)
+    assert differences(indexer) == []
+
+
+@pytest.mark.parametrize("by", [Path.hardlink_to, lambda new, old: new.write_bytes(old.read_bytes())])
+def test_a_copy_of_a_transcript_is_one_of_its_own(world: World, by: Callable[[Path, Path], object]) -> None:
+    indexer = world.indexer()
+    key = world.write(lines(40))
+    index(indexer, key)
+    by(world.sessions / "b.jsonl", world.sessions / "a.jsonl")
+    copy = DocumentKey("sessions", "sessions/b.jsonl")
+    index(indexer, copy, key)
+    assert content(indexer, copy) == content(indexer, key) != []
+    assert differences(indexer) == []
+
+
+def test_a_transcript_whose_folder_is_not_mounted_has_not_moved(world: World) -> None:
+    other = world.folder / "other"
+    other.mkdir()
+    indexer = world.indexer(sessions=[str(world.sessions), str(other)])
+    key = world.write(lines(40))
+    index(indexer, key)
+    before = content(indexer, key)
+    (other / "b.jsonl").write_bytes(lines(40))
+    world.sessions.rename(world.folder / "unmounted")
+    copy = DocumentKey("sessions", "sessions/b.jsonl")
+    index(indexer, copy)
+    assert content(indexer, copy) == content(indexer, key) == before
 
 
 def test_an_empty_transcript_that_somebody_compressed_is_an_emptied_one(world: World) -> None:
@@ -413,6 +520,24 @@ def test_a_rebuild_keeps_what_vanished_transcripts_said(world: World) -> None:
     assert [list(time.values()) for time in after] == [list(time.values()) for time in times] != []
     assert len(provider.paid) == paid
     assert indexer.target().counts().vectors_pending == 0
+
+
+def test_a_rebuild_leaves_out_what_is_no_transcript_by_its_name_any_more(world: World) -> None:
+    indexer = world.indexer()
+    index(indexer, world.write(lines(6)))
+    trajectory = DocumentKey("sessions", "sessions/a.trajectory.jsonl")
+    stat = FileStat(size=9, mtime_ns=1, inode=1, ctime_ns=1)
+    mark = TranscriptMark(0, 0, "", "")
+    notes = ("no line is of a known format",)
+    written = TranscriptWrite(
+        trajectory, continues=None, mark=mark, stat=stat, keep=0, added=(), final=True, notes=notes
+    )
+    indexer.target().write([written])
+    identity = indexer.fingerprint()
+    indexer.generations.start_rebuild(identity.digest, identity.description)
+    index(indexer, DocumentKey("sessions", "sessions/a.jsonl"))
+    assert complete_generation(indexer)
+    assert [file.key.path for file in indexer.target().files()] == ["sessions/a.jsonl"]
 
 
 def test_a_rebuild_that_dies_while_it_carries_over_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.hook_events import NobodysHook, event_of
+from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Settings
@@ -42,7 +42,7 @@ def test_a_folder_reached_through_a_link_is_the_same_folder(tmp_path: Path) -> N
 
 def test_the_only_agent_is_meant_where_no_path_says_otherwise(tmp_path: Path) -> None:
     assert event_of(Hook("session-start"), settings(tmp_path, "one")) == Event("session-start", "one", ())
-    with pytest.raises(NobodysHook, match="in no agent's folders"):
+    with pytest.raises(UnclaimedHook, match="in no agent's folders"):
         event_of(Hook("changed", ("/elsewhere/a.jsonl",)), settings(tmp_path, "one"))
 
 
@@ -68,14 +68,14 @@ def test_a_session_known_by_its_id_is_looked_for_in_the_agents_folders(tmp_path:
 @pytest.mark.parametrize("path", ["/elsewhere/a.jsonl", "{one}/sessions-of-others/a.jsonl", "{one}/sessions"])
 def test_a_session_of_nobody_is_refused_when_there_are_several_agents(tmp_path: Path, path: str) -> None:
     hook = Hook("grew", (path.format(one=tmp_path / "one"),))
-    with pytest.raises(NobodysHook, match="--agent"):
+    with pytest.raises(UnclaimedHook, match="--agent"):
         event_of(hook, settings(tmp_path, "one", "two"))
 
 
 def test_without_agents_or_with_an_unknown_name_it_is_said_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(NobodysHook, match="recalld discover"):
+    with pytest.raises(UnclaimedHook, match="recalld discover"):
         event_of(Hook("reconcile"), settings(tmp_path))
-    with pytest.raises(NobodysHook, match="name one of one"):
+    with pytest.raises(UnclaimedHook, match="name one of one"):
         event_of(Hook("reconcile"), settings(tmp_path, "one"), agent="other")
-    with pytest.raises(NobodysHook):
+    with pytest.raises(UnclaimedHook):
         event_of(Hook("reconcile"), settings(tmp_path, "one", enabled=False))

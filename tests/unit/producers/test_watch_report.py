@@ -106,12 +106,11 @@ def test_a_state_that_cannot_be_written_is_told_and_ends_nothing(
 def test_a_state_that_could_not_be_written_is_written_without_news_when_there_is_room_again(
     tmp_path: Path, report: WatchReport, troubles: RecordingTroubles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, *_: object, **__: object) -> None:
-        path.touch()
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(Path, "write_text", full)
+        disk.setattr(Path, "replace", full)
         for now in (0.0, 2.0, 4.0):
             report.publish(now=now)
     assert [part for part, _, _ in troubles.told] == ["watch-state"], "told once"

@@ -43,7 +43,7 @@ def program(code: str, *, before: str = "", stdin: int = subprocess.DEVNULL) -> 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Exit code and the rest of what it said."""
     try:
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory.scanning import LATEST_NS
 from recalld.discovering.claude_code import working_folder
 from recalld.discovering.counting import Counted, Deadline, count_transcripts
 from recalld.discovering.everything import discover
@@ -247,6 +248,13 @@ def test_counting_ends_in_time_and_says_so(machine: Machine) -> None:
     discovery = machine.discover(seconds=0.0)
     assert [one.transcripts for one in discovery.found] == [Counted(complete=False)] * 2
     assert "at least 0 transcripts" in "\n".join(discovery_lines(discovery))
+
+
+def test_a_file_of_any_age_is_counted_and_its_day_is_shown(machine: Machine) -> None:
+    note = machine.write("here/MEMORY.md")
+    os.utime(note, ns=(2**66, 2**66))
+    assert only(machine.discover()).notes.newest == LATEST_NS / 1e9 or note.stat().st_mtime_ns < LATEST_NS
+    assert "the newest of 2" in "\n".join(discovery_lines(machine.discover()))
 
 
 def test_links_are_not_followed_and_locked_folders_are_passed_over(tmp_path: Path) -> None:

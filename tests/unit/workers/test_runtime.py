@@ -87,8 +87,14 @@ def asking(settings: Settings, key: str | None, **asked: Any) -> Settings:
 
 
 @pytest.fixture(params=ASKED, ids=["auto", "by name"])
-def two(settings: Settings, request: pytest.FixtureRequest) -> Iterator[tuple[Runtime, Runtime]]:
-    """A process without the key that has made the index, and one that has it."""
+def two(
+    settings: Settings, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Runtime, Runtime]]:
+    """A process without the key that has made the index, and one that has it.
+
+    No build is younger than what a process read: names of builds count whole seconds, and one may pass in between.
+    """
+    monkeypatch.setattr("memory.generation_writing.begun_at", lambda _name: 0.0)
     nothing = cast(Any, None)
     keyless, keyed = (Runtime(asking(settings, key, **request.param), nothing, nothing) for key in (None, "a-key"))
     with keyless.indexer("main") as indexer:

@@ -284,12 +284,10 @@ def test_a_passing_failure_is_retried_within_the_request(make: Make) -> None:
 def test_retries_have_a_bound(make: Make) -> None:
     provider = Provider()
     provider.answer_next(*[Transient("HTTP 503")] * 100)
-    started = time.monotonic()
-    ticket = make(provider, patience_seconds=0.4).submit(texts("any", 5), lane=Lane.LIVE)
+    ticket = make(provider, patience_seconds=1.0).submit(texts("any", 5), lane=Lane.LIVE)
     assert done(ticket) == {}
     assert isinstance(ticket.error(), Transient)
-    assert time.monotonic() - started < 5
-    assert 1 < provider.requests <= 8
+    assert 1 < provider.requests <= 16
 
 
 def test_a_short_retry_after_is_waited_for_by_everybody(make: Make) -> None:
@@ -326,24 +324,24 @@ def test_a_long_retry_after_is_handed_to_the_job_and_nothing_leaves_meanwhile(ma
 def test_a_refusal_for_good_stops_all_requests_until_one_probe_succeeds(make: Make) -> None:
     provider = Provider(concurrency=1, inputs=10)
     provider.answer_next(Terminal("no credit left: top it up"))
-    batcher = make(provider, coordination=Coordination(LocalGate(probe_seconds=0.5)))
+    now = [1000.0]
+    batcher = make(provider, coordination=Coordination(LocalGate(clock=lambda: now[0])))
     tickets = [batcher.submit(texts(f"a {n}", 10), lane=Lane.BACKFILL) for n in range(3)]
     for ticket in tickets:
         assert done(ticket) == {}
         assert isinstance(ticket.error(), Terminal)
-    started = time.monotonic()
     fast = batcher.submit(texts("b", 10), lane=Lane.LIVE)
     assert fast.wait(0)
     assert str(fast.error()) == "no credit left: top it up"
     assert batcher.estimate_seconds(1) == math.inf
     assert provider.requests == 1
-    wait_until(lambda: batcher.estimate_seconds(1) < math.inf)
-    assert time.monotonic() - started > 0.3
+    now[0] += 61
+    assert batcher.estimate_seconds(1) < math.inf
     provider.answer_next(Terminal("still no credit"))
     probe = batcher.submit(texts("c", 30), lane=Lane.BACKFILL)
     assert done(probe) == {}
     assert provider.requests == 2, "one probe, not three requests"
-    wait_until(lambda: batcher.estimate_seconds(1) < math.inf)
+    now[0] += 61
     vectors_of(batcher.submit(texts("d", 30), lane=Lane.BACKFILL))
 
 

@@ -26,14 +26,14 @@ from tests.waiting import wait_until
 
 
 class Provider(StubProvider):
-    """The stub, which fails as a rule says, is held back on request, and bills three tokens a text if told to."""
+    """The stub, which fails as a rule says, is held back on request, and bills so many tokens a text if told to."""
 
     def __init__(
         self,
         *,
         rule: Callable[[Sequence[str]], None] = lambda texts: None,
         requests_per_minute: int | None = None,
-        billed: bool = False,
+        billed: int = 0,
     ) -> None:
         limits = ProviderLimits(
             inputs=64,
@@ -53,7 +53,7 @@ class Provider(StubProvider):
         answer = super().embed_documents(texts)
         assert self.open.wait(60)
         self.rule(texts)
-        return Embeddings(answer.vectors, 3 * len(texts)) if self.billed else answer
+        return Embeddings(answer.vectors, self.billed * len(texts)) if self.billed else answer
 
 
 class SharedClaims(Claims):
@@ -206,7 +206,8 @@ def test_an_outage_is_noticed_and_probed_instead_of_stormed(make: Make) -> None:
             raise Transient("connection refused")
 
     provider = Provider(rule=down)
-    batcher = make(provider, patience_seconds=0.0)
+    now = [1000.0]
+    batcher = make(provider, patience_seconds=0.0, coordination=Coordination(LocalGate(clock=lambda: now[0])))
     asked = 0
     while batcher.estimate_seconds(1) < 0.5:
         settled(batcher.submit(texts(f"try {asked}", 3), lane=Lane.LIVE))
@@ -217,6 +218,7 @@ def test_an_outage_is_noticed_and_probed_instead_of_stormed(make: Make) -> None:
         settled(batcher.submit(texts(f"more {number}", 3), lane=Lane.LIVE))
     assert provider.requests == OUTAGE_FAILURES, "nothing leaves during the pause"
     broken.clear()
+    now[0] += 2
     wait_until(lambda: len(settled(batcher.submit(texts("back", 3), lane=Lane.LIVE)).results()) == 3)
 
 
@@ -236,7 +238,7 @@ def test_a_limit_a_minute_spaces_requests_out_and_is_no_error(make: Make) -> Non
 
 
 def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -> None:
-    provider, bill = Provider(billed=True), Bill()
+    provider, bill = Provider(billed=3), Bill()
     batcher = make(provider, linger_seconds=0.05, coordination=Coordination(LocalGate(), usage=bill))
     mine = batcher.submit(texts("mine", 6), lane=Lane.BACKFILL, agent="me")
     yours = batcher.submit(texts("yours", 2), lane=Lane.BACKFILL, agent="you")
@@ -247,6 +249,15 @@ def test_a_request_is_charged_to_the_agents_whose_texts_it_carried(make: Make) -
     assert (agents["me"].inputs, agents["you"].inputs) == (6, 2)
     assert agents["me"].tokens + agents["you"].tokens == 24
     assert agents["me"].tokens > agents["you"].tokens > 0
+
+
+@pytest.mark.parametrize("billed", [10**30, -(10**30)])
+def test_a_count_of_tokens_that_cannot_be_is_replaced_by_the_estimate(make: Make, billed: int) -> None:
+    provider, bill = Provider(billed=billed), Bill()
+    batcher = make(provider, coordination=Coordination(LocalGate(), usage=bill))
+    settled(batcher.submit(texts("any", 4), lane=Lane.LIVE, agent="me"))
+    assert [one.requests for one in bill.all] == [1]
+    assert 0 < bill.all[0].tokens == bill.agents[0]["me"].tokens < 100
 
 
 def test_failed_requests_are_counted_and_cost_nothing(make: Make) -> None:

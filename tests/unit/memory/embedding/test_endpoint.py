@@ -113,8 +113,6 @@ def test_secrets_of_the_address_are_in_no_message() -> None:
         api_key="sk-1",
         headers={},
     )
-    said = str(
-        reader.of_connection(OSError("no https://user:hidden-word@example.org/?token=hidden-query"), timed_out=False)
-    )
+    said = str(reader.of_connection(OSError("no https://user:hidden-word@example.org/?token=hidden-query")))
     assert "example.org" in said
     assert "hidden" not in said

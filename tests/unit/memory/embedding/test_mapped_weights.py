@@ -26,6 +26,7 @@ def test_mapped_weights_give_the_same_numbers_as_the_wheels_own(tmp_path: Path, 
     assert np.array_equal(second, plain)
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_made_again(tmp_path: Path, plain: np.ndarray) -> None:
     UseProvider(model_cache_dir=tmp_path).warm_up()
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())

@@ -18,6 +18,7 @@ from memory.redaction import PatternsUnanswered, PatternTooCostly, Redactor, pat
 from memory.redaction.pattern_budgets import PatternBudget
 from memory.redaction.pattern_finding import PatternFinder
 from memory.redaction.pattern_processes import PatternProcesses
+from tests import daemon
 from tests.waiting import wait_until
 
 ENDLESS = "(a+)+$"
@@ -25,7 +26,14 @@ STUCK = "a" * 60 + "! the word is bluebird"
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[PatternProcesses]:
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def processes(threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatternProcesses]:
+    """Processes that end before the threads that wait for them."""
     own = PatternProcesses(most=2)
     monkeypatch.setattr("memory.redaction.pattern_finding.PROCESSES", own)
     yield own
@@ -38,11 +46,8 @@ def redactor(*patterns: str, seconds: float = 0.2, patience: float = 60.0) -> Re
 
 def children(of: int | None = None) -> set[int]:
     """The processes that look for patterns on behalf of a process, by default this one."""
-    found = set()
-    for task in Path(f"/proc/{of or 'self'}/task").iterdir():
-        pids = (task / "children").read_text().split()
-        found |= {int(pid) for pid in pids if b"pattern_program" in Path(f"/proc/{pid}/cmdline").read_bytes()}
-    return found
+    found = daemon.children(of or os.getpid())
+    return {pid for pid in found if any("pattern_program" in word for word in daemon.arguments_of(pid))}
 
 
 @pytest.mark.parametrize(
@@ -66,27 +71,28 @@ def test_a_pattern_that_never_ends_is_named_by_its_place_and_the_next_text_is_re
     assert redactor(r"FP-\d+", pattern)("FP-12.").startswith("[redacted:pattern]")
 
 
-def test_other_threads_go_on_and_other_texts_are_redacted_meanwhile(processes: PatternProcesses) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        stuck = threads.submit(redactor(ENDLESS, seconds=600.0, patience=600.0), STUCK)
-        wait_until(lambda: bool(children()))
-        [busy] = children()
-        for _ in range(20):
-            assert redactor(ENDLESS)("xaa") == "x[redacted:pattern]"
-        assert not stuck.done()
-        # Ended by somebody else, it is begun again once: only then is the text to blame.
-        os.kill(busy, signal.SIGKILL)
-        wait_until(lambda: children() - {busy})
-        assert not stuck.done()
+def test_other_threads_go_on_and_other_texts_are_redacted_meanwhile(
+    threads: ThreadPoolExecutor, processes: PatternProcesses
+) -> None:
+    stuck = threads.submit(redactor(ENDLESS, seconds=600.0, patience=600.0), STUCK)
+    wait_until(lambda: bool(children()))
+    [busy] = children()
+    for _ in range(20):
+        assert redactor(ENDLESS)("xaa") == "x[redacted:pattern]"
+    assert not stuck.done()
+    # Ended by somebody else, it is begun again once: only then is the text to blame.
+    os.kill(busy, signal.SIGKILL)
+    wait_until(lambda: children() - {busy})
+    assert not stuck.done()
 
-        def kill_the_busy() -> bool:
-            for pid in children():
-                os.kill(pid, signal.SIGKILL)
-            return stuck.done()
+    def kill_the_busy() -> bool:
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+        return stuck.done()
 
-        wait_until(kill_the_busy)
-        with pytest.raises(PatternTooCostly, match="ended with code -9"):
-            stuck.result()
+    wait_until(kill_the_busy)
+    with pytest.raises(PatternTooCostly, match="ended with code -9"):
+        stuck.result()
 
 
 def test_who_waits_too_long_is_told_to_try_again_and_nothing_goes_on_running(processes: PatternProcesses) -> None:
@@ -150,6 +156,21 @@ def test_a_process_outlives_signals_that_are_meant_for_its_parent_and_no_killed_
     assert children() == set()
 
 
+def test_a_text_is_not_to_blame_when_all_idle_processes_were_killed(
+    threads: ThreadPoolExecutor, processes: PatternProcesses
+) -> None:
+    redact = redactor("b+", seconds=600.0)
+
+    def both_are_idle() -> bool:
+        assert len(list(threads.map(redact, ["ab" * 50_000] * 2))) == 2
+        return len(children()) == 2
+
+    wait_until(both_are_idle)
+    for pid in children():
+        os.kill(pid, signal.SIGKILL)
+    assert redact("abb") == "a[redacted:pattern]"
+
+
 def test_what_python_understands_by_a_pattern_is_what_is_masked(processes: PatternProcesses) -> None:
     """Each of these means something else to other engines, or nothing."""
     for pattern, text, left in (
@@ -183,13 +204,14 @@ def test_a_process_ends_with_its_parent_whatever_it_is_at() -> None:
     wait_until(lambda: cpu_seconds(pid) < 0)
 
 
-def test_closing_ends_what_is_busy_and_who_waits_for_it_gets_no_answer(processes: PatternProcesses) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        stuck = threads.submit(redactor(ENDLESS, seconds=600.0, patience=600.0), STUCK)
-        wait_until(lambda: bool(children()))
-        processes.close()
-        with pytest.raises(PatternsUnanswered, match="is ending"):
-            stuck.result()
+def test_closing_ends_what_is_busy_and_who_waits_for_it_gets_no_answer(
+    threads: ThreadPoolExecutor, processes: PatternProcesses
+) -> None:
+    stuck = threads.submit(redactor(ENDLESS, seconds=600.0, patience=600.0), STUCK)
+    wait_until(lambda: bool(children()))
+    processes.close()
+    with pytest.raises(PatternsUnanswered, match="is ending"):
+        stuck.result()
     assert children() == set()
 
 

@@ -122,7 +122,7 @@ def linked(settings: Settings, notes: Path, tmp_path: Path) -> Settings:
 
 
 def found(settings: Settings, session_key: str | None, *, provider: str = "stub") -> dict[str, str]:
-    """Path -> snippet of all that a session finds for what only long-term memory says, and for what others say."""
+    """Path -> snippet of all that a session finds, or is told of, for what only long-term memory says and others do."""
     agent = settings.agents[0].model_copy(update={"provider": provider})
     resources = SearchResources(settings, model_wait_seconds=5)
     manager = BuiltinManager(settings.model_copy(update={"agents": (agent,)}), agent, resources=resources)
@@ -131,7 +131,8 @@ def found(settings: Settings, session_key: str | None, *, provider: str = "stub"
         for query in (f"vault called {SECRET}", "who has a vault"):
             answer = manager.search(SearchRequest(query=query, max_results=100, min_score=0, session_key=session_key))
             assert answer.error is None
-            shown |= {hit.path: hit.snippet for hit in answer.results}
+            for hit in answer.results:
+                shown |= dict.fromkeys((hit.path, *(hit.also_in.paths if hit.also_in else ())), hit.snippet)
         return shown
     finally:
         manager.close()
@@ -207,7 +208,7 @@ def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memo
 
 def test_it_is_refused_exactly_like_a_path_that_is_no_document(manager: BuiltinManager, notes: Path):
     refused = get(manager, "MEMORY.md", GROUP)
-    assert refused.disabled
+    assert refused.refused
     assert refused == get(manager, "../secret.md", GROUP).model_copy(update={"path": "MEMORY.md"})
     (notes / "MEMORY.md").unlink()
     assert get(manager, "MEMORY.md", GROUP) == refused
@@ -239,3 +240,15 @@ def test_other_notes_are_no_long_term_memory(path: str):
 def test_only_a_key_that_tells_of_a_private_place_is_private():
     assert [session_of(key).is_private for key in [*PRIVATE, GROUP, CHANNEL, SUBAGENT]] == [True] * 4 + [False] * 3
     assert OWNER.is_private
+
+
+@pytest.mark.parametrize("session_key", [None, GROUP])
+def test_what_long_term_memory_says_too_does_not_tell_a_shared_session_of_it(
+    settings: Settings, workspace: Path, session_key: str | None
+):
+    for name in ("MEMORY.md", "memory/copy.md"):
+        (workspace / name).write_text(f"There is a vault called {SECRET}.\n", "utf-8")
+    write_index(settings).close()
+
+    expected = {"memory/copy.md"} if session_key else {"memory/copy.md", "MEMORY.md"}
+    assert found(settings, session_key).keys() == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.search.overlap import Shared, repeats, shared
+from memory.search.overlap import Shared, repeats, said_by, shared
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
 
@@ -63,3 +63,35 @@ def test_lines_that_say_the_same_are_not_the_same_lines():
 def test_letters_at_the_ends_of_a_cut_line_that_happen_to_be_the_same_are_not_shared():
     assert shared(row(0, 7, "so much for the cat"), row(1, 7, "t-shirts are next")) is None
     assert shared(row(0, 7, "so much for the cat"), row(1, 7, "the cat sleeps")) == Shared(12, 0, 7)
+
+
+TALKS = [DocumentKey("sessions", f"sessions/{name}.jsonl") for name in "abc"]
+
+
+def told(*texts: str, about: str = "key") -> list[str]:
+    """What chunks of as many transcripts say to a reader who asks about something."""
+    said = said_by([row(number, 1, text, key=TALKS[number]) for number, text in enumerate(texts)], [about])
+    return [said[number] for number in range(len(texts))]
+
+
+def test_when_a_message_was_said_is_not_what_it_says():
+    one, two, other = told(
+        "[2026-02-03 09:00] User: Where is the key?\n[2026-02-03 09:01] Assistant: Behind the door.",
+        "[2026-05-06 10:07] User: Where is the key?\n[2026-05-06 10:08] Assistant: Behind the door.",
+        "[2026-02-03 09:00] User: Where is the key?\n[2026-02-03 09:01] Assistant: In the chest.",
+    )
+    assert one == two != other
+
+
+def test_times_that_a_person_wrote_into_a_note_are_its_text():
+    notes = [row(n, 1, f"[2026-02-0{n} 09:00] standup", key=DocumentKey("memory", f"{n}.md")) for n in (1, 2)]
+    assert len(set(said_by(notes, ["standup"]).values())) == 2
+
+
+def test_copies_of_a_conversation_say_the_same_where_it_matched_and_not_where_they_went_on():
+    going_on = "\n".join(f"User: Go on {n}." for n in range(30))
+    common = f"User: Where is the key?\nAssistant: Behind the door.\n{going_on}"
+    ends = [f"{common}\nAssistant: {word} it is." for word in ("Red", "Blue", "Green")]
+    assert len(set(told(*ends))) == 1
+    assert len(set(told(*ends, about="it is"))) == 3
+    assert len(set(told(*ends, about="blue"))) == 3, "what nothing matched is told apart by all of it"

@@ -20,7 +20,7 @@ def texts(hybrid: dict[str, Any], *, by_vectors: bool) -> list[str]:
     vectors = [vector(1), vector(1), vector(2), vector(3)]
     store.write([document(NOTE, "seven boats", "sept bateaux", "green hills", "nothing", vectors=vectors)])
     scores = dict(zip((chunk.id for chunk in store.chunks_of(NOTE)), (0.9, 0.8, 0.7, 0.1), strict=True))
-    hits = ranked(
+    hits, copies = ranked(
         store,
         scores if by_vectors else {},
         {} if by_vectors else scores,
@@ -31,6 +31,7 @@ def texts(hybrid: dict[str, Any], *, by_vectors: bool) -> list[str]:
         min_score=0.0,
         now=0.0,
     )
+    assert copies == {}
     return [row.text for _, row in hits]
 
 

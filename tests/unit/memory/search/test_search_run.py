@@ -75,10 +75,10 @@ def test_when_only_the_store_s_time_is_left_a_search_goes_on_without_what_it_wai
 ):
     seen: list[bool] = []
     begun = time.monotonic()
-    # Of three seconds, so that what the store has to itself (150 ms) is long for a machine with much to do.
-    assert ask(run(waiting(Future(), seen), threads, seconds=3.0)).provider == "without it"
+    # Of six seconds, so that what the store has to itself (300 ms) is long for a machine with much to do.
+    assert ask(run(waiting(Future(), seen), threads, seconds=6.0)).provider == "without it"
     assert seen == [False]
-    assert 2.69 <= time.monotonic() - begun < 8
+    assert time.monotonic() - begun >= 5.4
 
 
 def test_at_the_deadline_there_is_an_answer_whatever_the_steps_do(threads: ThreadPoolExecutor, ask: Ask):

@@ -54,7 +54,7 @@ def test_a_killed_writer_leaves_whole_transactions(index_path: Path) -> None:
         commits = 3 + 8 * kill_number
         wait_until(
             lambda reader=reader, start=start, commits=commits: int(reader.change_token()[1]) > int(start[1]) + commits,
-            timeout=30,
+            timeout=120,
         )
         process.kill()
         process.wait()

@@ -516,6 +516,16 @@ def test_a_retried_transcript_asks_for_its_refused_vectors_again(store: Store) -
     assert states_of(store) == [VectorState.PENDING, VectorState.READY]
 
 
+def test_transcripts_that_begin_alike_are_known_by_their_first_text(store: Store) -> None:
+    written(store, "one", "two")
+    store.write([piece(*said("one", "three"), continues=None, to=mark(2), of=ARCHIVED), document(NOTE, "one")])
+    assert store.begun_by(text_hash("one")) == [TALK, ARCHIVED]
+    assert store.begun_by(text_hash("two")) == []
+    store.write([piece(*said("four"), continues=mark(2), to=mark(3), keep=0)])
+    assert store.begun_by(text_hash("one")) == [ARCHIVED]
+    assert store.begun_by(text_hash("four")) == [TALK]
+
+
 # Another name ----------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from tests.transcript_files import (
     conversation,
     damaged,
     message_line,
+    queue_line,
     transcript,
     unknown_line,
 )
@@ -204,6 +205,17 @@ def test_the_kept_fact_about_a_codex_file_outlives_an_append() -> None:
     assert following.messages == fold.messages
 
 
+def test_words_that_wait_in_a_queue_are_kept_without_their_secrets() -> None:
+    redact = {"redact": lambda text: text.replace("sesame", "***")}
+    fold = new_fold(**redact)
+    for line in raw_lines(queue_line("enqueue", "open sesame")):
+        fold.feed(line)
+    assert "sesame" not in fold.state()
+    following = new_fold(**redact, state=fold.state())
+    following.feed(raw_lines(queue_line("remove"))[0])
+    assert text_of(following.open()) == "[2026-02-03 09:00] User: open ***"
+
+
 def _appended(data: bytes, cuts: list[int]) -> tuple[TranscriptFold, list[FoldedChunk]]:
     """Fold with a kept state between appends that end at `cuts`; what a reader would see is checked at each."""
     taken: list[FoldedChunk] = []
@@ -249,6 +261,9 @@ _ENTRIES = st.one_of(
     st.builds(message_line, st.sampled_from(FORMATS), st.sampled_from(["user", "assistant"]), st.text(max_size=300)),
     st.sampled_from(FORMATS[:3]).map(compaction_line),
     st.text(max_size=20).map(unknown_line),
+    st.builds(
+        queue_line, st.sampled_from(["enqueue", "dequeue", "remove", "popAll"]), st.none() | st.sampled_from("ab")
+    ),
     st.sampled_from([b"\n", b"\r\n", b"\xef\xbb\xbf{}\n", b'{"role": "user", "content": "\\ud800\\u0000"}\n']),
 )
 

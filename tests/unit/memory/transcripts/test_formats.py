@@ -15,6 +15,7 @@ from tests.transcript_files import (
     compaction_line,
     conversation,
     message_line,
+    queue_line,
     transcript,
     unknown_line,
 )
@@ -266,7 +267,33 @@ class TestOpenClaw:
                 "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nx\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>\nis it up?",
                 "is it up?",
             ),
+            (
+                "[Bootstrap pending]\nPlease read BOOTSTRAP.md.\nDo not pretend.\n\n"
+                + _metadata("Conversation info (untrusted metadata)")
+                + "is it up?",
+                "is it up?",
+            ),
+            ("[Bootstrap pending]\nPlease read it.\n\n[Mon 2026-01-05 10:00 UTC] is it up?", "is it up?"),
+            (
+                _metadata("Sender (untrusted metadata)")
+                + "Conversation context (untrusted, chronological, selected for current message):\n#7 Ann: old\n\n"
+                + "is it up?",
+                "is it up?",
+            ),
+            ("[Retry after the previous model attempt failed or timed out]\n\nis it up?", "is it up?"),
+            ("is it up?\n\n[Bootstrap truncation warning]\nSome files were truncated.", "is it up?"),
+            (
+                "[Queued messages while agent was busy]\n\n---\nQueued #1 (from Ann)\n"
+                + _metadata("Sender (untrusted metadata)")
+                + "is it up?\n\n---\nQueued #2 (from Ann)\n[OpenClaw heartbeat poll]\n\n---\nQueued #3\nwell?",
+                "is it up?\nwell?",
+            ),
             ("Does HEARTBEAT.md say (untrusted) anything?", "Does HEARTBEAT.md say (untrusted) anything?"),
+            ("[OpenClaw heartbeat poll] what is that?", "[OpenClaw heartbeat poll] what is that?"),
+            ("[OpenClaw cron wake]\nwhat is that?", "[OpenClaw cron wake]\nwhat is that?"),
+            ("Read HEARTBEAT.md and shorten it", "Read HEARTBEAT.md and shorten it"),
+            ("Exec finished, what now?", "Exec finished, what now?"),
+            ("why <<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> here?", "why <<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> here?"),
             ("Why does it reply HEARTBEAT_OK?", "Why does it reply HEARTBEAT_OK?"),
             ("System: how is it built?", "System: how is it built?"),
         ],
@@ -287,6 +314,21 @@ class TestOpenClaw:
             "Pre-compaction memory flush. Store durable memories now.",
             "[Inter-session message] sourceSession=agent:x",
             "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nnever closed",
+            "[OpenClaw heartbeat poll]",
+            "[OpenClaw exec completion]",
+            "[OpenClaw exec completion]\nDisable automatic completion turns with tools.exec.notifyOnExit=false.",
+            "[OpenClaw cron wake]",
+            "[OpenClaw session event]",
+            "[Subagent Context] You are one.\n\n[Subagent Task]: look",
+            "[Subagent Task]\n\nlook",
+            "Continue the OpenClaw runtime event.",
+            "Continue where you left off. The previous model attempt failed or timed out.",
+            'A subagent task "look\nand tell" just completed successfully.\n\nFindings: none',
+            '[Mon 2026-01-05 10:00 UTC] [System Message] [sessionId: 1] A cron job "x" just failed.',
+            "[Mon 2026-01-05 10:00 UTC] OpenClaw runtime context (internal):\nx",
+            "exec failed (q7, signal SIGTERM) :: killed",
+            "Task: Gmail | Job ID: 1 | Received: Monday\n\nBuy now",
+            "[System] Your previous turn was interrupted by a gateway restart. Continue from the existing transcript.",
         ],
     )
     def test_what_a_program_sent_in_the_persons_place_is_not_read(self, text: str) -> None:
@@ -298,6 +340,38 @@ class TestOpenClaw:
     def test_a_silent_answer_is_not_read(self, text: str) -> None:
         assert self.said(text, "assistant") is None
         assert self.said(f"{text} is what I would say if all were well.", "assistant") is not None
+
+    @pytest.mark.parametrize("provenance", [None, {"kind": "internal_system", "sourceTool": "heartbeat"}])
+    def test_a_heartbeats_poll_and_its_answer_are_not_read_with_and_without_provenance(self, provenance: Any) -> None:
+        fields = {} if provenance is None else {"provenance": provenance}
+        assert self.said("[OpenClaw heartbeat poll]", **fields) is None
+
+    @pytest.mark.parametrize("padding", [0, 250])
+    def test_an_acknowledged_heartbeat_is_not_read_and_a_longer_report_is(self, padding: int) -> None:
+        note = "All is well." + " All is well." * (padding // 13)
+        for text in (
+            f"HEARTBEAT_OK\n\n{note}",
+            f"**HEARTBEAT_OK** - {note}",
+            f"{note}\n\nHEARTBEAT_OK",
+            f"{note}HEARTBEAT_OK",
+        ):
+            assert self.said(text, "assistant") is None
+        assert self.said(f"HEARTBEAT_OK\n\n{note * 30}", "assistant") is not None
+        for text in ("Else it answers HEARTBEAT_OK.", "Is HEARTBEAT_OK: the token?", "HEARTBEAT_OK means all is well."):
+            assert self.said(text, "assistant") == text
+
+    def test_what_the_gateway_put_in_the_assistants_place_is_not_read(self) -> None:
+        failed = "[assistant turn failed before producing content]"
+        assert self.said(failed, "assistant", stopReason="error") is None
+        assert self.said(f"It says {failed}", "assistant", stopReason="error") == f"It says {failed}"
+        for model in ("gateway-injected", "delivery-mirror"):
+            assert self.said("sent", "assistant", provider="openclaw", model=model) is None
+            assert self.said("sent", "assistant", provider="other", model=model) == "sent"
+        assert self.said("sent", "assistant", provider="openclaw", model="a-model") == "sent"
+
+    def test_the_lines_of_a_trajectory_are_known_and_say_nothing(self) -> None:
+        lines = [{"traceSchema": "openclaw-trajectory", "type": kind, "data": UNSAID} for kind in ("a.b", "c.d")]
+        assert readings(*lines) == [KNOWN, KNOWN]
 
     @pytest.mark.parametrize("kind", ["inter_session", "internal_system"])
     def test_a_message_of_another_session_is_not_read(self, kind: str) -> None:
@@ -323,6 +397,74 @@ class TestClaudeCode:
         text = "fix it\n<system-reminder>\nfiles changed\n</system-reminder>\nplease <b>soon</b>"
         assert self.said(text) == "fix it\n\nplease <b>soon</b>"
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '<teammate-message teammate_id="a" summary="s">\ndone\n</teammate-message>',
+            'Another Claude session sent a message:\n<teammate-message teammate_id="a">x</teammate-message>\n\nx',
+            '<cross-session-message from="a">x</cross-session-message>',
+            '<scheduled-task name="a" file="/a/SKILL.md">\nThis is an automated run.\n</scheduled-task>\n',
+            "<task-notification>\n<task-id>a</task-id>\n</task-notification>\nFull transcript available at: /tmp/a",
+            "<bash-stdout>x</bash-stdout><bash-stderr></bash-stderr>",
+            "Unknown skill: dream",
+            "[Request interrupted by user for tool use]",
+        ],
+    )
+    def test_what_a_program_sent_in_the_persons_place_is_not_read(self, text: str) -> None:
+        assert self.said(text) is None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "<system-reminder> is in my log, and this stays",
+            "<teammate-message> what is that?",
+            "<command-name> is never closed",
+            "What does `<bash-stdout>x</bash-stdout>` mean?",
+            "Another Claude session sent a message: what is that?",
+            "Why [Request interrupted by user]?",
+        ],
+    )
+    def test_a_person_who_writes_a_mark_keeps_their_words(self, text: str) -> None:
+        assert self.said(text) == text
+
+    @pytest.mark.parametrize("fields", [{}, {"isMeta": True, "origin": {"kind": "channel"}}])
+    def test_words_that_came_over_a_channel_are_the_persons(self, fields: dict[str, Any]) -> None:
+        assert self.said('<channel source="telegram" chat_id="7">\nis it up?\n</channel>', **fields) == "is it up?"
+        assert self.said('<channel source="discord" chat_id="7" />\nis it up?', **fields) == "is it up?"
+
+    @pytest.mark.parametrize("kind", ["user", "assistant"])
+    def test_an_agent_that_copies_the_conversation_for_the_program_says_nothing(self, kind: str) -> None:
+        for agent in ("acompact-1f", "aprompt_suggestion-1f"):
+            assert self.said("x", kind, isSidechain=True, agentId=agent) is None
+        assert self.said("x", kind, isSidechain=True, agentId="aside_question-1f") == "x"
+
+    def test_answers_to_questions_are_the_persons_words(self) -> None:
+        answered = (
+            'User has answered your questions: "Which?"="the \\"small\\" one", "When?"="now". You can now continue.'
+        )
+        block = [{"type": "tool_result", "content": answered.replace("\\", "")}]
+        answers = {"questions": [], "answers": {"Which?": 'the "small" one', "When?": "now"}}
+        assert self.said(block, toolUseResult=answers) == 'the "small" one\nnow'
+        assert self.said(block) == 'the "small" one\nnow'
+        assert self.said([{"type": "tool_result", "content": f"log: {answered}"}], toolUseResult=answers) is None
+
+    @pytest.mark.parametrize(
+        "lead",
+        ["To tell you how to proceed, the user said:\n", "The user provided the following reason for the rejection:  "],
+    )
+    def test_words_with_which_a_tool_is_refused_are_the_persons(self, lead: str) -> None:
+        refused = "The user doesn't want to proceed with this tool use. The tool use was rejected. "
+        note = "\n\nNote: The user's next message may contain a correction."
+
+        def said(text: str) -> str | None:
+            return self.said([{"type": "tool_result", "content": text, "is_error": True}])
+
+        assert said(f"{refused}{lead}use the\nother file") == "use the\nother file"
+        assert said(f"{refused}{lead}use the other file{note}") == "use the other file"
+        assert said(f"{refused}STOP what you are doing.{note}") is None
+        assert said(f"{refused}{lead}The user wants to clarify these questions.\n    Questions asked: x") is None
+        assert said(f"grep: {refused}{lead}use the other file") is None
+
     def test_the_words_given_to_a_command_were_said(self) -> None:
         text = (
             "<command-message>review</command-message>\n<command-name>/review</command-name>\n"
@@ -342,9 +484,10 @@ class TestClaudeCode:
         assert readings({"type": "assistant", "message": message}) == [KNOWN]
         assert self.said([{"type": "text", "text": "(no content)"}], "assistant") is None
 
-    def test_a_line_that_begins_with_a_tool_result_is_no_turn(self) -> None:
+    def test_a_tools_result_is_not_read_and_words_after_it_are(self) -> None:
         text = {"type": "text", "text": "x"}
-        assert self.said([{"type": "tool_result", "content": "y"}, text]) is None
+        assert self.said([{"type": "tool_result", "content": "y"}]) is None
+        assert self.said([{"type": "tool_result", "content": "y"}, text]) == "x"
         assert self.said([{"type": "image"}, text]) == "x"
 
     def test_what_is_typed_while_the_assistant_works_is_read_and_other_attachments_are_not(self) -> None:
@@ -357,6 +500,62 @@ class TestClaudeCode:
         assert read(type="queued_command", prompt="x", commandMode="task-notification") == KNOWN
         assert read(type="queued_command", prompt="x", origin={"kind": "peer"}) == KNOWN
         assert read(type="todo_reminder", prompt="x") == KNOWN
+
+
+class TestQueue:
+    """Claude Code's queue of what is typed while the assistant works."""
+
+    @staticmethod
+    def said(*lines: bytes) -> list[str]:
+        return [text for _, text, _ in said_in(message_line("claude-code", "assistant", "working") + b"".join(lines))][
+            1:
+        ]
+
+    @staticmethod
+    def repeated(text: str) -> bytes:
+        command = {"type": "queued_command", "prompt": text, "commandMode": "prompt", "origin": "human"}
+        return json.dumps({"type": "attachment", "uuid": "u", "attachment": command}).encode() + b"\n"
+
+    def test_words_that_are_handed_to_the_working_assistant_were_said_when_they_were_typed(self) -> None:
+        typed = conversation(1)[0].at
+        later = conversation(9)[-1].at
+        lines = queue_line("enqueue", "also the tests", at=typed) + queue_line("remove", at=later)
+        assert said_in(lines) == [("User", "also the tests", typed.timestamp())]
+
+    def test_words_that_never_left_the_queue_or_were_taken_back_were_not_said(self) -> None:
+        assert self.said(queue_line("enqueue", "wait")) == []
+        assert self.said(queue_line("enqueue", "wait"), queue_line("popAll", "wait"), queue_line("remove")) == []
+
+    def test_words_that_a_line_repeats_are_read_once(self) -> None:
+        enqueued, removed, turn = (
+            queue_line("enqueue", "go"),
+            queue_line("remove"),
+            message_line("claude-code", "user", "go"),
+        )
+        assert self.said(enqueued, queue_line("dequeue"), turn) == ["go"]
+        assert self.said(enqueued, removed, self.repeated("go")) == ["go"]
+        assert self.said(enqueued, self.repeated("go"), removed) == ["go"]
+        assert self.said(enqueued, removed, turn) == ["go"]
+
+    def test_words_that_are_typed_again_later_are_read_again(self) -> None:
+        enqueued, removed = queue_line("enqueue", "go"), queue_line("remove")
+        other, turn = message_line("claude-code", "user", "stop"), message_line("claude-code", "user", "go")
+        assert self.said(enqueued, removed, other, turn) == ["go", "stop", "go"]
+        assert self.said(enqueued, removed, enqueued, removed) == ["go", "go"]
+
+    def test_several_words_leave_the_queue_in_their_order_or_by_their_text(self) -> None:
+        waiting = queue_line("enqueue", "one") + queue_line("enqueue") + queue_line("enqueue", "two")
+        removed = queue_line("remove")
+        assert self.said(waiting, removed, removed, removed) == ["one", "two"]
+        assert self.said(waiting, queue_line("remove", "two"), removed) == ["two", "one"]
+
+    def test_what_programs_put_into_the_queue_is_not_read(self) -> None:
+        notification = "<task-notification>\n<task-id>1</task-id>\n</task-notification>"
+        assert self.said(queue_line("enqueue", notification), queue_line("remove")) == []
+
+    def test_a_queue_that_nothing_empties_is_bounded(self) -> None:
+        fold, _ = folded(queue_line("enqueue", "x" * 90) * 1000)
+        assert len(fold.state()) < 20_000
 
 
 class TestCodex:
@@ -387,6 +586,14 @@ class TestCodex:
             "<permissions instructions>x</permissions instructions>",
             "# AGENTS.md instructions for /home/u\n\nx",
             "<skill>\n<name>x</name>\n</skill>",
+            "# AGENTS.md instructions\n\n<INSTRUCTIONS>\nx\n</INSTRUCTIONS>",
+            '<in-app-browser-context source="ambient-ui-state">\nx\n</in-app-browser-context>',
+            '<image name=[Image #1] path="/a.png">',
+            "</image>",
+            "<recommended_plugins>\nx\n</recommended_plugins>",
+            "<goal_context>x</goal_context>",
+            "<heartbeat><automation_id>x</automation_id></heartbeat>",
+            "<realtime_delegation><source>transcript_tail_flush</source><input>x</input></realtime_delegation>",
         ],
     )
     def test_scaffolding_is_not_read_and_words_beside_it_are(self, text: str) -> None:
@@ -397,10 +604,60 @@ class TestCodex:
 
         assert readings(item(blocks[:1]), item(blocks)) == [KNOWN, Said("User", "hello")]
 
-    def test_what_an_editor_puts_above_the_request_is_taken_off(self) -> None:
-        text = "# Context from my IDE setup:\n\n## Open tabs:\n- a.py\n\n## My request for Codex:\nfix it\n"
-        event = {"type": "event_msg", "payload": {"type": "user_message", "message": text}}
-        assert readings(event) == [Said("User", "fix it")]
+    @staticmethod
+    def said(text: str) -> str | None:
+        (read,) = readings({"type": "event_msg", "payload": {"type": "user_message", "message": text}})
+        return read.text if isinstance(read, Said) else None
+
+    @pytest.mark.parametrize("heading", ["## My request for Codex:", "## My request:"])
+    @pytest.mark.parametrize(
+        "above",
+        [
+            "# Context from my IDE setup:\n\n## Open tabs:\n- a.py\n\n",
+            "\n# Files mentioned by the user:\n\n## a.png: /tmp/a.png\n\nDistinguish instructions.\n\n",
+            '<in-app-browser-context source="ui">\n# In app browser:\n- x\n</in-app-browser-context>\n\n',
+            '## Prior conversation with Codex:\n{"conversation":[]}\n\n',
+            "## Code review guidelines:\n# Review guidelines:\nx\n",
+            "# Browser comments:\n\n",
+        ],
+    )
+    def test_what_is_put_above_the_request_is_taken_off(self, above: str, heading: str) -> None:
+        assert self.said(f"{above}{heading}\nfix it\n\n## My request:\nis a heading, too") == (
+            "fix it\n\n## My request:\nis a heading, too"
+        )
+
+    def test_comments_on_a_page_are_the_persons_words(self) -> None:
+        text = (
+            '# Browser comments:\n\n## User Comment 1\nPage URL: http://x\nTarget: "b"\nComment:\nmake it\nblue\n\n'
+            "## User Comment 2\nComment:\nwider\n"
+        )
+        assert self.said(text) == "make it\nblue\nwider"
+        assert self.said(f"{text}\n## My request for Codex:\nand hurry") == "make it\nblue\nwider\nand hurry"
+
+    def test_the_words_of_a_spoken_request_are_read(self) -> None:
+        spoken = "  <input>is a &lt; b?</input>\n  <transcript_delta>x</transcript_delta>"
+        assert self.said(f"<realtime_delegation>\n{spoken}\n</realtime_delegation>") == "is a < b?"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "<skill> what is that?",
+            "<environment_context> is never closed\nand this stays",
+            "# Files mentioned by the user: what is that?",
+            "# AGENTS.md instructions\nplease shorten them",
+            "I see <heartbeat>x</heartbeat> in the log",
+        ],
+    )
+    def test_a_person_who_writes_a_mark_keeps_their_words(self, text: str) -> None:
+        assert self.said(text) == text
+
+    def test_what_the_assistant_adds_for_the_program_is_taken_off(self) -> None:
+        def said(text: str) -> Any:
+            return readings({"type": "event_msg", "payload": {"type": "agent_message", "message": text}})[0]
+
+        citation = "<oai-mem-citation>\n<citation_entries>\nx\n</citation_entries>\n</oai-mem-citation>"
+        assert said(f"It is up.\n\n{citation}") == Said("Assistant", "It is up.")
+        assert said("<proposed_plan>\nFirst this.\n</proposed_plan>") == Said("Assistant", "First this.")
 
     def test_an_unknown_item_is_named_with_its_own_type(self) -> None:
         assert readings({"type": "response_item", "payload": {"type": "hologram"}}) == [

@@ -96,6 +96,14 @@ def test_a_line_that_is_too_long_to_be_read_says_so(monkeypatch: pytest.MonkeyPa
     assert said.endswith("hi")
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_page_shows_its_lines_as_the_whole_file_does_wherever_it_begins(name: str) -> None:
+    data = transcript(name)
+    whole = rendered(data, count=1000).lines
+    for first in range(1, len(whole) + 1):
+        assert rendered(data, first=first, count=1000).lines == whole[first - 1 :]
+
+
 def test_secrets_are_not_shown() -> None:
     data = message_line("plain", "user", "open\nsesame\nnow")
     lines = iter(raw_lines(data))

@@ -99,17 +99,19 @@ def test_an_answer_in_chunks_is_read(talk: Talk):
     pieces = [
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
         b'2\r\n{"\r\n',
-        b'4\r\na":1\r\n1\r\n}\r\n0\r\n\r\n',
+        b'c\r\nresults":[1]\r\n1\r\n}\r\n0\r\n\r\n',
     ]
     with raw_server([pieces, OK]) as server:
-        assert talk(server.url, "a", "b") == [{"a": 1}, {"results": []}]
+        assert talk(server.url, "a", "b") == [{"results": [1]}, {"results": []}]
     assert len(server.connections) == 1
 
 
 def test_what_is_not_recalld_is_said_to_be_something_else(talk: Talk):
-    for said in (b"SSH-2.0-OpenSSH_9\r\n", answer(b"<html>"), answer(b"[]"), answer(b"[" * 100_000)):
-        with raw_server([said]) as server, pytest.raises(ServiceUnavailable, match="is not recalld"):
+    for body in (b"<html>", b"[]", b"[" * 100_000, b"{}", b'{"results": {}}', b'{"agents": []}', b"null"):
+        with raw_server([answer(body)]) as server, pytest.raises(ServiceUnavailable, match="is not a recalld service"):
             talk(server.url, "a")
+    with raw_server([b"SSH-2.0-OpenSSH_9\r\n"]) as server, pytest.raises(ServiceUnavailable, match="is not a recalld"):
+        talk(server.url, "a")
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recalld.client import AsyncClient, Client, ClientError, InvalidSettings
-from tests.raw_server import answer, raw_server
+from tests.raw_server import announce, answer, proof, raw_server
 
-OK = answer(b'{"results": []}')
+OK = answer(b'{"results": [], "text": "", "agents": []}')
 
 
 @pytest.mark.parametrize(
@@ -136,19 +135,17 @@ def test_an_empty_session_key_of_a_call_is_not_taken_for_the_owner() -> None:
 def test_a_home_gives_both_kinds_their_address_token_and_agent(tmp_path: Path) -> None:
     (tmp_path / "run" / "tokens").mkdir(parents=True)
     (tmp_path / "run" / "tokens" / "a").write_text("token-a\n")
-    with raw_server([OK]) as server:
-        port = int(server.url.rpartition(":")[2])
-        (tmp_path / "run" / "service.json").write_text(
-            json.dumps({"host": "127.0.0.1", "port": port, "pid": os.getpid()})
-        )
+    with raw_server([proof("s"), OK]) as server:
+        announce(tmp_path, server, secret="s")
         client = Client.at_home(tmp_path, agent="a", session_key="agent:a:main")
         assert client is not None
         with client:
             client.search("x")
         other = AsyncClient.at_home(tmp_path, agent="a")
         assert isinstance(other, AsyncClient)
-        assert other.port == port
-    [request] = server.requests
+        assert other.address.url == server.url
+    challenge, request = server.requests
+    assert b"Authorization" not in challenge
     assert b"\r\nAuthorization: Bearer token-a\r\n" in request
     body = json.loads(request.partition(b"\r\n\r\n")[2])
     assert (body["agent"], body["sessionKey"]) == ("a", "agent:a:main")

@@ -72,7 +72,7 @@ def test_a_call_is_sent_as_the_model_wrote_it(asynchronously: bool) -> None:
 
 @both
 def test_half_of_a_surrogate_pair_in_a_call_is_replaced(asynchronously: bool) -> None:
-    with raw_server([answer(b"{}")]) as server:
+    with raw_server([answer(b'{"text": ""}')]) as server:
         called(server.url, "memory_\udce9", '{"query": "\ud83d"}', asynchronously=asynchronously)
     body = json.loads(server.requests[0].partition(b"\r\n\r\n")[2])
     assert body == {"name": "memory_?", "arguments": '{"query": "?"}'}

@@ -11,7 +11,7 @@ import pytest
 
 from recalld.doctor.finding import Finding, Level
 from recalld.doctor.hooks import hook_findings
-from recalld.hook_openclaw import openclaw_hook
+from recalld.hooks.openclaw import openclaw_hook
 from recalld.program_folders import ProgramFolders
 
 

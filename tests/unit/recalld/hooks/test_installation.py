@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recalld.hook_installing import NotEditable, install, is_ours, uninstall, wanted_hooks
+from recalld.hooks.installation import NotEditable, install, is_ours, uninstall, wanted_hooks
 
 COMMAND = "/opt/recalld/bin/recalld hook claude-code"
 THEIRS = {"matcher": "Bash", "hooks": [{"type": "command", "command": "say hi"}]}

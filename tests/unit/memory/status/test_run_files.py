@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from memory.watch_state import WATCH_STATE_PATH, WatchState, read_watch_state
+from memory.status.run_files import WATCH_STATE_PATH, WatchState, read_watch_state
 
 
 def publish(home: Path, body: object) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from producers.hook_payloads import MAX_PAYLOAD_BYTES, HookUnreadable
-from recalld.hook_input import read_input
+from recalld.hooks.entry import read_input
 
 
 class Pipe:
@@ -55,9 +54,7 @@ def test_everything_up_to_the_end_is_read(pipe: Pipe) -> None:
 
 def test_a_writer_that_keeps_its_end_open_is_not_waited_for(pipe: Pipe) -> None:
     pipe.write(b'{"a": 1}\n')
-    began = time.monotonic()
-    assert read_input(pipe.reading, wait_seconds=60) == b'{"a": 1}\n'
-    assert time.monotonic() - began < 30
+    assert read_input(pipe.reading, wait_seconds=3600) == b'{"a": 1}\n'
 
 
 def test_a_silent_or_empty_input_is_said(pipe: Pipe) -> None:

@@ -1,4 +1,4 @@
-"""The hooks that make a program call recalld, as edits of its settings file. Pure: see `hook_files` for the disk.
+"""The hooks that make a program call recalld: the command line that they call, and the edits of a settings file.
 
 Claude Code's settings.json and Codex's hooks.json share one shape: `hooks.<event>` is a list of groups with a `matcher`
 and `hooks`, each of these `{type: "command", command, timeout}` (code.claude.com/docs/en/hooks,
@@ -8,18 +8,31 @@ developers.openai.com/codex/hooks).
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from recalld.json_editing import Edit, Step, insert_item, insert_member, remove
+import click
+
+from memory.own_processes import own_command
+from recalld import configuration
+from recalld.file_replacing import replace_file
+from recalld.invocation import Invocation
+from recalld.json_editing import Edit, Step, insert_item, insert_member, remove, shown
+from schemas.errors import UserError
 
 #: Seconds after which the program stops waiting for us.
 TIMEOUT_SECONDS = 10
 
 #: Codex allows its SessionEnd-like hooks three seconds and complains about more.
 CODEX_TIMEOUT_SECONDS = 3
+
+_BOM = "\ufeff"
 
 
 class NotEditable(ValueError):
@@ -52,7 +65,7 @@ def wanted_hooks(program: str, command: str) -> dict[str, dict[str, Any]]:
 
 
 def install(text: str, program: str, command: str) -> list[Change]:
-    """What has to change so that exactly these hooks of ours are in the file; nothing when they are already.
+    """Return what has to change so that exactly these hooks of ours are in the file; nothing when they are already.
 
     Raises:
         NotEditable: the file is damaged.
@@ -77,7 +90,7 @@ def install(text: str, program: str, command: str) -> list[Change]:
 
 
 def uninstall(text: str, program: str) -> list[Change]:
-    """What has to change so that no hook of ours is in the file.
+    """Return what has to change so that no hook of ours is in the file.
 
     Raises:
         NotEditable: the file is damaged.
@@ -127,7 +140,7 @@ def _ours(hooks: Mapping[str, list[Any]], program: str, keep: Mapping[str, Any])
 
 
 def is_ours(handler: object, program: str) -> bool:
-    """Whether a handler calls `recalld hook <program>`, wherever that recalld is or was."""
+    """Return True if a handler calls `recalld hook <program>`, wherever that recalld is or was."""
     command = handler.get("command") if isinstance(handler, dict) else None
     return isinstance(command, str) and bool(re.search(rf"recalld['\"]?(\s.*)?\shook {program}(\s|$)", command))
 
@@ -151,3 +164,88 @@ def _hooks(text: str) -> dict[str, list[Any]]:
 
 def _after(text: str, changes: list[Change]) -> str:
     return changes[-1].edit.apply(changes[-1].before) if changes else text
+
+
+# On the disk
+
+
+def change_hooks(file: Path, program: str, command: str, *, removing: bool, agreed: bool) -> bool:
+    """Install the hooks of `command`, or remove those of any recalld. True when the file was changed.
+
+    Everything else in the file stays as it is, to the character.
+
+    Raises:
+        UserError: the file is damaged or cannot be written; exit code 2 where no person can be asked.
+    """
+    # What is behind a link is written, not the link.
+    target = Path(os.path.realpath(file))
+    before = _read(target)
+    text = (before or "").removeprefix(_BOM)
+    try:
+        start = text if text.strip() else "{}\n"
+        changes = uninstall(start, program) if removing else install(start, program, command)
+    except NotEditable as error:
+        raise UserError(f"{file} {error}; nothing was changed: mend it, or name another with --settings") from None
+    if not changes:
+        click.echo(f"{file}: {'no hooks of recalld are there' if removing else 'the hooks are there already'}")
+        return False
+    click.echo(f"{'---' if removing else '+++'} {file}{' (new)' if before is None else ''}")
+    for change in changes:
+        for line in shown(change.before, change.edit):
+            click.secho(line, fg={"+": "green", "-": "red"}.get(line[0]))
+    if not agreed:
+        _ask(file)
+    if _read(target) != before:
+        raise UserError(f"{file} was changed by another program meanwhile; nothing was written, try again")
+    after = changes[-1].edit.apply(changes[-1].before)
+    copy = _replace(target, before, (_BOM if (before or "").startswith(_BOM) else "") + after)
+    click.echo(f"{file} is written" + (f"; what was there before is in {copy.name} beside it" if copy else ""))
+    return True
+
+
+def _read(file: Path) -> str | None:
+    """The text, None when there is no file."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not UTF-8 text; nothing was changed") from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror})") from None
+
+
+def _ask(file: Path) -> None:
+    if not sys.stdin.isatty():
+        raise UserError(f"{file} was not changed: say --yes to write what is shown", exit_code=2)
+    if not click.confirm(f"Write this to {file}?", default=False):
+        raise UserError("nothing was changed")
+
+
+def _replace(file: Path, before: str | None, after: str) -> Path | None:
+    try:
+        return replace_file(file, after.encode(), before=None if before is None else before.encode())
+    except OSError as error:
+        raise UserError(f"{file} cannot be written ({error.strerror}); nothing was changed") from None
+
+
+def hook_command(invocation: Invocation, program: str) -> str:
+    """`recalld hook <program>` with absolute paths, and with the options without which it would mean another home."""
+    words = [*_this_program(), "hook", program]
+    home = invocation.home_path
+    # The program that calls us may have another environment than this shell.
+    if home != configuration.find_home(environment={}):
+        words += ["--home", str(home)]
+    config = configuration.find_config(invocation.config, home=home)
+    if config is not None and config != configuration.find_config(home=home, environment={}):
+        words += ["--config", str(config)]
+    if invocation.agent is not None:
+        words += ["--agent", invocation.agent]
+    return shlex.join(words)
+
+
+def _this_program() -> list[str]:
+    for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
+        if script.name == "recalld" and script.is_file():
+            return [str(script.absolute())]
+    return own_command("recalld")

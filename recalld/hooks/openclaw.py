@@ -26,7 +26,7 @@ def openclaw_hook(command: str) -> dict[str, str]:
 
 
 def spawned(handler: str) -> list[str]:
-    """The command that a handler of ours calls. Raises ValueError for what is none of ours."""
+    """Return the command that a handler of ours calls. Raises ValueError for another program's handler."""
     found = re.search(r'spawn\(("(?:[^"\\]|\\.)*"), (\[.*?\]), ', handler)
     if found is None:
         raise ValueError("this handler calls nothing")

@@ -1,0 +1,119 @@
+"""Wrappers: what programs write around, or in place of, a person's words. Each format has one table of them.
+
+A mark counts only where a program puts it: at the start of a message or of a line. A person who quotes a mark inside
+a sentence keeps it, and so does a person who writes an opening tag without its closing one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import NamedTuple
+
+
+class Cut(Enum):
+    """The part of a message that goes where a wrapper's mark is found."""
+
+    #: The message, if it is the mark and nothing else.
+    ALL = auto()
+    #: The message, if its beginning matches the mark, a regular expression.
+    MESSAGE = auto()
+    #: The message, if it begins with a closed element of this name.
+    ENVELOPE = auto()
+    #: Closed elements of this name that begin a line.
+    ELEMENT = auto()
+    #: The tags of elements that begin with the mark (`name attribute=`); the words inside stay.
+    TAGS = auto()
+    #: The first paragraph, if its first line is the mark.
+    PARAGRAPH = auto()
+    #: Everything from the mark on, a line of its own.
+    BELOW = auto()
+    #: Everything above the heading of the person's request, if the first line is the mark.
+    ABOVE_REQUEST = auto()
+
+
+class Wrapper(NamedTuple):
+    """One row of a format's table. `since`: first version of the program that was seen to write it, "" if unknown."""
+
+    cut: Cut
+    mark: str
+    since: str = ""
+
+
+_BLANK_LINE = re.compile(r"\n[ \t]*\r?\n")
+_NEVER = "(?!)"
+
+
+class Wrappers:
+    """The table of one format. `request` is the regular expression of the heading above a person's request."""
+
+    def __init__(self, rows: Iterable[Wrapper], *, request: str = _NEVER) -> None:
+        self.rows = tuple(rows)
+        marks: dict[Cut, list[str]] = {cut: [] for cut in Cut}
+        for row in self.rows:
+            marks[row.cut].append(row.mark)
+        self._all = frozenset(marks[Cut.ALL])
+        self._messages = re.compile("|".join(marks[Cut.MESSAGE]) or _NEVER, re.DOTALL)
+        self._envelopes = frozenset(marks[Cut.ENVELOPE])
+        names = "|".join(map(re.escape, marks[Cut.ENVELOPE] + marks[Cut.ELEMENT])) or _NEVER
+        self._opening = re.compile(rf"(?:^|(?<=>))[ \t]*<({names})(?:\s[^<>]*)?>", re.MULTILINE)
+        tags = marks[Cut.TAGS]
+        self._tag = re.compile(
+            "|".join(rf"^[ \t]*<{re.escape(mark)}[^<>\n]*>" for mark in tags) or _NEVER, re.MULTILINE
+        )
+        closing = "|".join(re.escape(mark.split()[0]) for mark in tags) or _NEVER
+        self._closing_tag = re.compile(rf"</(?:{closing})>[ \t]*$", re.MULTILINE)
+        self._paragraphs = frozenset(marks[Cut.PARAGRAPH])
+        below = "|".join(map(re.escape, marks[Cut.BELOW])) or _NEVER
+        self._below = re.compile(rf"^(?:{below})[ \t]*\r?$", re.MULTILINE)
+        self._above = frozenset(marks[Cut.ABOVE_REQUEST])
+        self._request = re.compile(request, re.MULTILINE)
+
+    def words(self, text: str) -> str:
+        """Return what the person wrote; empty when the program wrote all of it."""
+        text = text.strip()
+        if self._is_programs(text):
+            return ""
+        if "<" in text:
+            text = self._without_tags(self._without_elements(text)).strip()
+        if below := self._below.search(text):
+            text = text[: below.start()].strip()
+        while _first_line(text) in self._paragraphs:
+            text = "".join(_BLANK_LINE.split(text, maxsplit=1)[1:]).strip()
+        find = self._request.search if _first_line(text) in self._above else self._request.match
+        if request := find(text):
+            text = text[request.end() :].strip()
+        return "" if self._is_programs(text) else text
+
+    def _is_programs(self, text: str) -> bool:
+        return text in self._all or self._messages.match(text) is not None
+
+    def _without_elements(self, text: str) -> str:
+        kept: list[str] = []
+        unclosed: set[str] = set()
+        start = 0
+        while opening := self._opening.search(text, start):
+            name = opening[1]
+            closing = f"</{name}>"
+            end = -1 if name in unclosed else text.find(closing, opening.end())
+            if end < 0:
+                unclosed.add(name)
+                kept.append(text[start : opening.end()])
+                start = opening.end()
+                continue
+            kept.append(text[start : opening.start()])
+            if name in self._envelopes and not "".join(kept).strip():
+                return ""
+            start = end + len(closing)
+        return "".join([*kept, text[start:]])
+
+    def _without_tags(self, text: str) -> str:
+        opened = self._tag.search(text)
+        if opened or self._closing_tag.fullmatch(text.strip()):
+            text = self._closing_tag.sub("", self._tag.sub("", text))
+        return text
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0].rstrip()

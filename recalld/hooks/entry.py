@@ -1,0 +1,128 @@
+"""`recalld hook PROGRAM`: one hook from standard input into the home's spool, while the agent's program waits.
+
+Imports little of the standard library and nothing else, because every import is paid for at every hook. The producers
+read the spool and find the agent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+
+from producers.hook_payloads import MAX_PAYLOAD_BYTES, PROGRAMS, HookUnreadable, read_hook
+from producers.spool import write_hook
+
+TYPE_CHECKING = False  # `typing` is not imported
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Seconds that the program which calls us gets to write its hook.
+WAIT_SECONDS = 1.0
+
+_PIECE = 1 << 16
+
+_OPTIONS = ("--home", "--config", "--agent")
+
+
+def take_if_hook(arguments: list[str], environment: Mapping[str, str]) -> bool:
+    """Take a hook if the command line is `recalld hook PROGRAM`; return False for every other command.
+
+    The global options may stand anywhere. A JSON text at the end is the hook: Codex's `notify` puts it there. What
+    goes wrong is one sentence on standard error.
+    """
+    options: dict[str, str] = {}
+    words: list[str] = []
+    rest = iter(arguments)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name in _OPTIONS:
+            options[name] = value if equals else next(rest, "")
+        else:
+            words.append(word)
+    if words[:1] != ["hook"] or len(words) < 2 or words[1] not in PROGRAMS or {"-h", "--help"} & {*words}:
+        return False
+    program, last = words[1], words[-1]
+    try:
+        _take(program, last if last.lstrip().startswith("{") else None, options, environment)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the caller must not fail; the reason is told
+        reason = " ".join((str(error) or type(error).__name__).split())
+        try:
+            os.write(2, os.fsencode(f"recalld hook {program}: {reason}\n"))
+        except OSError:
+            pass  # standard error is closed
+    return True
+
+
+def _take(program: str, payload: str | None, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    for name in options:
+        if not options[name]:
+            raise HookUnreadable(f"{name} must not be empty")
+    named = named_config(options.get("--config"), environment)
+    if named is not None and not os.path.exists(named[1]):
+        raise HookUnreadable(f"{named[0]}: there is no file {named[1]}")
+    hook = read_hook(program, read_input() if payload is None else payload)
+    if hook is not None:
+        write_hook(home_folder(options.get("--home"), environment), hook._replace(meant=options.get("--agent")))
+
+
+def home_folder(home: str | None, environment: Mapping[str, str]) -> str:
+    """Return the folder that recalld writes to: --home, else RECALLD_HOME, else recalld in the XDG data folder."""
+    chosen = home or environment.get("RECALLD_HOME")
+    if chosen:
+        return absolute(chosen)
+    return absolute(os.path.join(environment.get("XDG_DATA_HOME") or "~/.local/share", "recalld"))
+
+
+def named_config(config: str | None, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return how the settings file was named (--config, else RECALLD_CONFIG) and its path; None if it was not."""
+    for name, value in (("--config", config), ("RECALLD_CONFIG", environment.get("RECALLD_CONFIG"))):
+        if value:
+            return name, absolute(value)
+    return None
+
+
+def absolute(path: str) -> str:
+    """Expand `~` and make a path absolute by name: what is behind a symbolic link keeps the name its owner gave it."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def read_input(descriptor: int = 0, *, wait_seconds: float = WAIT_SECONDS) -> bytes:
+    """Read until the end, until a whole JSON text is there and nothing follows, or until the time is over.
+
+    Raises:
+        HookUnreadable: it is a terminal, or nothing came.
+    """
+    data = bytearray()
+    deadline = time.monotonic() + wait_seconds
+    try:
+        if os.isatty(descriptor):
+            raise HookUnreadable("a hook's JSON is read from standard input, which is a terminal here")
+        while len(data) <= MAX_PAYLOAD_BYTES:
+            if not _ready(descriptor, 0.0) and (_is_whole(data) or not _ready(descriptor, deadline - time.monotonic())):
+                break
+            piece = os.read(descriptor, _PIECE)
+            if not piece:
+                break
+            data += piece
+    except OSError as error:
+        raise HookUnreadable(f"standard input cannot be read ({error.strerror})") from None
+    if not data.strip():
+        raise HookUnreadable("nothing came on standard input, where the hook's JSON is expected")
+    return bytes(data)
+
+
+def _ready(descriptor: int, seconds: float) -> bool:
+    return bool(select.select([descriptor], [], [], max(seconds, 0.0))[0])
+
+
+def _is_whole(data: bytearray) -> bool:
+    """Return True if the writer is done, though it keeps its end open."""
+    if not data.rstrip().endswith(b"}"):
+        return False
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True

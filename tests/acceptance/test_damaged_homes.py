@@ -1,0 +1,183 @@
+"""Files of a home that a disk or a person spoilt: what is derived is made again, what is not is named in a sentence.
+
+Derived: the files below `run` but tokens, the home's two random words, the broker's notes and queue, and what lies
+beside an index. Not derived, and never thrown away: the workspaces that flags named (`agents.json`), imports, tokens.
+Bytes of a lock say nothing. Damaged indexes, caches and spooled events: `test_damaged_files`, `test_cache`,
+`test_spool`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from recalld.cli import run
+from tests.daemon import Daemon
+
+DERIVED = (
+    "run/service.json",
+    "run/keyword-settings.json",
+    "run/watch.json",
+    "run/hooks.json",
+    "namespace",
+    "id",
+    "broker/server",
+    "indexes/main/FALLBACK",
+)
+
+LOCKS = ("run/up.lock", "run/service.lock", "broker/lock", "broker/owner.lock", "indexes/main/lock")
+
+
+def flip(path: Path) -> None:
+    path.write_bytes(bytes(byte ^ 0xFF for byte in path.read_bytes()))
+
+
+def flip_one(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    if content:
+        content[len(content) // 2] ^= 0x80
+        path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def replace_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_another_shape(path: Path) -> None:
+    path.write_text('[{"key": {}, "pid": 99999999999999999999, "port": 70000, "host": 7}]', "utf-8")
+
+
+def lock_away(path: Path) -> None:
+    path.chmod(0)
+
+
+Damage = Callable[[Path], None]
+DAMAGES: tuple[Damage, ...] = (
+    flip,
+    flip_one,
+    truncate,
+    empty,
+    replace_by_another_shape,
+    replace_by_a_folder,
+    lock_away,
+)
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Daemon:
+    """A home that was used, with the files that a killed daemon leaves behind."""
+    folder = tmp_path_factory.mktemp("used")
+    workspace = folder / "workspace"
+    (workspace / "memory").mkdir(parents=True)
+    (workspace / "MEMORY.md").write_text("The gateway port is 8443.\n", "utf-8")
+    with Daemon(folder / "home", workspace) as daemon:
+        daemon.found("gateway port", "MEMORY.md")
+    left = {"host": "127.0.0.1", "port": 9, "pid": os.getpid(), "secret": "s" * 64}
+    takeover = {"settings": "", "account": None, "reason": "", "since": 0.0, "provider": ""}
+    for name, content in (
+        ("run/service.json", json.dumps(left)),
+        ("run/watch.json", json.dumps({"main": {"mode": "events", "pid": os.getpid()}})),
+        ("run/hooks.json", json.dumps({"url": "http://127.0.0.1:9/", "pid": os.getpid()})),
+        ("indexes/main/FALLBACK", json.dumps(takeover)),
+        ("id", "0123456789abcdef"),
+        ("broker/server", "1 2 3"),
+    ):
+        (daemon.home / name).write_text(content, "utf-8")
+    assert all((daemon.home / name).exists() for name in (*DERIVED, *LOCKS))
+    return daemon
+
+
+@pytest.fixture
+def daemon(used: Daemon, tmp_path: Path) -> Iterator[Daemon]:
+    """A copy of that home, whose daemon is not started."""
+    shutil.copytree(used.home, tmp_path / "home", symlinks=True)
+    copy = Daemon(tmp_path / "home", used.workspace)
+    yield copy
+    copy.stop()
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("name", [*DERIVED, *LOCKS])
+def test_search_and_status_answer_beside_a_damaged_file(
+    daemon: Daemon, name: str, damage: Damage, capsys: pytest.CaptureFixture[str]
+):
+    damage(daemon.home / name)
+    assert run([*daemon.options(), "search", "gateway port", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert [hit["path"] for hit in json.loads(shown.out)["results"]] == ["MEMORY.md"], shown.err
+    assert run([*daemon.options(), "status", "--json"]) in {0, 4}, capsys.readouterr()
+    assert not list(daemon.home.glob("run/crash-*")), capsys.readouterr()
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_up_starts_with_every_derived_file_damaged_and_makes_them_again(daemon: Daemon, damage: Damage):
+    for name in DERIVED:
+        damage(daemon.home / name)
+    daemon.start()
+    daemon.write("memory/new.md", f"The {damage.__name__} marmot.\n")
+    assert daemon.found("gateway port", "MEMORY.md")
+    assert json.loads((daemon.home / "run" / "service.json").read_bytes())["port"] == daemon.port()
+    assert "main" in json.loads((daemon.home / "run" / "watch.json").read_bytes())
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["run/up.lock", "broker/lock", "broker/owner.lock"])
+def test_a_folder_in_the_place_of_a_lock_ends_up_with_a_sentence_that_names_it(daemon: Daemon, name: str):
+    replace_by_a_folder(daemon.home / name)
+    ended = daemon.run("up", "--port", "0")
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith(f"recalld: cannot write {daemon.home / name}: Is a directory; mend")
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, empty, replace_by_a_folder], ids=lambda damage: damage.__name__)
+def test_what_is_not_derived_is_left_alone_and_said(used: Daemon, tmp_path: Path, damage: Damage):
+    home = tmp_path / "home"
+    shutil.copytree(used.home, home, symlinks=True)
+    damage(home / "agents.json")
+    ended = subprocess.run(
+        [sys.executable, "-m", "recalld", "--home", str(home), "up", "--port", "0"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
+    )
+    assert ended.returncode in {1, 2}
+    [said] = ended.stderr.splitlines()
+    assert str(home / "agents.json") in said
+    assert (home / "agents.json").exists()
+
+
+def test_what_lies_in_a_home_is_its_owners_alone(daemon: Daemon):
+    shutil.rmtree(daemon.home)
+    with daemon:
+        daemon.found("gateway port", "MEMORY.md")
+        modes = {path: path.lstat().st_mode & 0o777 for path in (daemon.home, *daemon.home.rglob("*"))}
+    assert daemon.home / "indexes" / "main" / "CURRENT" in modes
+    assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_up_closes_what_an_earlier_version_left_open(daemon: Daemon):
+    daemon.home.chmod(0o755)  # may be a folder with other things
+    (daemon.home / "log").chmod(0o755)
+    (daemon.home / "agents.json").chmod(0o644)
+    with daemon:
+        assert [(daemon.home / name).stat().st_mode & 0o777 for name in ("", "log", "agents.json")] == [
+            0o755,
+            0o700,
+            0o600,
+        ]

@@ -1,0 +1,248 @@
+"""Embedding endpoints that mean harm, or are broken beyond what a status says: each SDK comes back, unharmed."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from memory.embedding.openai import OpenAIProvider
+from memory.embedding.provider import ProviderLimits
+from memory.embedding.remote import RemoteProvider
+from memory.embedding.voyage import VoyageProvider
+from schemas.errors import Terminal, Transient
+from schemas.settings import Settings
+from tests.embedding_server import EmbeddingServer, Failure, Wire
+from tests.raw_server import answer, raw_server
+from tests.voyage_server import VoyageServer
+from tests.waiting import wait_until
+from tests.working import Workers
+from workers.broker_server import BrokerServer
+
+LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
+
+#: A whole answer of the server takes some seconds a byte at a time.
+SECONDS = 0.5
+
+Connect = Callable[..., RemoteProvider]
+
+
+@pytest.fixture(params=["openai", "voyage"])
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddingServer]:
+    with VoyageServer() if request.param == "voyage" else EmbeddingServer() as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server: EmbeddingServer) -> Iterator[Connect]:
+    made: list[RemoteProvider] = []
+
+    def build(**options: Any) -> RemoteProvider:
+        settings = {
+            "model": "m",
+            "base_url": server.url,
+            "api_key": "the-key",
+            "key_name": "KEY",
+            "limits": LIMITS,
+            "headers": {"X-Api-Key": "the-secret-header"},
+            **options,
+        }
+        voyage = isinstance(server, VoyageServer)
+        made.append(VoyageProvider(**settings) if voyage else OpenAIProvider(name="openai", **settings))
+        return made[-1]
+
+    yield build
+    for provider in made:
+        provider.close()
+
+
+@pytest.mark.parametrize("wire", get_args(Wire))
+def test_no_way_to_send_an_answer_holds_a_request_and_the_next_one_is_answered(
+    connect: Connect, server: EmbeddingServer, wire: Wire
+) -> None:
+    provider = connect(documents_seconds=SECONDS)
+    # More than the buffers of a connection take, so that sending it waits for the server.
+    texts = ["one", "x" * 8_000_000 if wire == "request trickles" else "two"]
+    server.fail_next(Failure(wire=wire))
+    with pytest.raises(Terminal if wire == "compressed" else Transient):
+        provider.embed_documents(texts)
+    wait_until(lambda: answered(provider))
+
+
+def answered(provider: RemoteProvider) -> bool:
+    """Whether the endpoint answers well, on a machine that may have other things to do first."""
+    with suppress(Transient):
+        return provider.embed_documents(["one", "two"]).vectors.shape == (2, 64)
+    return False
+
+
+@pytest.mark.parametrize("wire", ["silent", "headers trickle", "body trickles"])
+def test_queries_are_given_less_time_than_documents(connect: Connect, server: EmbeddingServer, wire: Wire) -> None:
+    provider = connect(query_seconds=SECONDS)
+    server.fail_next(Failure(wire=wire))
+    with pytest.raises(Transient, match="did not answer in time"):
+        provider.embed_query("slow")
+    server.fail_next(Failure(delay=2 * SECONDS))
+    assert provider.embed_documents(["slow"]).vectors.shape == (1, 64)
+
+
+def test_a_server_that_takes_no_connection_is_left_in_time(connect: Connect) -> None:
+    with EmbeddingServer(deaf=True) as deaf, pytest.raises(Transient, match="did not answer in time"):
+        connect(base_url=deaf.url, query_seconds=SECONDS).embed_query("slow")
+
+
+VECTOR = answer(b'{"data": [{"index": 0, "embedding": [1, 0]}]}', "Content-Type: application/json")
+
+
+def test_the_same_holds_over_tls_and_a_stranger_s_certificate_is_refused(
+    connect: Connect, certificate: Path, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with raw_server([VECTOR], tls=tls) as stranger:
+        with pytest.raises(Transient, match="CERTIFICATE_VERIFY_FAILED"):
+            connect(base_url=stranger.url).embed_query("private")
+        assert stranger.requests == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with raw_server([[bytes([byte]) for byte in VECTOR]], *[[VECTOR, VECTOR]] * 9, tls=tls) as server:
+        provider = connect(base_url=server.url, query_seconds=SECONDS)
+        with pytest.raises(Transient, match="did not answer in time"):
+            provider.embed_query("one")
+        assert connect(base_url=server.url).embed_query("one").vectors.tolist() == [[1.0, 0.0]]
+
+
+def test_the_environment_s_proxy_is_asked(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    with raw_server([VECTOR], [VECTOR]) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        connect(base_url="http://embeddings.example/v1").embed_query("one")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        connect(base_url=f"{proxy.url}/v1").embed_query("two")
+    [proxied], [direct] = proxy.connections
+    assert proxied.startswith(b"POST http://embeddings.example/v1/embeddings HTTP/1.1\r\n")
+    assert direct.startswith(b"POST /v1/embeddings HTTP/1.1\r\n")
+
+
+def changed(**fields: Any) -> Callable[[dict[str, Any]], object]:
+    """A change of every entry of an answer; a list has a value for each of them."""
+
+    def change(answer: dict[str, Any]) -> object:
+        for place, entry in enumerate(answer["data"]):
+            entry.update({name: values[place] for name, values in fields.items()})
+        return answer
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed(index=[False, True]),
+        changed(index=[True, False]),
+        changed(index=[0, 0]),
+        changed(index=[0.0, 1.0]),
+        changed(index=["0", "1"]),
+        changed(index=[1, 2]),
+        changed(index=[-1, 0]),
+        changed(index=[None, None]),
+        changed(embedding=[[[1.0]], [[1.0]]]),
+        changed(embedding=[[], []]),
+        changed(embedding=[{}, {}]),
+        changed(embedding=["AAA", "AAA"]),
+        lambda answer: {**answer, "data": answer["data"][0]},
+        lambda answer: {**answer, "data": [answer["data"], answer["data"]]},
+        lambda answer: [answer],
+        lambda answer: None,
+        lambda answer: {**answer, "more": [[] for _ in range(100_000)]},
+        lambda answer: b"[" * 100_000,
+    ],
+)
+def test_no_vector_is_taken_from_an_answer_of_another_shape(
+    connect: Connect, server: EmbeddingServer, change: Callable[[dict[str, Any]], object]
+) -> None:
+    provider = connect()
+    server.fail_next(Failure(changed=change))
+    with pytest.raises(Transient):
+        provider.embed_documents(["one", "two"])
+    assert provider.embed_documents(["one", "two"]).vectors.shape == (2, 64)
+
+
+@pytest.mark.parametrize("tokens", [-5, 0, True, 7.5, "7", None, [7], {"n": 7}])
+def test_a_count_of_tokens_that_is_no_number_of_tokens_is_none(
+    connect: Connect, server: EmbeddingServer, tokens: object
+) -> None:
+    server.fail_next(Failure(changed=lambda answer: {**answer, "usage": {"total_tokens": tokens}}))
+    assert connect().embed_documents(["one"]).tokens is None
+
+
+def test_answers_get_no_larger_than_their_inputs_and_dimensions_allow(
+    connect: Connect, server: EmbeddingServer
+) -> None:
+    provider = connect()
+    assert provider.answer_bytes(100) < 15_000_000
+    provider.embed_documents(["one"])
+    small = provider.answer_bytes(100)
+    assert small < 2_000_000
+    # An answer of few dimensions does not keep larger ones out for ever.
+    server.fail_next(Failure(dimensions=100_000, raw=b" " * (small + 1_000_000)))
+    with pytest.raises(Transient):
+        provider.embed_documents(["one"])
+    server.dimensions = 4000
+    assert provider.embed_documents(["a"] * 100).vectors.shape == (100, 4000)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_and_its_host_is_named(
+    connect: Connect, server: EmbeddingServer, status: int
+) -> None:
+    with raw_server([answer(b"{}")]) as elsewhere:
+        host = elsewhere.url.replace("127.0.0.1", "localhost")
+        server.fail_next(Failure(status=status, headers={"Location": f"{host}/v1/embeddings?signature=hidden"}))
+        with pytest.raises(Terminal) as caught:
+            connect().embed_documents(["a private note"])
+    assert elsewhere.connections == []
+    assert "localhost" in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_answers_are_asked_for_uncompressed_whatever_the_settings_say(
+    connect: Connect, server: EmbeddingServer
+) -> None:
+    connect(headers={"Accept-Encoding": "gzip"}).embed_documents(["one"])
+    assert server.log[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        *(Failure(wire=wire) for wire in ("truncated", "garbage chunks", "endless")),
+        # What a person has to mend is looked at again after a minute.
+        pytest.param(Failure(wire="compressed"), marks=pytest.mark.long),
+        Failure(changed=changed(index=[False])),
+        Failure(changed=lambda answer: {**answer, "usage": {"total_tokens": 10**30}}),
+        Failure(nan=(0,)),
+        Failure(drop=1),
+        Failure(disconnect=True),
+    ],
+)
+def test_a_worker_goes_on_without_a_restart_and_counts_what_was_sent(
+    settings: Settings, broker_server: BrokerServer, server: EmbeddingServer, failure: Failure
+) -> None:
+    remote = {"base_url": server.url, "api_key": "k"}
+    provider = "voyage" if isinstance(server, VoyageServer) else "openai"
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, "provider": provider, "remote": remote}
+    server.fail_next(failure)
+    with Workers(Settings.model_validate({"home": settings.home, "agents": [agent]})) as workers:
+        workers.write("memory/a.md", "The heron stands in the reeds.\n")
+        workers.mark("memory/a.md")
+        wait_until(lambda: server.requests >= 1)
+        wait_until(lambda: workers.finds("heron"))
+        wait_until(workers.complete, timeout=100)
+        wait_until(lambda: sum(one.requests for one in workers.board.usage("main")) == server.requests)
+        [usage] = workers.board.usage("main")
+        assert (usage.inputs, usage.failed) == (1, server.requests - 1)
+        assert usage.tokens < 100

@@ -1,0 +1,127 @@
+"""What a command prints can be typed as it stands: other commands, and what search prints for `get`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recalld.cli import run
+from recalld.client import Client
+from recalld.invocation import Invocation
+from tests.commanding import CommandLine
+from tests.daemon import REPOSITORY, clean_environment
+from tests.embedding_server import EmbeddingServer
+
+LINES = [f"Line {number}." for number in range(1, 61)]
+
+
+def printed(text: str) -> list[str]:
+    """The commands that a message names."""
+    return re.findall(r"`([^`]* ?recalld [^`]+)`", text)
+
+
+@pytest.fixture
+def note(commands: CommandLine, workspace: Path) -> None:
+    commands.set("RECALLD_PROVIDER", "none")
+    (workspace / "MEMORY.md").write_text("\n".join(LINES) + "\n", "utf-8")
+    commands.say("index")
+
+
+# Commands ---------------------------------------------------------------------------------------------
+
+
+def test_home_settings_and_agent_of_a_call_are_those_of_the_commands_it_prints() -> None:
+    call = Invocation(home="/my home", config="my.toml")
+    assert call.command("status", agent="ada").endswith("recalld status --config my.toml --home '/my home' --agent ada")
+    assert call.command("up", agent="ada").endswith("recalld up --config my.toml --home '/my home'")
+    assert call.command("status --agent bob", agent="ada").count("--agent") == 1
+    assert Invocation(agent="bob").command("dead show PATH", agent="ada").endswith("dead show PATH --agent bob")
+    assert call.to_type("run `recalld  `") == "run `recalld  `"
+
+
+@pytest.mark.parametrize(
+    "program", [[sys.executable, "-m", "recalld"], [str(Path(sys.executable).with_name("recalld"))]]
+)
+def test_a_printed_command_runs_as_it_is_typed(program: list[str], tmp_path: Path) -> None:
+    home, here = tmp_path / "a home", tmp_path / "here"
+    here.mkdir()
+
+    def typed(words: list[str]) -> subprocess.CompletedProcess[str]:
+        environment = clean_environment({"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)})
+        return subprocess.run(words, cwd=here, env=environment, capture_output=True, text=True, timeout=120)
+
+    failed = typed([*program, "--home", str(home), "index"])
+    assert failed.returncode == 2
+    start, discover = printed(failed.stderr)
+    assert f"--home {shlex.quote(str(home))}" in start
+    done = typed(shlex.split(discover))
+    assert done.returncode == 0, done.stderr
+
+
+def test_with_several_agents_a_message_about_one_names_it(
+    commands: CommandLine, server: EmbeddingServer, workspace: Path
+) -> None:
+    other = workspace.with_name("other")
+    other.mkdir()
+    with (workspace.parent / "recalld.toml").open("a") as config:
+        config.write(f'[[agents]]\nid = "other"\nworkspace = "{other}"\n')
+    server.poison = "hemlock"
+    (other / "MEMORY.md").write_text("The hemlock stands by the path.\n", "utf-8")
+    _, _, err = commands.run("index")
+    shown = [command for command in printed(err) if "dead show" in command]
+    assert shown
+    assert all("--agent other" in command for command in shown), err
+
+
+# Lines ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("note")
+@pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        ("MEMORY.md:23-44", LINES[22:44]),
+        ("MEMORY.md:23", LINES[22:23]),
+        ("MEMORY.md#L3-L5", LINES[2:5]),
+        ("MEMORY.md#L3-5", LINES[2:5]),
+        ("MEMORY.md#L3", LINES[2:3]),
+    ],
+)
+def test_get_takes_what_search_prints(commands: CommandLine, typed: str, lines: list[str]) -> None:
+    assert commands.say("get", typed).splitlines() == lines
+
+
+@pytest.mark.usefixtures("note")
+def test_what_search_prints_is_what_get_takes(commands: CommandLine) -> None:
+    place = commands.say("search", "Line").splitlines()[0].split("  ")[0]
+    assert re.fullmatch(r"MEMORY\.md:\d+-\d+", place)
+    assert "Line" in commands.say("get", place)
+
+
+@pytest.mark.usefixtures("note")
+def test_options_go_before_the_lines_of_the_path(commands: CommandLine) -> None:
+    assert commands.say("get", "MEMORY.md:23-44", "--from", "50", "--lines", "2").splitlines() == LINES[49:51]
+
+
+@pytest.mark.parametrize("typed", ["MEMORY.md:1-2", "MEMORY.md#L1-L2"])
+def test_a_document_of_such_a_name_is_that_document(
+    typed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(_client: Client, path: str, **_asked: object) -> dict[str, object]:
+        return {"path": path, "text": f"{path}\n", "truncated": False}
+
+    monkeypatch.setattr(Client, "at_home", staticmethod(lambda _home, **_more: Client(url="http://127.0.0.1:9")))
+    monkeypatch.setattr(Client, "get", answered)
+    assert run(["get", typed]) == 0
+    assert capsys.readouterr().out == f"{typed}\n"
+
+
+@pytest.mark.usefixtures("note")
+@pytest.mark.parametrize("typed", ["MEMORY.md:x", "memory/none.md:3-5", "MEMORY.md:9999999999"])
+def test_what_names_nothing_is_exit_code_3(commands: CommandLine, typed: str) -> None:
+    assert commands.run("get", typed)[0] == 3

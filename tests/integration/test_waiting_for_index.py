@@ -1,0 +1,221 @@
+"""A command that waits for an index: it asks anew, waits for its own work, says for what, and always comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from memory.embedding.gate import OUTAGE_FAILURES, Admission
+from memory.taking_over import provider_of
+from recalld.broker_life import running_broker
+from recalld.invocation import Invocation
+from recalld.progress_bar import Progress, ProgressBar
+from recalld.waiting_for_index import IndexWait, Outcome
+from recalld.wiring import BrokerSide, open_broker
+from schemas.conditions import ConditionCode
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import Transient
+from schemas.settings import Settings
+from tests.commanding import CommandLine
+from tests.embedding_server import EmbeddingServer, Failure
+from tests.transcript_files import transcript
+from tests.waiting import wait_until
+from tests.working import key
+from tests.written_index import write_index
+from workers.broker_server import BrokerServer
+from workers.names import EMBED_PENDING, VECTORS_QUEUE
+from workers.reaching import Reach
+from workers.shared_gate import BrokerGate
+
+OWN, OTHER = key("MEMORY.md"), key("memory/other.md")
+
+
+@pytest.fixture
+def side(settings: Settings, broker_server: BrokerServer) -> Iterator[BrokerSide]:
+    opened = open_broker(settings)
+    yield opened
+    opened.client.close()
+
+
+class Recorded(ProgressBar):
+    """Keeps what it is given instead of drawing it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Progress] = []
+
+    def due(self) -> bool:
+        return True
+
+    def show(self, progress: Progress) -> None:
+        self.shown.append(progress)
+
+
+class Waiting:
+    """An `IndexWait` in a thread, while the test is the worker."""
+
+    def __init__(self, settings: Settings, side: BrokerSide) -> None:
+        self.wait = IndexWait(settings, settings.agents, side)
+        self.wait.bar = self.bar = Recorded()
+        self.side = side
+        self.outcomes: list[Outcome] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Waiting:
+        self.wait.marked()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self.wait.close()
+
+    def mark(self, *documents: DocumentKey) -> None:
+        self.side.queue.mark_changed("main", documents, lane=Lane.LIVE)
+
+    def claim(self, number: int) -> None:
+        self.side.queue.marks.claim("main", lane=Lane.LIVE, job="job", limit=number)
+
+    def finish(self, document: DocumentKey) -> None:
+        self.side.queue.marks.finish("main", [document], job="job", now=0.0)
+
+    def came_back(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self.outcomes = self.wait.until_done(self._stop, works=lambda: True)
+
+
+def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: BrokerSide) -> None:
+    waiting = Waiting(settings, side)
+    waiting.mark(OWN)
+    with waiting:
+        wait_until(lambda: waiting.bar.shown)
+        waiting.mark(OTHER)
+        waiting.claim(1)
+        waiting.finish(OWN)
+        wait_until(waiting.came_back)
+        assert side.queue.marks.pending("main").documents == 1
+    assert waiting.bar.shown[0].waits_for == "1 document"
+    assert waiting.outcomes[0].stopped is None
+
+
+def test_a_document_that_changes_again_and_again_does_not_keep_it(
+    settings: Settings, side: BrokerSide, workspace: Path
+) -> None:
+    waiting = Waiting(settings, side)
+    waiting.mark(OWN)
+    with waiting:
+        wait_until(lambda: waiting.bar.shown)
+        waiting.claim(1)
+        waiting.mark(OWN)
+        note = workspace / "MEMORY.md"
+        note.write_text("A version that came while it waited.\n", "utf-8")
+        os.utime(note, (2e9, 2e9))
+        write_index(settings)
+        waiting.finish(OWN)
+        wait_until(waiting.came_back)
+        assert side.queue.marks.pending("main").documents == 1
+
+
+def test_vectors_of_what_came_later_do_not_keep_it(settings: Settings, side: BrokerSide, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text("The first one.\n", "utf-8")
+    store = write_index(settings, vectors=False)
+    with Waiting(settings, side) as waiting:
+        wait_until(lambda: [one for one in waiting.bar.shown if one.waits_for == "1 vector of stub"])
+        (workspace / "memory" / "later.md").write_text("The second one.\n", "utf-8")
+        write_index(settings, vectors=False)
+        first = store.pending_chunks(1)[0]
+        vector = provider_of(settings, settings.agents[0]).provider.embed_documents([first.text]).vectors[0]
+        store.write_vectors({first.id: (first.text_hash, vector)})
+        wait_until(waiting.came_back)
+        assert store.counts().vectors_pending == 1
+
+
+def test_it_comes_back_with_a_code_when_nothing_gets_on(settings: Settings, side: BrokerSide) -> None:
+    workers = settings.workers.model_copy(update={"stalled_after_seconds": 0.2})
+    waiting = Waiting(settings.model_copy(update={"workers": workers}), side)
+    waiting.mark(OWN)
+    with waiting:
+        wait_until(waiting.came_back)
+    [outcome] = waiting.outcomes
+    assert outcome.condition is not None
+    assert (outcome.condition.code, outcome.condition.params["what"]) == (ConditionCode.INDEXING_STILL, "1 document")
+
+
+# What an earlier run met ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    file = tmp_path / "old.jsonl"
+    file.write_bytes(transcript("plain", turns=10))
+    return file
+
+
+@pytest.fixture
+def run(commands: CommandLine, server: EmbeddingServer, old: Path) -> Callable[[str], tuple[int, dict[str, object]]]:
+    """A command that embeds; before it, the same was indexed and refused."""
+    server.fail_next(Failure(status=401), times=1_000)
+    assert commands.run("backfill", str(old))[0] == 1
+    server.recover()
+
+    def ran(name: str) -> tuple[int, dict[str, object]]:
+        code, out, _ = commands.run(*(["backfill", str(old)] if name == "backfill" else [name]), "--json")
+        return code, json.loads(out)
+
+    return ran
+
+
+def endure_an_outage(home: Path) -> None:
+    """Leave in the broker what an outage leaves there: a long pause, a job that waits for hours, and the trouble."""
+    settings = Invocation(home=str(home)).settings
+    provider = provider_of(settings, settings.agents[0]).provider
+    assert provider is not None
+    with running_broker(settings):
+        side = open_broker(settings)
+        gate = BrokerGate(side.client, Reach(), account=provider.account, model=provider.model)
+        for _ in range(OUTAGE_FAILURES + 10):
+            gate.leave(Admission.NORMAL, Transient("Connection refused"))
+        side.queue.may_retry(EMBED_PENDING, "main", VECTORS_QUEUE, job="of an earlier run", seconds=9_000)
+        side.board.report("provider openai", "Connection refused", agent="main", code=ConditionCode.VECTORS_WAIT)
+        side.client.close()
+
+
+@pytest.mark.parametrize("command", ["backfill", "index"])
+def test_a_refusal_that_is_over_is_asked_about_at_once(
+    run: Callable[[str], tuple[int, dict[str, object]]], server: EmbeddingServer, command: str
+) -> None:
+    code, _ = run(command)
+    assert (code, server.inputs) == (0, server.distinct)
+    assert server.distinct > 0
+
+
+@pytest.mark.parametrize("command", ["backfill", "index"])
+def test_an_outage_that_is_over_is_asked_about_at_once(
+    run: Callable[[str], tuple[int, dict[str, object]]], server: EmbeddingServer, home: Path, command: str
+) -> None:
+    endure_an_outage(home)
+    code, _ = run(command)
+    assert (code, server.inputs) == (0, server.distinct)
+    assert server.distinct > 0
+
+
+def test_a_run_tells_what_it_met_itself(
+    run: Callable[[str], tuple[int, dict[str, object]]], server: EmbeddingServer, home: Path
+) -> None:
+    endure_an_outage(home)
+    server.fail_next(Failure(status=402, message="no credit"), times=1_000)
+    code, body = run("backfill")
+    result = body["result"]
+    assert isinstance(result, dict)
+    assert (code, result["code"]) == (1, "vectors_wait")
+    assert "HTTP 402" in str(result["stopped"])
+    assert "Connection refused" not in str(result["stopped"])
