@@ -1,4 +1,4 @@
-"""Lines that `recalld up` prints: messages, and the progress of indexing."""
+"""Sentences that `recalld up` prints, and how far indexing is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import click
 import redis
@@ -16,6 +16,7 @@ from memory.embedding.selection import ProviderChoice
 from memory.progress import vector_progress
 from memory.taking_over import provider_of
 from recalld.invocation import to_type
+from recalld.terminal_text import printable_name
 from schemas.ports import Indexing
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexState
@@ -26,6 +27,9 @@ from workers.names import Keys
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
+
+#: Agents that are named with a reason; the others are counted.
+SHOWN_AGENTS = 3
 
 
 def say(message: str, *, nl: bool = True) -> None:
@@ -48,7 +52,8 @@ class Sum:
 
     `behind` documents are to be indexed, and `lacking` chunks wait for their vectors. `uncounted` agents are missing
     from the numbers. `rate` is in vectors a second, 0 when it is not known, `eta_seconds` that of the slowest agent.
-    `embeds`: at least one agent has a provider.
+    `keywords_only` tells that there are documents and that no agent wants vectors or can have them. `held_up` are the
+    reasons why vectors do not come, with their agents.
     """
 
     files: int = 0
@@ -59,20 +64,20 @@ class Sum:
     uncounted: int = 0
     rate: float = 0.0
     eta_seconds: float | None = None
-    held_up: tuple[str, ...] = ()
+    keywords_only: bool = False
+    held_up: Mapping[str, Sequence[str]] = field(default_factory=dict)
     advice: str | None = None
-    embeds: bool = True
 
 
 def line(known: Sum) -> str:
-    """Return a sentence about how far indexing is."""
+    """How far indexing is, in words."""
     files, ready, lacking = known.files, known.vectors_ready, known.lacking
     remarks = f"; {known.failed:,} failed: see `recalld dead list`" if known.failed else ""
     if known.uncounted:
         are = "is" if known.uncounted == 1 else "are"
         remarks += f"; {_counted(known.uncounted, 'agent')} {are} not counted: see `recalld status`"
     if not (known.behind or lacking):
-        vectors = f"{_counted(ready, 'chunk')} with vectors" if known.embeds or ready else "by keyword only"
+        vectors = "by keyword only" if known.keywords_only else f"{_counted(ready, 'chunk')} with vectors"
         return f"up to date: {_counted(files, 'document')}, {vectors}{remarks}"
     text = f"{_counted(files, 'document')} searchable by keyword"
     text += f", {known.behind:,} to go" if known.behind else ""
@@ -80,8 +85,6 @@ def line(known: Sum) -> str:
     if lacking and known.eta_seconds is not None:
         text += f", {_rate(known.rate)} a second" if known.rate else ""
         text += f", about {_duration(known.eta_seconds)} left"
-    if lacking:
-        text += "".join(f"; {reason}" for reason in dict.fromkeys(known.held_up))
     return text + remarks
 
 
@@ -103,6 +106,7 @@ class Progress:
         self._said_at = 0.0
         self._busy = True
         self._advised = False
+        self._told: set[str] = set()
 
     def look(self) -> None:
         """Ask and tell, cheaply when there is nothing to tell."""
@@ -142,19 +146,27 @@ class Progress:
             )[0]
             for agent, one, figures in waiting
         ]
+        held_up: dict[str, list[str]] = {}
+        for agent, one in states:
+            if one.figures is not None and one.figures.vectors_pending:
+                reason = one.held_up or self._choice(agent).error
+                if reason is not None:
+                    held_up.setdefault(reason, []).append(agent.id)
+        files = sum(figures.files for _, figures in counted)
+        ready = sum(figures.vectors_ready for _, figures in counted)
         etas = [state.eta_seconds for state in foreseen if state.eta_seconds is not None]
         return Sum(
-            files=sum(figures.files for _, figures in counted),
-            vectors_ready=sum(figures.vectors_ready for _, figures in counted),
+            files=files,
+            vectors_ready=ready,
             failed=sum(figures.dead_letters for _, figures in counted),
             behind=sum(one.pending for _, one in states),
             lacking=sum(figures.vectors_pending for _, _, figures in waiting),
             uncounted=len(states) - len(counted),
             rate=sum(state.rate or 0.0 for state in foreseen),
             eta_seconds=max(etas, default=None),
-            held_up=tuple(one.held_up for _, one, _ in waiting if one.held_up is not None),
+            keywords_only=bool(files and not ready and all(self._choice(agent).name == "none" for agent in agents)),
+            held_up=held_up,
             advice=next((state.advice for state in foreseen if state.advice is not None), None),
-            embeds=any(self._choice(agent).name != "none" for agent, _ in states),
         )
 
     def _choice(self, agent: AgentSettings) -> ProviderChoice:
@@ -165,6 +177,11 @@ class Progress:
         return choice
 
     def _tell(self, total: Sum) -> None:
+        for reason, agents in total.held_up.items():
+            if reason not in self._told:
+                self._told.add(reason)
+                others = f" and {_counted(len(agents) - SHOWN_AGENTS, 'other')}" if len(agents) > SHOWN_AGENTS else ""
+                say(f"{', '.join(agents[:SHOWN_AGENTS])}{others}: {printable_name(to_type(reason, agent=agents[0]))}")
         text = to_type(line(total))
         now = time.monotonic()
         if text == self._said or (

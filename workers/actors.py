@@ -34,7 +34,7 @@ from schemas.metrics import COMMITS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
 from workers.broker import TRACEPARENT
 from workers.embedding_rounds import ToldRounds
-from workers.healing import resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
+from workers.healing import PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
 from workers.indexing_job import TURN_SECONDS, index_turn
 from workers.job_pulses import got_on
 from workers.names import (
@@ -45,7 +45,6 @@ from workers.names import (
     NO_SPACE,
     NO_VECTORS,
     OLDER_SETTINGS,
-    PROVIDER,
     VECTORS_QUEUE,
 )
 from workers.refusing import in_words

@@ -37,7 +37,7 @@ from workers.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
 from workers.life import BEAT_SECONDS, read_signs
 from workers.marks import MarkedBefore, PendingMarks
 from workers.movement import Movement
-from workers.names import NO_VECTORS, PROVIDER, QUEUES, Keys
+from workers.names import QUEUES, Keys
 from workers.refusing import refusal
 
 log = structlog.get_logger(__name__)
@@ -362,10 +362,8 @@ def _progress(rate: bytes | None, at: bytes | None) -> VectorProgress:
 
 def _held_up(troubles: Mapping[bytes, bytes]) -> str | None:
     """Return why no vectors come, as the workers reported it."""
-    for part, raw in troubles.items():
-        if part.decode() == NO_VECTORS or part.decode().startswith(PROVIDER):
-            return str(json.loads(raw)["message"])
-    return None
+    told = map(json.loads, troubles.values())
+    return next((str(body["message"]) for body in told if body.get("code") == ConditionCode.VECTORS_WAIT), None)
 
 
 def today_utc() -> date:

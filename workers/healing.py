@@ -11,7 +11,6 @@ import structlog
 from memory.agent_files import priority
 from memory.store.errors import StoreCorrupt, Superseded
 from schemas.documents import Lane
-from workers.names import PROVIDER
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -19,6 +18,9 @@ log = structlog.get_logger(__name__)
 
 #: The trouble that is over when everything was indexed again.
 DAMAGED_INDEX = "index file"
+
+#: Troubles of a provider begin with this; its name follows.
+PROVIDER = "provider "
 
 
 def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> None:

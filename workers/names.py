@@ -24,8 +24,6 @@ NO_SPACE = "disk space"
 OLDER_SETTINGS = "older settings"
 HOUSEKEEPING = "housekeeping"
 MAINTENANCE = "maintenance"
-#: Troubles of a provider begin with this; its name follows.
-PROVIDER = "provider "
 
 
 def account_key(account: str) -> str:

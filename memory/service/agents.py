@@ -103,7 +103,10 @@ class ServedAgents:
         Raises:
             RecalldError: the embedding cache cannot be read.
         """
-        self._look(self.ids)
+        ids = self.ids
+        # In parts: whoever asks for the readiness meanwhile waits for one of them.
+        for start in range(0, len(ids), AGENTS_AT_A_TIME):
+            self._look(ids[start : start + AGENTS_AT_A_TIME])
         self._look_at_home()
 
     def _look_at_home(self) -> HomeSizes:

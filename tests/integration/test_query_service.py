@@ -237,6 +237,15 @@ def test_a_damaged_index_is_not_ready_but_alive(settings: Settings, notes: Path)
         assert client.get("/v1/status").json()["ok"] is False
 
 
+def test_sizes_of_the_home_are_looked_up_in_the_background(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("memory.service.app.LOOK_AROUND_SECONDS", 0.05)
+    (settings.home / "log").mkdir(parents=True)
+    with running(settings) as client:
+        assert client.get("/v1/status").json()["diskUse"]["log"] == 0
+        (settings.home / "log" / "work.log").write_bytes(b"x" * 1_000)
+        wait_until(lambda: client.get("/v1/status").json()["diskUse"]["log"] == 1_000)
+
+
 def test_a_service_without_any_index_is_ready_and_says_that_there_is_none(settings: Settings):
     with running(settings) as client:
         assert client.get("/readyz").status_code == 200

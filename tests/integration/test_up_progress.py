@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from recalld.up_progress import Progress
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.ports import IndexFigures
 from schemas.settings import Settings
@@ -83,9 +84,30 @@ def test_vectors_that_do_not_come_are_told_with_the_reason_that_workers_reported
     workers, progress = Workers(several), Progress(several)
     for name in NAMES:
         workers.board.record_figures(name, IndexFigures(files=2, vectors_pending=2), commits=0)
-    workers.board.report("provider stub", "it does not answer", agent="eve")
+    for name in NAMES:
+        workers.board.report("provider stub", "it does not answer", agent=name, code=ConditionCode.VECTORS_WAIT)
     progress.look()
-    assert capsys.readouterr().out == "6 documents searchable by keyword; vectors 0 of 6; it does not answer\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "ada, bob, eve: it does not answer",
+        "6 documents searchable by keyword; vectors 0 of 6",
+    ]
+    workers.board.record_figures("ada", IndexFigures(files=3, vectors_pending=2), commits=0)
+    progress.look()
+    assert "it does not answer" not in capsys.readouterr().out, "once"
+
+
+def test_vectors_that_cannot_be_had_are_told_and_not_waited_for(
+    several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keyless = [agent.model_copy(update={"provider": "openai"}) for agent in several.agents]
+    workers, progress = Workers(several), Progress(several.model_copy(update={"agents": tuple(keyless)}))
+    for name in NAMES:
+        workers.board.record_figures(name, IndexFigures(files=2, vectors_pending=2), commits=0)
+    progress.look()
+    reason, text = capsys.readouterr().out.splitlines()
+    assert reason.startswith("ada, bob, eve: ")
+    assert "OPENAI_API_KEY" in reason
+    assert text == "up to date: 6 documents, by keyword only"
 
 
 def test_a_broker_that_is_away_is_no_reason_to_say_anything(

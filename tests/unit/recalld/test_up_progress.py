@@ -29,6 +29,7 @@ def test_a_rate_is_told_only_when_there_is_one() -> None:
     foreseen = Sum(files=2, vectors_ready=3, lacking=5, eta_seconds=10.0)
     assert line(foreseen) == "2 documents searchable by keyword; vectors 3 of 8, about 10 s left"
     assert "0.4 a second" in line(Sum(lacking=5, eta_seconds=10.0, rate=0.41))
-    assert line(Sum(files=2, lacking=5, held_up=("no key", "no key"))) == (
-        "2 documents searchable by keyword; vectors 0 of 5; no key"
-    )
+
+
+def test_documents_without_any_vectors_are_up_to_date_by_keyword_only() -> None:
+    assert line(Sum(files=2, keywords_only=True)) == "up to date: 2 documents, by keyword only"

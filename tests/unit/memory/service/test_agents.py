@@ -97,6 +97,44 @@ def test_a_damaged_index_among_many_is_named_and_its_figures_are_unknown(several
     assert [number.chunks for number in agents.numbers(NAMES)] == [1, 1, None, 1]
 
 
+def test_readiness_looks_at_some_agents_at_a_time_and_first_at_those_with_a_problem(
+    several: Settings, agents: ServedAgents, opened: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(served, "AGENTS_AT_A_TIME", 2)
+    for seen in (["ada", "bob"], list(NAMES), list(NAMES)):
+        assert agents.not_ready() is None
+        assert opened == seen
+
+    folder = several.indexes_path / "joe"
+    index = folder / (folder / "CURRENT").read_text().strip()
+    sound = index.read_bytes()
+    index.write_bytes(b"no database" * 5_000)
+    assert str(agents.not_ready()).startswith("joe: "), "its turn has come"
+    assert str(agents.not_ready()).startswith("joe: ")
+    index.write_bytes(sound)
+    assert agents.not_ready() is None, "mended, it is looked at first"
+
+
+def test_an_index_that_is_damaged_is_found_in_the_background_before_its_turn(
+    several: Settings, agents: ServedAgents, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(served, "AGENTS_AT_A_TIME", 1)
+    folder = several.indexes_path / "joe"
+    (folder / (folder / "CURRENT").read_text().strip()).write_bytes(b"no database" * 5_000)
+    assert agents.not_ready() is None
+    agents.look_around()
+    assert str(agents.not_ready()).startswith("joe: ")
+
+
+def test_a_status_tells_sizes_of_the_home_as_the_background_found_them(several: Settings, agents: ServedAgents):
+    (several.home / "log").mkdir(parents=True)
+    before = agents.status(NAMES[:1], deep=False).disk_use
+    (several.home / "log" / "work.log").write_bytes(b"x" * 1_000)
+    assert agents.status(NAMES[:1], deep=False).disk_use == before
+    agents.look_around()
+    assert agents.status(NAMES[:1], deep=False).disk_use.log == before.log + 1_000
+
+
 def test_metrics_count_answers_from_the_cache_and_open_indexes(agents: ServedAgents):
     metrics = ServiceMetrics("1", process=agents.process_numbers)
     manager, _ = agents.manager("ada")
