@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memory.store.reader import DeadLetterRow
+from memory.store.reader import DeadLetterRow, IndexCounts
 from schemas.overview import AgentDeadLetter
-from schemas.ports import EndpointState, Pending, Trouble
+from schemas.ports import EndpointState, IndexFigures, Pending, Trouble
 from schemas.status import DeadLetter, EndpointStatus, QueueState, TroubleState
 
 
@@ -48,3 +48,14 @@ def endpoint_status(state: EndpointState | None) -> EndpointStatus | None:
 def trouble_state(trouble: Trouble) -> TroubleState:
     """A problem that is not over."""
     return TroubleState(part=trouble.part, message=trouble.message, since=trouble.since, code=trouble.code)
+
+
+def index_figures(counts: IndexCounts, *, dead_letters: int) -> IndexFigures:
+    """Return an index's counts as they are published."""
+    return IndexFigures(
+        files=counts.files,
+        vectors_ready=counts.vectors_ready,
+        vectors_pending=counts.vectors_pending,
+        dead_letters=dead_letters,
+        last_commit_at=counts.last_commit_at,
+    )

@@ -28,7 +28,7 @@ from producers.watch_report import WatchReport
 from producers.watching import Watcher, WatchMode, WatchState
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
-from schemas.ports import Event, JobQueue, TroubleReporter
+from schemas.ports import Event, FiguresRecorder, JobQueue, TroubleReporter
 from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
@@ -71,6 +71,7 @@ class Producers:
         queue: JobQueue,
         troubles: TroubleReporter,
         *,
+        figures: FiguresRecorder,
         indexed: Callable[[AgentSettings], StoreReader | None],
         answering: Callable[[AgentSettings], StoreReader | None],
         building: Callable[[AgentSettings], bool],
@@ -85,6 +86,7 @@ class Producers:
         self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
         self._queue = queue
         self._troubles = troubles
+        self._figures = figures
         self._indexed = indexed
         self._answering = answering
         self._building = building
@@ -272,6 +274,7 @@ class Producers:
         except Exception as error:  # noqa: BLE001 - told through the troubles, and tried again
             with self._schedule_lock:
                 pause = self._schedule.failed(agent, now=time.monotonic())
+            self._figures.record_figures(agent, None, commits=0)
             self._tell(agent, f"files and index could not be compared ({error}); tried again in {pause:.0f} s")
         else:
             with self._schedule_lock:
@@ -281,6 +284,7 @@ class Producers:
     def _compare(self, agent: AgentSettings, reason: str) -> None:
         if self._watcher is not None and agent.sync.watch and reason != "start":
             self._watcher.refresh(agent.id)
+        commits = self._figures.commits(agent.id)
         report = reconcile(
             agent,
             self._files[agent.id],
@@ -289,6 +293,7 @@ class Producers:
             answering=lambda: self._answering(agent),
             building=lambda: self._building(agent),
         )
+        self._figures.record_figures(agent.id, report.figures, commits=commits)
         self._note_state(agent)
         self._report.reconciled(agent.id)
         self._tell(agent.id, "; ".join(report.problems))

@@ -20,9 +20,10 @@ from memory.scanning import MEMORY_SOURCE
 from memory.session_roots import SESSIONS_SOURCE, archived_path
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
+from memory.wire_forms import index_figures
 from producers.handing_over import mark_in_calls
 from schemas.documents import DocumentKey, Lane
-from schemas.ports import JobQueue
+from schemas.ports import IndexFigures, JobQueue
 from schemas.settings import AgentSettings
 
 #: Up to so many documents that differ are as good as an edit; more of them wait in the backfill queue. So do, however
@@ -36,8 +37,8 @@ class ReconcileReport:
 
     `on_disk` and `in_index` count documents (`in_index` is 0 when there is no index to compare with), `new`,
     `changed` and `vanished` those that were marked, `live` how many of them as edits, `spared` those that are absent
-    and were left alone: where the disk could not be listed, and transcripts that keep their memory. `problems` holds
-    one sentence each. Times in seconds.
+    and were left alone: where the disk could not be listed, and transcripts that keep their memory. `figures` count the
+    index that answers, None where it cannot be read. `problems` holds one sentence each. Times in seconds.
     """
 
     agent: str
@@ -50,6 +51,7 @@ class ReconcileReport:
     live: int
     vectors_requested: bool
     completion_requested: bool
+    figures: IndexFigures | None
     problems: tuple[str, ...]
     seconds: float
     cpu_seconds: float
@@ -83,10 +85,13 @@ def reconcile(
     """
     began, cpu_began = time.monotonic(), time.thread_time()
     complete = building()
-    remembered, failed, out, vectors_pending = _remembered(indexed, files)
+    remembered, failed, out, figures = _remembered(indexed, files)
+    vectors_pending = figures is not None and figures.vectors_pending > 0
     anew = complete or remembered is None
     remembered = remembered or KnownFiles()
-    seen = _seen(answering) if anew else None
+    seen = None
+    if anew:
+        seen, figures = _seen(answering)
     # Imports are not looked at again, unless an index comes into being that does not have them.
     scan = files.scan(imported=anew, but=remembered if seen is None else None)
     differing = list(scan.documents)
@@ -133,6 +138,7 @@ def reconcile(
         live=live,
         vectors_requested=vectors_pending,
         completion_requested=complete,
+        figures=figures,
         problems=scan.problems,
         seconds=time.monotonic() - began,
         cpu_seconds=time.thread_time() - cpu_began,
@@ -157,38 +163,43 @@ def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
 
 def _remembered(
     indexed: Callable[[], StoreReader | None], files: AgentFiles
-) -> tuple[KnownFiles | None, Sequence[DocumentKey], set[DocumentKey], bool]:
-    """What the index knows of the files, None when there is none; what failed and what a person left out because it
-    did; whether chunks wait for their vectors.
+) -> tuple[KnownFiles | None, Sequence[DocumentKey], set[DocumentKey], IndexFigures | None]:
+    """Return what the index knows of the files, None when there is none; what failed and what a person left out because
+    it did; the index's counts.
 
     A damaged index knows nothing: the worker that gets the marks sets it aside and builds a new one.
     """
     try:
         reader = indexed()
         if reader is None:
-            return None, (), set(), False
+            return None, (), set(), None
         try:
             known = KnownFiles(reader.files())
             failed = [letter.key for letter in reader.dead_letters()]
-            return known, failed, left_out(reader, files), reader.counts().vectors_pending > 0
+            figures = index_figures(reader.counts(), dead_letters=len(failed))
+            return known, failed, left_out(reader, files), figures
         finally:
             reader.close()
     except StoreCorrupt:
-        return None, (), set(), False
+        return None, (), set(), None
 
 
-def _seen(answering: Callable[[], StoreReader | None]) -> KnownFiles | None:
-    """What the generation knows that searches see, None when there is none that this version can read."""
+def _seen(answering: Callable[[], StoreReader | None]) -> tuple[KnownFiles | None, IndexFigures | None]:
+    """Return what the generation knows that searches see, and its counts.
+
+    Where there is none, nothing is known, and there is nothing in it. Where this version cannot read it, both are None.
+    """
     try:
         reader = answering()
         if reader is None:
-            return None
+            return None, IndexFigures()
         try:
-            return KnownFiles(reader.files())
+            figures = index_figures(reader.counts(), dead_letters=len(reader.dead_letters()))
+            return KnownFiles(reader.files()), figures
         finally:
             reader.close()
     except (StoreCorrupt, OtherVersion):
-        return None
+        return None, None
 
 
 def _absent(opened: Callable[[], StoreReader | None], known: KnownFiles) -> list[DocumentKey]:

@@ -19,7 +19,7 @@ from memory.store.reader import StoreReader
 from producers.falling_back import open_watcher
 from producers.inbox_reading import InboxReader
 from producers.producing import Producers
-from schemas.ports import EventInbox, JobQueue, TroubleReporter
+from schemas.ports import EventInbox, FiguresRecorder, JobQueue, TroubleReporter
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def run_producers(
     troubles: TroubleReporter,
     stop: threading.Event,
     *,
+    figures: FiguresRecorder,
     indexed: Callable[[AgentSettings], StoreReader | None],
     answering: Callable[[AgentSettings], StoreReader | None],
     building: Callable[[AgentSettings], bool],
@@ -45,6 +46,7 @@ def run_producers(
 ) -> None:
     """Watch, compare and queue until `stop` is set.
 
+    Each comparison also counts the index, for `figures`.
     `indexed` opens the generation of an agent that its files must agree with (None when there is none), `answering`
     the one that searches see, and `building` says whether one is under construction; all as for
     `reconciling.reconcile`. `on_ready` is called once, when every agent is watched and was compared for the first time
@@ -56,7 +58,14 @@ def run_producers(
     """
     pulses = pulses or Pulses()
     producers = Producers(
-        settings, queue, troubles, indexed=indexed, answering=answering, building=building, pulses=pulses
+        settings,
+        queue,
+        troubles,
+        figures=figures,
+        indexed=indexed,
+        answering=answering,
+        building=building,
+        pulses=pulses,
     )
     hooks = _hook_server(settings, producers, troubles)
     watcher = open_watcher(producers, poll_interval_seconds=poll_interval_seconds)

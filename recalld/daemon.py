@@ -294,7 +294,7 @@ class _Missing:
     """Says in status which process does not come up, for as long as that is so."""
 
     def __init__(self, settings: Settings) -> None:
-        self._board = Board(connect(settings), Keys(namespace(settings)))
+        self._board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
         self._told: dict[str, str | None] = {}
         for child in ("watch", "serve", *(f"work-{number}" for number in range(1, settings.workers.processes + 1))):
             self._board.resolve(child)  # of an earlier run

@@ -1,4 +1,4 @@
-"""What `recalld up` prints: sentences, and how far indexing is."""
+"""Lines that `recalld up` prints: messages, and the progress of indexing."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
 
 import click
+import redis
 
-from recalld.client import Client, ClientError
+from memory.embedding.selection import ProviderChoice
+from memory.progress import vector_progress
+from memory.taking_over import provider_of
 from recalld.invocation import to_type
-from recalld.terminal_text import printable_name
-from schemas.conditions import ConditionCode
-from schemas.settings import Settings
-from workers.connection import connect, namespace
+from schemas.ports import Indexing
+from schemas.settings import AgentSettings, Settings
+from schemas.status import IndexState
+from workers.board import Board
+from workers.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.marks import PendingMarks
 from workers.names import Keys
 
@@ -38,89 +42,130 @@ def say(message: str, *, nl: bool = True) -> None:
             sys.stdout.flush()
 
 
-def _behind(state: Mapping[str, Any]) -> int:
-    """Documents that the index lacks; a broker that lost its marks knows of none until all was compared."""
-    disk = state["disk"]
-    differing: int = sum(disk.get(name, 0) for name in ("missing", "stale", "vanished"))
-    return max(int(state["queue"].get("pending", 0)), differing - len(state.get("deadLetters", ())))
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """How far the indexes of all agents are together.
+
+    `behind` documents are to be indexed, and `lacking` chunks wait for their vectors. `uncounted` agents are missing
+    from the numbers. `rate` is in vectors a second, 0 when it is not known, `eta_seconds` that of the slowest agent.
+    `embeds`: at least one agent has a provider.
+    """
+
+    files: int = 0
+    vectors_ready: int = 0
+    failed: int = 0
+    behind: int = 0
+    lacking: int = 0
+    uncounted: int = 0
+    rate: float = 0.0
+    eta_seconds: float | None = None
+    held_up: tuple[str, ...] = ()
+    advice: str | None = None
+    embeds: bool = True
 
 
-def _held_up(state: Mapping[str, Any]) -> str:
-    """Why no vectors come, when the endpoint is the reason."""
-    endpoint = state.get("endpoint") or {}
-    return f"; {endpoint['reason']}" if endpoint.get("reason") else ""
-
-
-def line(states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> str:
-    """How far indexing is, in words: `behind` documents are to be indexed, `lacking` chunks wait for their vectors."""
-    files = sum(state["index"].get("files", 0) for state in states)
-    ready = sum(state["index"].get("vectorsReady", 0) for state in states)
-    failed = sum(len(state.get("deadLetters", ())) for state in states)
-    said_of_failed = f"; {failed:,} failed: see `recalld dead list`" if failed else ""
-    if not (behind or lacking) and files and not ready and all(state["provider"] == "none" for state in states):
-        return f"up to date: {_counted(files, 'document')}, by keyword only{said_of_failed}"
-    if not (behind or lacking):
-        return f"up to date: {_counted(files, 'document')}, {_counted(ready, 'chunk')} with vectors{said_of_failed}"
+def line(known: Sum) -> str:
+    """Return a sentence about how far indexing is."""
+    files, ready, lacking = known.files, known.vectors_ready, known.lacking
+    remarks = f"; {known.failed:,} failed: see `recalld dead list`" if known.failed else ""
+    if known.uncounted:
+        are = "is" if known.uncounted == 1 else "are"
+        remarks += f"; {_counted(known.uncounted, 'agent')} {are} not counted: see `recalld status`"
+    if not (known.behind or lacking):
+        vectors = f"{_counted(ready, 'chunk')} with vectors" if known.embeds or ready else "by keyword only"
+        return f"up to date: {_counted(files, 'document')}, {vectors}{remarks}"
     text = f"{_counted(files, 'document')} searchable by keyword"
-    text += f", {behind:,} to go" if behind else ""
+    text += f", {known.behind:,} to go" if known.behind else ""
     text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
-    etas = [eta for state in states if (eta := state["vectors"].get("etaSeconds")) is not None]
-    rates = [rate for state in states if (rate := state["vectors"].get("rate"))]
-    if lacking and etas:
-        text += f", {_rate(sum(rates))} a second" if rates else ""
-        text += f", about {_duration(max(etas))} left"
+    if lacking and known.eta_seconds is not None:
+        text += f", {_rate(known.rate)} a second" if known.rate else ""
+        text += f", about {_duration(known.eta_seconds)} left"
     if lacking:
-        text += "".join(dict.fromkeys(map(_held_up, states)))
-    return text + said_of_failed
+        text += "".join(f"; {reason}" for reason in dict.fromkeys(known.held_up))
+    return text + remarks
 
 
 class Progress:
-    """Tells how far indexing is, as long as there is something to index."""
+    """Tells how far indexing is, as long as there is something to index.
+
+    It asks the broker one question for all agents, and waits a moment for the answer: the loop that looks after the
+    processes goes on.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._marks = PendingMarks(connect(settings), Keys(namespace(settings)))
+        client, keys = connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings))
+        self._marks = PendingMarks(client, keys)
+        self._board = Board(client, keys)
+        self._choices: dict[str, ProviderChoice] = {}
         self._terminal = sys.stdout.isatty()
         self._said: str | None = None
         self._said_at = 0.0
         self._busy = True
         self._advised = False
-        self._told: set[tuple[str, str]] = set()
 
     def look(self) -> None:
         """Ask and tell, cheaply when there is nothing to tell."""
         try:
             waiting = bool(self._marks.agents())
-        except Exception:  # noqa: BLE001 - the broker is looked after elsewhere; progress can wait
-            return
+        except redis.RedisError:
+            return  # the broker is looked after elsewhere; progress can wait
         if not (waiting or self._busy):
             return
-        states = [state for agent in self._settings.agents if (state := self._state(agent.id)) is not None]
-        if not states:
+        known = self._board.indexing()
+        if known is None:
             return
-        behind = sum(map(_behind, states))
-        lacking = sum(state["index"].get("vectorsPending", 0) for state in states if state["provider"] != "none")
-        self._busy = bool(behind or lacking)
-        self._tell(states, behind, lacking)
+        agents = [agent for agent in self._settings.agents if agent.enabled]
+        total = self._sum(agents, known)
+        settled = all(one.settled for one in map(known.get, (agent.id for agent in agents)) if one is not None)
+        self._busy = bool(total.behind or total.lacking) or not settled
+        if total.behind or total.lacking or settled:
+            self._tell(total)
 
-    def _state(self, agent: str) -> Mapping[str, Any] | None:
-        client = Client.at_home(self._settings.home, agent=agent)
-        if client is None:
-            return None
-        try:
-            agents = client.status(agent=agent)["agents"]
-        except ClientError:
-            return None
-        return agents[0] if agents else None
+    def _sum(self, agents: Sequence[AgentSettings], known: Mapping[str, Indexing]) -> Sum:
+        states = [(agent, known.get(agent.id, Indexing())) for agent in agents]
+        counted = [(agent, one.figures) for agent, one in states if one.figures is not None]
+        waiting = [
+            (agent, one, one.figures)
+            for agent, one in states
+            if one.figures is not None and one.figures.vectors_pending and self._choice(agent).name != "none"
+        ]
+        foreseen = [
+            vector_progress(
+                IndexState(vectors_pending=figures.vectors_pending, last_commit_at=figures.last_commit_at),
+                one.progress,
+                agent,
+                self._choice(agent),
+                time.time(),
+                in_batch_jobs=int(agent.remote.batch.enabled),
+                held_back=one.held_up is not None,
+            )[0]
+            for agent, one, figures in waiting
+        ]
+        etas = [state.eta_seconds for state in foreseen if state.eta_seconds is not None]
+        return Sum(
+            files=sum(figures.files for _, figures in counted),
+            vectors_ready=sum(figures.vectors_ready for _, figures in counted),
+            failed=sum(figures.dead_letters for _, figures in counted),
+            behind=sum(one.pending for _, one in states),
+            lacking=sum(figures.vectors_pending for _, _, figures in waiting),
+            uncounted=len(states) - len(counted),
+            rate=sum(state.rate or 0.0 for state in foreseen),
+            eta_seconds=max(etas, default=None),
+            held_up=tuple(one.held_up for _, one, _ in waiting if one.held_up is not None),
+            advice=next((state.advice for state in foreseen if state.advice is not None), None),
+            embeds=any(self._choice(agent).name != "none" for agent, _ in states),
+        )
 
-    def _tell(self, states: Sequence[Mapping[str, Any]], behind: int, lacking: int) -> None:
-        for state in states:
-            for trouble in state.get("troubles", ()):
-                told = (state["agent"], trouble["message"])
-                if trouble.get("code") == ConditionCode.VECTORS_WAIT and told not in self._told:
-                    self._told.add(told)
-                    say(f"{state['agent']}: {printable_name(to_type(trouble['message'], agent=state['agent']))}")
-        text = to_type(line(states, behind, lacking))
+    def _choice(self, agent: AgentSettings) -> ProviderChoice:
+        """The agent's provider, looked up once."""
+        choice = self._choices.get(agent.id)
+        if choice is None:
+            choice = self._choices[agent.id] = provider_of(self._settings, agent)
+        return choice
+
+    def _tell(self, total: Sum) -> None:
+        text = to_type(line(total))
         now = time.monotonic()
         if text == self._said or (
             self._busy and not self._terminal and now - self._said_at < _LINE_SECONDS and self._said
@@ -131,10 +176,9 @@ class Progress:
         else:
             say(text)
         self._said, self._said_at = text, now
-        advice = next((said for state in states if (said := state["vectors"].get("advice"))), None)
-        if advice and not self._advised:
+        if total.advice and not self._advised:
             self._advised = True
-            say(advice)
+            say(total.advice)
 
 
 def _counted(number: int, noun: str) -> str:

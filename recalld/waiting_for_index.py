@@ -154,7 +154,12 @@ class IndexWait:
                 bar.show(self._progress(documents))
             if all(self._unable(agent) or (not held_back and self._is_done(agent)) for agent in self._agents):
                 break
-            if self._still.too_long(self._stand(held_back, left), only_builds=not documents and self._only_builds()):
+            cools = any(self._cools_down(agent) for agent in self._agents)
+            if self._still.too_long(
+                self._stand(held_back, left),
+                at_least_seconds=_LONGEST_COOL_DOWN_SECONDS if cools else 0.0,
+                only_builds=not documents and self._only_builds(),
+            ):
                 break
         bar.end()
         return self.outcomes()
@@ -216,17 +221,13 @@ class IndexWait:
         reader = self._reader(agent)
         if reader is None or not self.counts(agent).vectors_pending:
             return None
-        generation = self._readers[agent.id][0]
-        last = self._last_chunks.get(agent.id)
-        if last is None or last[0] != generation:
-            waiting = reader.pending_hashes()
-            if not waiting:
-                return None
-            last = (generation, max(waiting))
-            if not self._left(agent):
-                self._last_chunks[agent.id] = last
         oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None)
-        return oldest if oldest is not None and oldest <= last[1] else None
+        if oldest is None or self._left(agent):
+            return oldest  # which chunks are waited for is known when its documents are indexed
+        generation = self._readers[agent.id][0]
+        if self._last_chunks.get(agent.id, ("", 0))[0] != generation:
+            self._last_chunks[agent.id] = (generation, max(reader.pending_hashes(), default=0))
+        return oldest if oldest <= self._last_chunks[agent.id][1] else None
 
     def _only_builds(self) -> bool:
         return all(
@@ -236,8 +237,8 @@ class IndexWait:
         )
 
     def _stand(self, held_back: int, left: Mapping[str, int]) -> object:
-        """Return what differs when the command's own work gets on; None while a provider or batch job may take long."""
-        if self._jobs.progress() or any(self._cools_down(agent) for agent in self._agents):
+        """Return what differs when the command's own work gets on; None while a batch job may take long."""
+        if self._jobs.progress():
             return None
         own = [(self._oldest_chunk(agent), self._generations[agent.id].next()) for agent in self._agents]
         return held_back, left, own
@@ -396,7 +397,7 @@ class _Still:
         self._since = time.monotonic()
         self.seconds: float | None = None
 
-    def too_long(self, stand: object, *, only_builds: bool) -> bool:
+    def too_long(self, stand: object, *, at_least_seconds: float, only_builds: bool) -> bool:
         """Return True if `stand` (None: it may take long) is what it was for too long.
 
         Work of others may be ahead: as long as workers finish any, there is more patience. `only_builds`: what is
@@ -406,7 +407,7 @@ class _Still:
             self._stand, self._since = stand, time.monotonic()
             return False
         still = time.monotonic() - self._since
-        if still < self._limit:
+        if still < max(self._limit, at_least_seconds):
             return False
         patient = not only_builds and still < _LONGEST_STILL * self._limit
         if patient and self._broker.board.stalled_seconds() < self._limit:

@@ -38,6 +38,32 @@ class VectorProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexFigures:
+    """Counts of the index that answers for an agent. `last_commit_at` is a Unix time, None when there was none."""
+
+    files: int = 0
+    vectors_ready: int = 0
+    vectors_pending: int = 0
+    dead_letters: int = 0
+    last_commit_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Indexing:
+    """How far an agent's index is: `pending` documents wait or run.
+
+    `figures` are None when no process has counted since the broker was made; they are `settled` when nothing was
+    committed since they were counted. `held_up` is why no vectors come, None when nothing was reported.
+    """
+
+    pending: int = 0
+    figures: IndexFigures | None = None
+    settled: bool = True
+    progress: VectorProgress = VectorProgress()
+    held_up: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """A problem that a part reported and that is not over yet.
 
@@ -278,6 +304,16 @@ class EventInbox(Protocol):
 
     def answer(self, event: Event) -> None:
         """Say that an event that somebody waits for was dealt with. Never raises."""
+
+
+class FiguresRecorder(Protocol):
+    """Where the counts of agents' indexes are kept for processes that do not open them."""
+
+    def commits(self, agent: str) -> int:
+        """Return the number of commits so far, asked for before the index is counted. Never raises."""
+
+    def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
+        """Keep the counts of an index that had so many `commits`; None when it cannot be read. Never raises."""
 
 
 class TroubleReporter(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader, TranscriptMark
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
-from schemas.ports import Event
+from schemas.ports import Event, IndexFigures
 
 
 class RecordingQueue:
@@ -68,6 +68,19 @@ class RecordingTroubles:
 
     def resolve(self, part: str, *, agent: str = "*") -> None:
         self.open.pop((part, agent), None)
+
+
+class RecordingFigures:
+    """A `FiguresRecorder`: `kept` holds what was counted."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, IndexFigures | None] = {}
+
+    def commits(self, agent: str) -> int:
+        return 0
+
+    def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
+        self.kept[agent] = figures
 
 
 class RecordingInbox:

@@ -34,7 +34,7 @@ from schemas.metrics import COMMITS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
 from workers.broker import TRACEPARENT
 from workers.embedding_rounds import ToldRounds
-from workers.healing import PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
+from workers.healing import resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
 from workers.indexing_job import TURN_SECONDS, index_turn
 from workers.job_pulses import got_on
 from workers.names import (
@@ -45,6 +45,7 @@ from workers.names import (
     NO_SPACE,
     NO_VECTORS,
     OLDER_SETTINGS,
+    PROVIDER,
     VECTORS_QUEUE,
 )
 from workers.refusing import in_words
@@ -120,6 +121,8 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
             runtime.board.counters.add(COMMITS, 1, "vectors")
             runtime.board.counters.add(VECTORS, count)
             runtime.board.record_vectors(agent, count=count, seconds=seconds)
+            runtime.board.committed(agent)
+            runtime.count(indexer)
 
         turn = batches.turn(indexer)
         if turn.idle:
@@ -163,6 +166,7 @@ def _complete(runtime: Runtime, agent: str) -> None:
         if indexer.generations.next() is None:
             return
         if completing.complete_generation(indexer):
+            runtime.count(indexer)
             return
         lacking = completing.differences(indexer)
         hidden = completing.hidden_notes(indexer)

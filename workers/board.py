@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -23,6 +23,8 @@ from schemas.ports import (
     EndpointCondition,
     EndpointState,
     FleetNumbers,
+    IndexFigures,
+    Indexing,
     Pending,
     ProcessSign,
     Trouble,
@@ -35,7 +37,7 @@ from workers.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
 from workers.life import BEAT_SECONDS, read_signs
 from workers.marks import MarkedBefore, PendingMarks
 from workers.movement import Movement
-from workers.names import QUEUES, Keys
+from workers.names import NO_VECTORS, PROVIDER, QUEUES, Keys
 from workers.refusing import refusal
 
 log = structlog.get_logger(__name__)
@@ -57,7 +59,7 @@ _QUERIES = "queries."
 
 
 class Board:
-    """Implements `PendingReader`, `UsageRecorder` and `TroubleReporter` over the broker.
+    """Implements `PendingReader`, `UsageRecorder`, `FiguresRecorder` and `TroubleReporter` over the broker.
 
     A broker that is away is an answer.
     """
@@ -106,7 +108,7 @@ class Board:
             rate, at = self._client.hmget(self._keys.progress(agent), "rate", "at")
         except redis.RedisError:
             return VectorProgress()
-        return VectorProgress(float(rate), float(at)) if rate and at else VectorProgress()
+        return _progress(rate, at)
 
     def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
         """Say that `count` vectors joined the index just now, after `seconds` of work on them.
@@ -123,6 +125,63 @@ class Board:
                 kept = math.exp(-since / _RATE_SECONDS)
                 rate = kept * before.rate + (1 - kept) * count / since
             self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
+
+    def committed(self, agent: str) -> None:
+        """Say that an index was changed, before its documents' marks are over: its figures are to be counted anew."""
+        with self._quietly():
+            self._client.hincrby(self._keys.commits, agent, 1)
+
+    def commits(self, agent: str) -> int:
+        """Return the number of commits so far; 0 without the broker."""
+        try:
+            return int(self._client.hget(self._keys.commits, agent) or 0)
+        except redis.RedisError:
+            return 0
+
+    def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
+        """Keep the counts of an index that had so many `commits`; None when it cannot be read."""
+        with self._quietly():
+            if figures is None:
+                self._client.hdel(self._keys.figures, agent)
+            else:
+                self._client.hset(self._keys.figures, agent, json.dumps([commits, *astuple(figures)]))
+
+    def indexing(self) -> dict[str, Indexing] | None:
+        """Return how far the index of every agent is that is known of; None when the broker does not answer.
+
+        Two round trips, however many agents there are.
+        """
+        try:
+            marked = self._marks.agents()
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hgetall(self._keys.figures)
+                pipe.hgetall(self._keys.commits)
+                for agent in marked:
+                    pipe.hlen(self._keys.sequence(agent))
+                counted, commits, *pending = pipe.execute()
+            known = {agent.decode(): json.loads(raw) for agent, raw in counted.items()}
+            figures = {agent: IndexFigures(*rest) for agent, (_, *rest) in known.items()}
+            lacking = [agent for agent, one in figures.items() if one.vectors_pending]
+            with self._client.pipeline(transaction=False) as pipe:
+                for agent in lacking:
+                    pipe.hmget(self._keys.progress(agent), "rate", "at")
+                    pipe.hgetall(self._keys.troubles(agent))
+                told = pipe.execute()
+        except redis.RedisError:
+            return None
+        waiting = dict(zip(marked, pending, strict=True))
+        progress = {agent: _progress(*told[2 * place]) for place, agent in enumerate(lacking)}
+        held_up = {agent: _held_up(told[2 * place + 1]) for place, agent in enumerate(lacking)}
+        return {
+            agent: Indexing(
+                pending=int(waiting.get(agent, 0)),
+                figures=figures.get(agent),
+                settled=agent in known and known[agent][0] == int(commits.get(agent.encode(), 0)),
+                progress=progress.get(agent, VectorProgress()),
+                held_up=held_up.get(agent),
+            )
+            for agent in {*known, *marked}
+        }
 
     def moved(self) -> None:
         """Say that something was finished."""
@@ -295,6 +354,18 @@ class Board:
             yield
         except redis.RedisError as error:
             log.debug("board_unreachable", error=str(error))
+
+
+def _progress(rate: bytes | None, at: bytes | None) -> VectorProgress:
+    return VectorProgress(float(rate), float(at)) if rate and at else VectorProgress()
+
+
+def _held_up(troubles: Mapping[bytes, bytes]) -> str | None:
+    """Return why no vectors come, as the workers reported it."""
+    for part, raw in troubles.items():
+        if part.decode() == NO_VECTORS or part.decode().startswith(PROVIDER):
+            return str(json.loads(raw)["message"])
+    return None
 
 
 def today_utc() -> date:

@@ -11,6 +11,7 @@ import structlog
 from memory.agent_files import priority
 from memory.store.errors import StoreCorrupt, Superseded
 from schemas.documents import Lane
+from workers.names import PROVIDER
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -18,9 +19,6 @@ log = structlog.get_logger(__name__)
 
 #: The trouble that is over when everything was indexed again.
 DAMAGED_INDEX = "index file"
-
-#: Troubles of a provider begin with this; its name follows.
-PROVIDER = "provider "
 
 
 def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> None:

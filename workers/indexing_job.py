@@ -33,6 +33,9 @@ TURN_SECONDS = 10.0
 #: The same while messages of others wait in the lane.
 SHARED_TURN_SECONDS = 1.0
 
+#: Seconds between two counts of the index in one turn: what is searchable grows while somebody watches.
+COUNT_SECONDS = 2.0
+
 #: Documents that a job takes at a time; what it did not get to waits again when it dies.
 CLAIM = 64
 
@@ -54,6 +57,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         with runtime.indexer(agent) as indexer:
             turn.try_suspects(indexer)
             report = indexer.index(turn.claims(indexer), lane=lane, on_done=turn.done, out_of_time=turn.over)
+            runtime.count(indexer)
             # Also those of a job that died between its commit and its request.
             available = indexer.supply.available
             unfilled = available and bool(indexer.target().pending_chunks(1))
@@ -111,7 +115,11 @@ class _Turn:
 
     def claims(self, indexer: Indexer) -> Iterator[DocumentKey]:
         """Documents as there is time for them, no suspects among them."""
+        counted_at = self._begun
         while not self.over():
+            if time.monotonic() - counted_at > COUNT_SECONDS:
+                self._runtime.count(indexer)
+                counted_at = time.monotonic()
             claimed = self._claim(CLAIM)
             if not claimed:
                 return
@@ -142,6 +150,8 @@ class _Turn:
     def done(self, keys: Sequence[DocumentKey]) -> None:
         """The documents are committed, or are dead letters."""
         got_on()
+        # First: without a mark, what was counted before would seem to be all that there is.
+        self._runtime.board.committed(self._agent)
         now = time.time()
         tracing.link(self._marks.take_traces(self._agent, keys))
         over = self._marks.finish(self._agent, keys, job=self._job, now=now)

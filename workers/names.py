@@ -24,6 +24,8 @@ NO_SPACE = "disk space"
 OLDER_SETTINGS = "older settings"
 HOUSEKEEPING = "housekeeping"
 MAINTENANCE = "maintenance"
+#: Troubles of a provider begin with this; its name follows.
+PROVIDER = "provider "
 
 
 def account_key(account: str) -> str:
@@ -49,6 +51,9 @@ class Keys:
         self.home = f"{self.prefix}:home"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
         self.counters = f"{self.prefix}:counters"
+        #: Hash: agent -> number of commits to its index; the same when its figures were counted, and these.
+        self.commits = f"{self.prefix}:commits"
+        self.figures = f"{self.prefix}:figures"
         #: Sorted set: owner of claims -> Unix time until which it is taken to be alive.
         self.claimants = f"{self.prefix}:claimants"
 

@@ -18,6 +18,7 @@ from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer
 from memory.store.options import StoreOptions
 from memory.taking_over import forget_void_takeover, provider_of, take_over, taken_over_at, takeover_token
+from memory.wire_forms import index_figures
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
@@ -102,6 +103,15 @@ class Runtime:
         entry = self._indexers.pop(agent_id, None)
         if entry is not None and entry.users == 0:
             entry.indexer.generations.close()
+
+    def count(self, indexer: Indexer) -> None:
+        """Publish the counts of an agent's index; not those of one under construction, which answers nothing yet."""
+        if indexer.generations.next() is not None:
+            return
+        commits = self.board.commits(indexer.agent.id)
+        store = indexer.target()
+        figures = index_figures(store.counts(), dead_letters=len(store.dead_letters()))
+        self.board.record_figures(indexer.agent.id, figures, commits=commits)
 
     def publish_counts(self) -> None:
         """Add what this process counted to everybody's numbers. Never raises."""

@@ -45,6 +45,7 @@ def fuse_minmax(
     vector_weight: float,
     text_weight: float,
     lift: Mapping[int, float] | None = None,
+    scale: float = 1.0,
 ) -> list[Fused]:
     """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 and still to be found out.
 
@@ -55,6 +56,7 @@ def fuse_minmax(
         vector_weight: with `text_weight` scaled to sum 1; both 0 means equal ones.
         text_weight: see `vector_weight`.
         lift: chunk id -> what else speaks for a place, added to its rank, which is 0..1 without it.
+        scale: factor of the rank before that: a small one lets what is lifted decide.
     """
     ids = cosines.keys() | bm25.keys()
     vector = _scaled(cosines)
@@ -71,7 +73,7 @@ def fuse_minmax(
         fused.append(
             Fused(
                 id=id_,
-                rank=rank + (lift.get(id_, 0.0) if lift else 0.0),
+                rank=scale * rank + (lift.get(id_, 0.0) if lift else 0.0),
                 score=0.0,
                 vector=_clip(cosines[id_]) if id_ in cosines else None,
                 text=_clip(coverage.get(id_, 0.0)) if id_ in bm25 else None,

@@ -123,10 +123,10 @@ def said_by(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[int, str]:
     said = {row.id: row.text for row in rows}
     talks = [(row, _first_line(row.text)) for row in rows if row.key.source == SESSIONS_SOURCE]
     alike = Counter(first for _, first in talks)
-    for row, first in talks:
-        if alike[first] > 1:
-            said[row.id] = _matching(_SAID_AT.sub("", row.text), terms)
-    return said
+    # Most copies are of one text, which is looked into once.
+    texts = {row.id: _SAID_AT.sub("", row.text) for row, first in talks if alike[first] > 1}
+    matching = {text: _matching(text, terms) for text in set(texts.values())}
+    return said | {id_: matching[text] for id_, text in texts.items()}
 
 
 def _first_line(text: str) -> str:

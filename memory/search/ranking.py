@@ -51,6 +51,12 @@ class HybridSettings(Protocol):
 #: What holding all that the query means exactly adds to a rank, which is 1 at most: it comes first, and so does a half.
 EXACT = 2.0
 
+#: What the standing of a name in a place adds where the query is nothing but that name, and what is left of the rank.
+STANDING, MEANING = 1.0, 0.1
+
+#: What a heading adds that holds a piece of a query with other words.
+HEADED = 0.5
+
 #: The same of a day that the query names. Less: people also speak of a day afterwards.
 DATED = 0.3
 
@@ -61,7 +67,7 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Held:
-    """What a chunk holds of a query: a share of what it means exactly, whether a day it names, a share of its weight.
+    """Parts of a query in a chunk: a share of what it means exactly, a day, a share of its weight, and what they lift.
 
     More of them is greater.
     """
@@ -69,6 +75,7 @@ class _Held:
     exact: float = 0.0
     dated: bool = False
     coverage: float = 0.0
+    lift: float = 0.0
 
 
 _NOTHING = _Held()
@@ -127,9 +134,10 @@ def ranked(
             cosines,
             bm25,
             {id_: one.coverage for id_, one in held.items()},
-            lift={id_: max(EXACT * one.exact, DATED * one.dated) for id_, one in held.items()},
+            lift={id_: one.lift for id_, one in held.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
+            scale=MEANING if exact_pieces(query).looked_up else 1.0,
         )
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
     # What age and variety choose from is as much as each side was asked for.
@@ -156,16 +164,15 @@ def _copies(
     groups: dict[str, list[ChunkRow]] = {}
     for id_, said in said_by(rows.values(), terms).items():
         groups.setdefault(said, []).append(rows[id_])
+    several = [group for group in groups.values() if len(group) > 1]
+    files = {key: reader.file(key) for key in {row.key for group in several for row in group}}
+    written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
     copies = {}
-    for group in groups.values():
-        if len(group) > 1:
-            files = {row.key: reader.file(row.key) for row in group}
-            written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
-            group.sort(
-                key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id),
-                reverse=True,
-            )
-            copies[group[0].id] = tuple(group[1:])
+    for group in several:
+        group.sort(
+            key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id), reverse=True
+        )
+        copies[group[0].id] = tuple(group[1:])
     return copies
 
 
@@ -179,6 +186,15 @@ def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
     return folded
 
 
+def _parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
+    """Lower each score that equals the one above by a hundredth: scores tell places apart as the order does."""
+    parted: list[tuple[Fused, ChunkRow]] = []
+    for item, row in hits:
+        above = parted[-1][0].score if parted else 2.0
+        parted.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
+    return parted
+
+
 def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
     if not rows:
         return {}
@@ -189,7 +205,9 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
         title = index_title(row.key.source, row.key.path)
         text = f"{title}\n{row.text}" if title else row.text
         folded = fold(text)
-        held[id_] = _Held(exact.share(folded), any(day in folded for day in days), coverage.of(text, folded))
+        share, dated = exact.share(folded), any(day in folded for day in days)
+        lift = EXACT * share + (STANDING * exact.standing(folded) if exact.looked_up else HEADED * exact.headed(folded))
+        held[id_] = _Held(share, dated, coverage.of(text, folded), max(lift, DATED * dated))
     return held
 
 
@@ -226,11 +244,13 @@ def _scored(
         named=named,
     )
     scored = descending([replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)], TOP)
-    return [
-        (item, row)
-        for item, (_, row), place in zip(scored, hits, places, strict=True)
-        if item.score >= min_score or place.exact or place.cosine is None
-    ]
+    return _parted(
+        [
+            (item, row)
+            for item, (_, row), place in zip(scored, hits, places, strict=True)
+            if item.score >= min_score or place.exact or place.cosine is None
+        ]
+    )
 
 
 def _reordered(

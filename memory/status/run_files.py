@@ -83,7 +83,7 @@ def remove_hooks_state(home: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """How an agent's files are watched: `mode` is "events", "polling" or "off"; `reason` says why, in words.
+    """State of watching an agent's files. `mode` is "events", "polling" or "off"; `reason` says why, in words.
 
     `last_event_at` and `last_compared_at` (with the index) are Unix times, `pid` is the process that watches.
     """

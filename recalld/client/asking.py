@@ -47,7 +47,7 @@ Self_ = TypeVar("Self_", bound="Asking")
 
 
 class Challenge(NamedTuple):
-    """What a service of this machine is asked before anything else, and what only the right one can answer."""
+    """First request to a service of this machine, and the proof that only the right one can answer with."""
 
     request: bytes
     proof: str
@@ -107,7 +107,7 @@ class Asking:
         The client takes the agent's token from `<home>/run/tokens/<agent>` when there is one. It sends nothing but a
         challenge before the service has proved that it is this home's, and finds it again after a restart.
         """
-        home = Path(home).expanduser()
+        home = Path(home).expanduser().absolute()
         service = running_service(home)
         if service is None:
             return None

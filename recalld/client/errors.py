@@ -30,7 +30,7 @@ class ServiceTimedOut(ServiceUnavailable):
 
 
 class ServiceUnproven(ServiceUnavailable):
-    """What answers where the home's service should did not prove to be it. Neither question nor token was sent."""
+    """The program at the address of the home's service did not prove to be it. Neither question nor token was sent."""
 
 
 class RequestRefused(ClientError):

@@ -1,4 +1,4 @@
-"""What a running service leaves in its home folder: where it listens, and the agents' tokens."""
+"""Files by which a home's service is found and asked: its entry, and the agents' tokens."""
 
 from __future__ import annotations
 

@@ -46,6 +46,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
                 broker.inbox,
                 broker.board,
                 stop,
+                figures=broker.board,
                 indexed=indexed_by(settings),
                 answering=answering_for(settings),
                 building=building_in(settings),

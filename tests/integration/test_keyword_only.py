@@ -104,7 +104,7 @@ def test_a_provider_that_refuses_is_told_in_its_own_words_by_up_status_and_index
         server.fail_next(Failure(status=401, message=words), times=1_000)
         remote = f'[remote]\nbase_url = "{server.url}"\napi_key = "a-key"\n'
         with Daemon(home, workspace, provider="openai", config=remote) as daemon:
-            wait_until(lambda: f"main: openai refused the key (HTTP 401: {words})" in daemon.said())
+            wait_until(lambda: f"openai refused the key (HTTP 401: {words})" in daemon.said())
             told = {one["code"]: one["message"] for one in daemon.status()["troubles"] if "code" in one}
             assert words in told[ConditionCode.VECTORS_WAIT]
             done = daemon.run("index", "--json")

@@ -22,9 +22,16 @@ from producers.watching import WatchLimitReached
 from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.memory_sections import Sync, SyncSessions
-from schemas.ports import Event
+from schemas.ports import Event, IndexFigures
 from schemas.settings import AgentSettings, Settings
-from tests.recording import RecordingInbox, RecordingQueue, RecordingTroubles, RememberedFiles, as_reader
+from tests.recording import (
+    RecordingFigures,
+    RecordingInbox,
+    RecordingQueue,
+    RecordingTroubles,
+    RememberedFiles,
+    as_reader,
+)
 from tests.waiting import wait_until
 
 
@@ -36,6 +43,7 @@ class House:
         self.home = root / "home"
         self.queue = RecordingQueue()
         self.troubles = RecordingTroubles()
+        self.figures = RecordingFigures()
         self.inbox = RecordingInbox()
         self.stop = threading.Event()
         self.ready = threading.Event()
@@ -82,6 +90,7 @@ class House:
             self.inbox,
             self.troubles,
             self.stop,
+            figures=self.figures,
             indexed=self._indexed,
             answering=lambda _: None,
             building=lambda _: False,
@@ -136,6 +145,17 @@ def test_what_changed_while_nothing_ran_is_found_at_the_start(house: House) -> N
     house.write("main/MEMORY.md")
     house.start()
     assert house.queue.marked("main") == ["MEMORY.md", "memory/gone.md"]
+
+
+def test_a_comparison_counts_the_index_and_one_that_cannot_be_read_is_not_counted(house: House) -> None:
+    house.agent()
+    house.write("main/memory/a.md")
+    house.remember()
+    house.start()
+    assert house.figures.kept == {"main": IndexFigures(files=1)}
+    house.index_error = RecalldError("the index cannot be read")
+    house.inbox.put(Event(kind="reconcile", agent="main"))
+    wait_until(lambda: house.figures.kept == {"main": None})
 
 
 def test_an_edited_note_reaches_the_live_queue_and_its_neighbours_do_not(house: House) -> None:

@@ -64,7 +64,7 @@ def token(tmp_path: Path) -> None:
 
 
 def learned(server: RawServer) -> bool:
-    """Whether the server saw anything but challenges."""
+    """Return True if the server saw anything but challenges."""
     seen = b"".join(server.requests)
     assert seen.count(b"GET /v1/proof/") == len(server.requests)
     return TOKEN.encode() in seen or b"spare" in seen or b"Authorization" in seen
