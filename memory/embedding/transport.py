@@ -144,6 +144,11 @@ class GuardedTransport(httpx2.BaseTransport):
     def close(self) -> None:
         self._pool.close()
 
+    def __del__(self) -> None:
+        # A request that ends after its provider was closed makes a client that nothing else closes.
+        if hasattr(self, "_pool"):
+            self._pool.close()
+
 
 def connect(base_url: str) -> httpx2.Client:
     """Return a client over a `GuardedTransport`, which the SDKs take in place of their own.
