@@ -33,7 +33,7 @@ up: install
 
 # Most tests wait for processes most of the time, so more of them run than there are cores.
 test: lint
-	$(BIN)/python -m pytest -q -m "not long" -n 4 --dist loadfile
+	$(BIN)/python -m pytest -q -m "not long" -n 4 --dist worksteal
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -42,7 +42,7 @@ lint: install-dev
 	$(BIN)/lint-imports
 
 test-full: install-dev
-	$(BIN)/python -m pytest -q -m long
+	$(BIN)/python -m pytest -q -m long -n 2 --dist worksteal
 
 # Kills processes at named points and at any moment while memory changes, and does worse to them. test-full does the
 # same with fewer kills. CHAOS_SEED repeats a run.

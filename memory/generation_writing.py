@@ -358,12 +358,19 @@ class GenerationWriter(Generations):
             file.write(f"{name}\n")
             file.flush()
             os.fsync(file.fileno())
+        self._set_aside_folder(pointer)
         draft.replace(self._folder / pointer)
         self._sync_folder()
 
     def _unpoint(self, pointer: str) -> None:
+        self._set_aside_folder(pointer)
         (self._folder / pointer).unlink(missing_ok=True)
         self._sync_folder()
+
+    def _set_aside_folder(self, pointer: str) -> None:
+        path = self._folder / pointer
+        if path.is_dir():
+            path.rename(path.with_name(f"{pointer}.damaged-{time.time_ns()}"))
 
     def _sync_folder(self) -> None:
         descriptor = os.open(self._folder, os.O_RDONLY)

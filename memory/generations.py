@@ -143,14 +143,17 @@ class Generations:
 
     def leftovers(self) -> tuple[list[Path], list[Path]]:
         """Generations that no pointer names (readers may still use them; a sweep deletes them later), and damaged ones
-        that were set aside."""
+        that were set aside. Where a pointer cannot be read, each may be the one that it names."""
         try:
             paths = sorted(self._folder.iterdir())
         except OSError:
             return [], []
-        named = {self._pointer(CURRENT), self._pointer(NEXT)}
-        unused = [path for path in paths if path.name.endswith(".sqlite") and path.name not in named]
-        return unused, [path for path in paths if CORRUPT.match(path.name)]
+        damaged = [path for path in paths if CORRUPT.match(path.name)]
+        try:
+            named = {self._pointer(CURRENT), self._pointer(NEXT)}
+        except StoreUnreadable:
+            return [], damaged
+        return [path for path in paths if path.name.endswith(".sqlite") and path.name not in named], damaged
 
     def _open(self, pointer: str) -> StoreReader | None:
         """Open what a pointer names; look again when it was flipped and swept in between."""
@@ -172,10 +175,12 @@ class Generations:
         try:
             with (self._folder / pointer).open("rb") as file:
                 name = file.read(_LONGEST_NAME).decode("ascii", "replace").strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None  # a folder is as good as a spoilt pointer; the writer sets it aside
         except OSError as error:
-            raise StoreUnreadable(f"{self._folder / pointer} cannot be read ({error.strerror})") from error
+            raise StoreUnreadable(
+                f"{self._folder / pointer} cannot be read ({error.strerror}); mend its permissions or its disk"
+            ) from error
         # A name, never a path: a pointer must not lead out of its folder. One that a disk spoilt names nothing.
         return name if _NAME.fullmatch(name) else None
 

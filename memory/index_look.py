@@ -58,7 +58,10 @@ def look_into_index(settings: Settings, agent: AgentSettings, sources: StatusSou
 
 
 def _no_index(sources: StatusSources) -> IndexState:
-    return IndexState(generation=sources.generations.current(), building=sources.generations.next())
+    try:
+        return IndexState(generation=sources.generations.current(), building=sources.generations.next())
+    except RecalldError:
+        return IndexState()  # the pointers cannot be read: that is the trouble to tell
 
 
 def with_build(state: IndexState, sources: StatusSources, scan: Scan, *, rate: float) -> IndexState:

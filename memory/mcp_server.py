@@ -13,6 +13,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
+    INVALID_REQUEST,
     CallToolRequestParams,
     CallToolResult,
     ListToolsResult,
@@ -36,6 +37,21 @@ _INSTRUCTIONS = (
     "Search it with memory_search before answering about earlier work, decisions, dates, people, preferences or todos; "
     "then read only the lines that are needed with memory_get."
 )
+
+
+#: Answer to a request whose id is null, missing or of another type. The SDK takes it for a notification.
+NO_ID = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": INVALID_REQUEST, "message": "the id of a request must be a string or an integer"},
+}
+
+
+def lacks_id(method: object, number: object) -> bool:
+    """Return True for a request without a valid id. Notifications, which have none, are told by their method."""
+    if not isinstance(method, str) or method.startswith("notifications/"):
+        return False
+    return not isinstance(number, str | int) or isinstance(number, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ import sys
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    # What a home holds is its owner's alone: whatever makes it, the private broker and SQLite included.
+    os.umask(0o077)
     if "hook" in sys.argv:
         # An agent's program waits for its hooks: they are taken before anything large is imported.
         from recalld.hooks.entry import take_if_hook
@@ -19,8 +21,6 @@ def main() -> None:
     # and the small matrices of one search are multiplied faster by a single thread.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    # What a home holds is its owner's alone: whatever makes it, the private broker and SQLite included.
-    os.umask(0o077)
     from recalld.cli import run
 
     sys.exit(run(sys.argv[1:]))

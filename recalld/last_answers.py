@@ -10,6 +10,8 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from memory.mcp_server import NO_ID, lacks_id
+
 #: Seconds that answers get after the input's end; more than `limits.timeout_ms` of a search by default.
 LAST_ANSWERS_SECONDS = 20.0
 
@@ -31,6 +33,9 @@ async def answered_to_the_end(
     async def read() -> None:
         async with to_server, incoming:
             async for message in incoming:
+                if _lacks_id(message):
+                    await outgoing.send(SessionMessage(JSONRPCError.model_validate(NO_ID)))
+                    continue
                 asked.came(message)
                 try:
                     await to_server.send(message)
@@ -49,6 +54,11 @@ async def answered_to_the_end(
         tasks.start_soon(read)
         tasks.start_soon(write)
         yield for_server, from_server
+
+
+def _lacks_id(message: SessionMessage | Exception) -> bool:
+    content = message.message if isinstance(message, SessionMessage) else None
+    return isinstance(content, JSONRPCNotification) and lacks_id(content.method, None)
 
 
 class _Asked:

@@ -89,7 +89,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 class Progress:
-    """A line every half a minute: tests that are over, of how many, those that failed, and what takes long."""
+    """A line every half a minute: tests that are over, of how many, and what takes long; and one for each failure."""
 
     EVERY_SECONDS = 30.0
 
@@ -104,7 +104,9 @@ class Progress:
         self._tell()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._failed += report.failed
+        if report.failed:
+            self._failed += 1
+            self._say(f"failed: {report.nodeid} ({report.when})")
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self._running.pop(nodeid, None)
@@ -117,12 +119,15 @@ class Progress:
             return
         self._said = now
         slow = [name for name, begun in self._running.items() if now - begun > self.EVERY_SECONDS]
-        terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
-        terminal.ensure_newline()
-        terminal.write_line(
+        self._say(
             f"{now - self._begun:.0f} s: {self._over} of {wanted} tests ({100 * self._over // wanted} %), "
             f"{self._failed} failed{'; still at ' if slow else ''}{', '.join(slow)}"
         )
+
+    def _say(self, line: str) -> None:
+        terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
+        terminal.ensure_newline()
+        terminal.write_line(line)
         terminal.flush()
 
 

@@ -95,7 +95,7 @@ class GuardedTransport(httpx2.BaseTransport):
 
     def __init__(self, base_url: str) -> None:
         url = httpx2.URL(base_url)
-        proxies = {} if urllib.request.proxy_bypass(url.host) else urllib.request.getproxies()
+        proxies = {} if urllib.request.proxy_bypass(url.netloc.decode()) else urllib.request.getproxies()
         proxy = proxies.get(url.scheme) or proxies.get("all")
         self._pool = httpcore2.ConnectionPool(
             ssl_context=httpx2.create_ssl_context(),

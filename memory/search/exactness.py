@@ -1,11 +1,13 @@
-"""What of a query can only be meant exactly: identifiers, quoted words, the query itself as it stands. Pure.
+"""Parts of a query that can only be meant exactly: identifiers, quoted words, the query itself as it stands. Pure.
 
-A meaning has no opinion on `FP-131` or `ECONNRESET`; whoever asks for one wants the place that holds it, first.
+A meaning has no opinion on `FP-131` or `ECONNRESET`: the places that hold one come first. Of these the place that is
+about it comes first, which a heading tells best and the number of its occurrences second best.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memory.search.terms import fold
@@ -25,14 +27,22 @@ _ABBREVIATION = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]?")
 _DIGIT_AND_LETTER = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
 _JOINED = re.compile(r"[A-Za-z0-9][_/.:@][A-Za-z0-9]|[a-z][A-Z]")
 _SPACES = re.compile(r"\s+")
+_HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
+
+#: Occurrences that count, so that a place which says a word all the time is not above one with the word as its heading.
+_MOST_OCCURRENCES = 9
 
 
 @dataclass(frozen=True, slots=True)
 class ExactPieces:
-    """What to look for, folded. `verbatim` is the whole query, empty when it is one of the pieces or too long."""
+    """What to look for, folded. `verbatim` is the whole query, empty when it is one of the pieces or too long.
+
+    `looked_up` is the whole query when it is a single word or piece: a name that a person looks up; empty otherwise.
+    """
 
     pieces: tuple[str, ...]
     verbatim: str
+    looked_up: str = ""
 
     def share(self, folded: str) -> float:
         """How much of it a folded text holds, 0..1. The whole query, as it stands, is everything."""
@@ -42,6 +52,22 @@ class ExactPieces:
             return 0.0
         held = sum(piece in folded and _stands_alone(piece, folded) for piece in self.pieces)
         return held / len(self.pieces)
+
+    def standing(self, folded: str) -> float:
+        """Return how prominently a folded text holds the name that is looked up: in a heading, else how often.
+
+        Headings are above 9: the more of one is the name, the nearer to 10. Below are occurrences less one; without the
+        name it is 0.
+        """
+        name = self.looked_up
+        if not name or name not in folded or not _stands_alone(name, folded):
+            return 0.0
+        heading = _heading_share((name,), folded)
+        return _MOST_OCCURRENCES + heading if heading else min(folded.count(name), _MOST_OCCURRENCES) - 1.0
+
+    def headed(self, folded: str) -> bool:
+        """Return True if a heading of a folded text holds one of the pieces."""
+        return _heading_share(self.pieces, folded) > 0
 
 
 def exact_pieces(query: str) -> ExactPieces:
@@ -53,7 +79,8 @@ def exact_pieces(query: str) -> ExactPieces:
     # A single word is one of many reasons to find a place; several in this order are the place.
     several = " " in whole or (not whole.isascii() and len(whole) >= 4)
     verbatim = whole if several and len(whole) <= MAX_VERBATIM_CHARACTERS and whole not in pieces else ""
-    return ExactPieces(pieces, verbatim)
+    is_name = whole in pieces or (not pieces and " " not in whole)
+    return ExactPieces(pieces, verbatim, whole if is_name else "")
 
 
 def _is_identifier(token: str) -> bool:
@@ -64,8 +91,16 @@ def _is_identifier(token: str) -> bool:
     return bool(_DIGIT_AND_LETTER.match(token) or _JOINED.search(token))
 
 
+def _heading_share(pieces: Sequence[str], folded: str) -> float:
+    """Return how much of a heading of a folded text is one of the pieces, 0..1."""
+    shares = [0.0]
+    for heading in _HEADING.findall(folded) if pieces and "# " in folded else ():
+        shares += [len(piece) / len(heading) for piece in pieces if piece in heading and _stands_alone(piece, heading)]
+    return max(shares)
+
+
 def _stands_alone(piece: str, folded: str) -> bool:
-    """Whether it is somewhere not a part of a longer word: `fp-13` is not in `fp-131`. Of a hash its start will do."""
+    """Return True if it is somewhere no part of a longer word: `fp-13` is not in `fp-131`. A hash may be cut."""
     needs_end = not HASH.fullmatch(piece)
     place = folded.find(piece)
     while place >= 0:

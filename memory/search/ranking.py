@@ -51,6 +51,12 @@ class HybridSettings(Protocol):
 #: What holding all that the query means exactly adds to a rank, which is 1 at most: it comes first, and so does a half.
 EXACT = 2.0
 
+#: The same where the query is nothing but a name: more than a name's standing in a place can be, which is added.
+LOOKED_UP = 20.0
+
+#: ... and of a heading that holds a piece of a query with other words.
+HEADED = 0.5
+
 #: The same of a day that the query names. Less: people also speak of a day afterwards.
 DATED = 0.3
 
@@ -61,7 +67,7 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Held:
-    """What a chunk holds of a query: a share of what it means exactly, whether a day it names, a share of its weight.
+    """Parts of a query in a chunk: a share of what it means exactly, a day, a share of its weight, and what they lift.
 
     More of them is greater.
     """
@@ -69,6 +75,7 @@ class _Held:
     exact: float = 0.0
     dated: bool = False
     coverage: float = 0.0
+    lift: float = 0.0
 
 
 _NOTHING = _Held()
@@ -127,7 +134,7 @@ def ranked(
             cosines,
             bm25,
             {id_: one.coverage for id_, one in held.items()},
-            lift={id_: max(EXACT * one.exact, DATED * one.dated) for id_, one in held.items()},
+            lift={id_: one.lift for id_, one in held.items()},
             vector_weight=hybrid.minmax.vector_weight,
             text_weight=hybrid.minmax.text_weight,
         )
@@ -138,11 +145,13 @@ def ranked(
     if not reference:
         hits = _scored(reader, query, hits, cosines, held, model=model, min_score=min_score)
     if not reordered:
-        return tuple(hits[:max_results]), copies
+        items = [item for item, _ in hits[:max_results]]
+        items = items if reference else _parted(items)
+        return tuple((item, row) for item, (_, row) in zip(items, hits[:max_results], strict=True)), copies
     hits = _reordered(reader, hits, copies, hybrid, max_results, now=now, model=model if cosines else None)
     # Variety decides the order; a score goes on saying how well its place answers.
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
-    reported = {item.id: item for item in by_relevance}
+    reported = {item.id: item for item in (by_relevance if reference else _parted(by_relevance))}
     return tuple((reported[item.id], row) for item, row in hits), copies
 
 
@@ -156,16 +165,15 @@ def _copies(
     groups: dict[str, list[ChunkRow]] = {}
     for id_, said in said_by(rows.values(), terms).items():
         groups.setdefault(said, []).append(rows[id_])
+    several = [group for group in groups.values() if len(group) > 1]
+    files = {key: reader.file(key) for key in {row.key for group in several for row in group}}
+    written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
     copies = {}
-    for group in groups.values():
-        if len(group) > 1:
-            files = {row.key: reader.file(row.key) for row in group}
-            written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
-            group.sort(
-                key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id),
-                reverse=True,
-            )
-            copies[group[0].id] = tuple(group[1:])
+    for group in several:
+        group.sort(
+            key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id), reverse=True
+        )
+        copies[group[0].id] = tuple(group[1:])
     return copies
 
 
@@ -179,6 +187,15 @@ def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
     return folded
 
 
+def _parted(items: Sequence[Fused]) -> list[Fused]:
+    """Lower each score that equals the one above by a hundredth: scores tell places apart as the order does."""
+    parted: list[Fused] = []
+    for item in items:
+        tied = parted and item.score >= parted[-1].score
+        parted.append(replace(item, score=0.99 * parted[-1].score) if tied else item)
+    return parted
+
+
 def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
     if not rows:
         return {}
@@ -189,7 +206,10 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
         title = index_title(row.key.source, row.key.path)
         text = f"{title}\n{row.text}" if title else row.text
         folded = fold(text)
-        held[id_] = _Held(exact.share(folded), any(day in folded for day in days), coverage.of(text, folded))
+        share, dated = exact.share(folded), any(day in folded for day in days)
+        whole = LOOKED_UP if exact.looked_up else EXACT
+        lift = whole * share + exact.standing(folded) + HEADED * exact.headed(folded)
+        held[id_] = _Held(share, dated, coverage.of(text, folded), max(lift, DATED * dated))
     return held
 
 

@@ -24,7 +24,7 @@ from memory.service.mcp_routes import McpRoutes
 from memory.service.metrics import ServiceMetrics
 from memory.service.overview import Overview
 from memory.service.overview_routes import overview_router
-from memory.service.page_routes import page_routes
+from memory.service.page_routes import PAGES, page_routes
 from memory.service.refusals import refusals
 from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_metrics_token, read_tokens
@@ -112,7 +112,7 @@ def create_app(
         redoc_url=None,
     )
     app.router.route_class = JsonRoute
-    app.add_middleware(Doorkeeper, loopback_only=is_loopback(settings.service.host))
+    app.add_middleware(Doorkeeper, loopback_only=is_loopback(settings.service.host), pages=PAGES)
     models: dict[str, type[BaseModel]] = {
         "/v1/search": SearchRequest,
         "/v1/get": GetRequest,

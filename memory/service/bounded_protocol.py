@@ -16,11 +16,15 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from memory.service.bounds import Bounds
+from memory.service.security import ANSWER_HEADERS
 
 #: What a connection waits for: a request's head or its body from its client, an answer from the application, or that
 #: the client reads why it was refused.
 _Phase = Literal["head", "body", "answer", "leaving"]
 
+
+#: Bytes that are read between two looks at how many requests wait: so many requests more may wait as fit in there.
+_PIECE_BYTES = 4096
 
 #: Bytes of a body that a connection may hold without being looked at.
 _SMALL_BODY_BYTES = 64 * 1024
@@ -41,6 +45,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._came = 0
         self._head = 0
         self._refusal: tuple[int, str] | None = None
+        #: Bytes that came and are read when fewer requests wait.
+        self._unread = b""
         #: When the client began to be waited for, in the loop's time; None while it is answered.
         self.waited_since: float | None = None
 
@@ -74,16 +80,27 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
             return
         self._unset_keepalive_if_required()
+        unread, self._unread = self._unread + data, b""
+        for start in range(0, len(unread), _PIECE_BYTES):
+            if len(self.pipeline) >= self.bounds.waiting_requests:
+                self._unread = unread[start:]
+                self.flow.pause_reading()
+                return
+            if not self._read(unread[start : start + _PIECE_BYTES]):
+                return
+
+    def _read(self, data: bytes) -> bool:
+        """Parse a piece; False if what follows it is not to be read."""
         if self._phase == "head" and not self._came:
             self._enter("head", self.bounds.head_seconds)
         before = self._phase
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # to something else than HTTP/1.1: answered as if it had not been asked for
+            return False  # to something else than HTTP/1.1: answered as if it had not been asked for
         except httptools.HttpParserError:
             self._refuse(*(self._refusal or (400, "this is not a valid HTTP request")))
-            return
+            return False
         # What ends a request is not counted for the next one.
         if self._phase in {before, "body"}:
             self._came += len(data)
@@ -93,6 +110,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._phase == "body" and self._came > _SMALL_BODY_BYTES:
             self._bound_bodies()
+        return self._phase != "leaving" and not self.transport.is_closing()
 
     # -- what the parser finds
 
@@ -112,10 +130,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError(self._refusal)
 
     def on_headers_complete(self) -> None:
-        """The head is there: the application starts."""
-        if len(self.pipeline) >= self.bounds.waiting_requests:
-            self._refusal = (429, "wait for the answers to earlier requests")
-            raise ValueError(self._refusal)
+        """The head is there: the application starts, or answers the requests before it first."""
         self._enter("body", self.bounds.body_seconds)
         super().on_headers_complete()
 
@@ -134,6 +149,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._enter("head", self.bounds.head_seconds)
         if self.transport.get_write_buffer_size() and self._taking is None:
             self._await_reading()
+        if self._unread:
+            self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._unread and not self.transport.is_closing():
+            self.data_received(b"")
 
     # -- an answer that is not read
 
@@ -252,11 +273,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         body = json.dumps({"error": sentence}).encode()
-        head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
+        own = [("content-type", "application/json"), ("content-length", len(body)), ("connection", "close")]
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in (*own, *ANSWER_HEADERS.items())]
         self._enter("leaving", self.bounds.leaving_seconds)
-        self.transport.write(head.encode() + body)
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
         with contextlib.suppress(OSError):  # the client is gone already
             self.transport.write_eof()

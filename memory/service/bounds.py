@@ -30,7 +30,7 @@ class Bounds:
             request may hold is said, in words, by whoever reads it (`security.MAX_BODY_BYTES`).
         bodies_bytes: of the bodies that are still coming, on all connections together; where there are more, the one
             that has been waited for longest is refused. Small ones do not count, of which a connection may have one.
-        waiting_requests: sent without waiting for the answers to those before.
+        waiting_requests: read at a time of those sent without waiting for the answers to those before.
     """
 
     connections: int = _MOST_CONNECTIONS

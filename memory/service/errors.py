@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from memory.service.security import AccessDenied
+from memory.service.security import ANSWER_HEADERS, AccessDenied
 from memory.wording import problem_words, shown_names
 
 _log = structlog.get_logger(__name__)
@@ -72,4 +72,4 @@ def _invalid(problems: Sequence[Any], model: type[BaseModel] | None) -> str:
 
 def _said(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
     # ASCII: a sentence may repeat half of a surrogate pair, which no UTF-8 can hold.
-    return Response(json.dumps({"error": sentence}), status, headers, "application/json")
+    return Response(json.dumps({"error": sentence}), status, {**ANSWER_HEADERS, **(headers or {})}, "application/json")

@@ -15,9 +15,10 @@ from typing import Any
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import INVALID_REQUEST
 from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from memory.mcp_server import ToolCall, build_server
+from memory.mcp_server import NO_ID, ToolCall, build_server, lacks_id
 from memory.service.security import MAX_BODY_BYTES, AccessDenied
 
 #: The header by which a connection says which session asks; without it, it is the owner's private one.
@@ -72,12 +73,37 @@ class McpDoor:
         headers = Headers(scope=scope)
         agent = self._allowed(headers.get("authorization"), scope["path_params"].get("agent"))
         asker = _Asker(agent, _session_key(headers))
-        await self._sessions.handle_request({**scope, _ASKER: asker}, receive, _in_a_sentence(send))
+        body, again = await _read(receive)
+        if _lacks_id(body):
+            await JSONResponse(NO_ID, status_code=400)(scope, receive, send)
+            return
+        await self._sessions.handle_request({**scope, _ASKER: asker}, again, _in_a_sentence(send))
 
     async def _answer(self, call: ToolCall) -> dict[str, Any]:
         asker: _Asker = call.request.scope[_ASKER]
         session_key = asker.session_key or call.session_key
         return await self._call(asker.agent, call.name, call.arguments, session_key)
+
+
+async def _read(receive: Receive) -> tuple[bytes, Receive]:
+    """Read a body, which is bounded before it comes here; also what gives its messages once more."""
+    messages: list[Message] = []
+    while not messages or messages[-1].get("more_body"):
+        messages.append(await receive())
+    body = b"".join(message.get("body", b"") for message in messages)
+
+    async def again() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return body, again
+
+
+def _lacks_id(body: bytes) -> bool:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return False  # the SDK says what is wrong with it
+    return isinstance(message, dict) and lacks_id(message.get("method"), message.get("id"))
 
 
 def _in_a_sentence(send: Send) -> Send:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -13,6 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from memory.service.tokens import agent_of
 from memory.wording import shown_name
 from schemas.settings import Settings
+
+#: Headers of every answer that does not say otherwise: no cache keeps a memory, no browser guesses a type.
+ANSWER_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 #: Bytes of a request's body at most.
 MAX_BODY_BYTES = 1024 * 1024
@@ -119,12 +122,14 @@ class Doorkeeper:
 
     A page can make a browser ask this machine, under its own name (DNS rebinding) or across sites. On
     loopback only loopback names are served, so a rebound name is refused; an `Origin` must be this
-    very service. Bodies above 1 MB are refused as soon as that is known.
+    very service. A link on another site leads to `pages` only. Bodies above 1 MB are refused as soon as that is known.
+    Every answer gets `ANSWER_HEADERS`.
     """
 
-    def __init__(self, app: ASGIApp, *, loopback_only: bool) -> None:
+    def __init__(self, app: ASGIApp, *, loopback_only: bool, pages: Collection[str] = ()) -> None:
         self._app = app
         self._loopback_only = loopback_only
+        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, then hand on."""
@@ -132,7 +137,7 @@ class Doorkeeper:
             await self._app(scope, receive, send)
             return
         headers = _headers(scope)
-        refusal = self._refusal(headers)
+        refusal = self._refusal(scope, headers)
         if refusal is not None:
             await _refuse(send, *refusal)
             return
@@ -150,13 +155,13 @@ class Doorkeeper:
 
         async def answer(message: Message) -> None:
             if not too_large:
-                await send(message)
+                await send(_with_answer_headers(message))
 
         await self._app(scope, limited, answer)
         if too_large:
             await _refuse(send, 413, f"the request is larger than {MAX_BODY_BYTES} bytes")
 
-    def _refusal(self, headers: Mapping[bytes, list[bytes]]) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope, headers: Mapping[bytes, list[bytes]]) -> tuple[int, str] | None:
         hosts = headers.get(b"host", [])
         if len(hosts) != 1:
             return 400, "exactly one Host header is needed"
@@ -166,9 +171,8 @@ class Doorkeeper:
         origins = headers.get(b"origin", [])
         if origins and any(_origin(origin.decode("latin-1")) != host for origin in origins):
             return 403, "requests from other origins are refused"
-        if headers.get(b"sec-fetch-site", [b""])[0] == b"cross-site" and headers.get(b"sec-fetch-mode") != [
-            b"navigate"
-        ]:
+        followed = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == [b"navigate"]
+        if b"cross-site" in headers.get(b"sec-fetch-site", []) and not (followed and scope["path"] in self._pages):
             return 403, "requests from other sites are refused"
         if any(coding.strip().lower() != b"identity" for coding in headers.get(b"content-encoding", [])):
             return 415, "send the request's body as it is, without Content-Encoding"
@@ -212,8 +216,17 @@ def _origin(text: str) -> tuple[str, int | None] | None:
     return _authority(authority) if scheme in {"http", "https"} else None
 
 
+def _with_answer_headers(message: Message) -> Message:
+    if message["type"] != "http.response.start":
+        return message
+    headers = list(message.get("headers", ()))
+    named = {name.lower() for name, _ in headers}
+    more = [(name.encode(), value.encode()) for name, value in ANSWER_HEADERS.items() if name.encode() not in named]
+    return {**message, "headers": [*headers, *more]}
+
+
 async def _refuse(send: Send, status: int, message: str) -> None:
     body = json.dumps({"error": message}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send(_with_answer_headers({"type": "http.response.start", "status": status, "headers": headers}))
     await send({"type": "http.response.body", "body": body})

@@ -107,7 +107,7 @@ class Asking:
         The client takes the agent's token from `<home>/run/tokens/<agent>` when there is one. It sends nothing but a
         challenge before the service has proved that it is this home's, and finds it again after a restart.
         """
-        home = Path(home).expanduser()
+        home = Path(home).expanduser().absolute()
         service = running_service(home)
         if service is None:
             return None

@@ -201,8 +201,9 @@ def _unused(settings: Settings, agent: AgentSettings) -> Iterator[Finding]:
 
 def _is_damaged(settings: Settings, agent: AgentSettings) -> bool:
     generations = _writer(settings, agent)
-    for name in (generations.current(), generations.next()):
+    for pointed in (generations.current, generations.next):
         try:
+            name = pointed()
             reader = generations.open_named(name) if name is not None else None
             if reader is not None:
                 reader.close()

@@ -115,6 +115,12 @@ def test_taking_a_hook_loads_next_to_nothing(home: Path) -> None:
     assert len(spooled(home)) == 1
 
 
+def test_the_home_that_a_hook_makes_is_its_owners_alone(home: Path, tmp_path: Path):
+    assert run("codex", home=home / "below", payload=compaction(tmp_path)).returncode == 0
+    assert len(spooled(home / "below")) == 1
+    assert {path for path in (home, *home.rglob("*")) if path.stat().st_mode & 0o077} == set()
+
+
 @pytest.mark.parametrize("variable", ["RECALLD_HOME", "XDG_DATA_HOME", None])
 def test_a_hook_finds_the_home_that_every_command_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None

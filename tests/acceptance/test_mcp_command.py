@@ -216,6 +216,15 @@ def test_what_was_asked_before_the_input_ended_is_answered(settings: Settings, c
     assert answers["last"]["isError"]
 
 
+def test_a_request_without_an_id_is_answered_with_an_error(config: Path, home: Path):
+    lost = {"jsonrpc": "2.0", "id": None, "method": "tools/list"}
+    ended = piped(config, home, "".join(json.dumps(message) + "\n" for message in (_HELLO, lost, {**lost, "id": 2})))
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    [refused] = [answer for answer in answers if answer["id"] is None]
+    assert refused["error"]["code"] == -32600
+    assert {answer["id"] for answer in answers} == {1, None, 2}
+
+
 def started(config: Path, home: Path, *, program: Sequence[str] = ("-m", "recalld")) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *program, *arguments(config, home)[2:]],

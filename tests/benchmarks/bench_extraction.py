@@ -164,6 +164,7 @@ def openclaw(entries: list[dict[str, Any]]) -> tuple[str, Iterator[Message]]:
                 yield Message("Assistant", at, "" if silent else text)
             elif message.get("role") == "user" and not message.get("provenance"):
                 text = re.sub(r"(?s)^System: \[.*?\n\n(?=\[|Sender |Conversation info)", "", text)
+                text = re.sub(r"(?s)^\[Queued messages.*?Queued #1[^\n]*|\n---\nQueued #\d.*", "", text)
                 text = text.split("```\n\n")[-1] if "(untrusted metadata)" in text else text
                 text = text.split("[Bootstrap truncation warning]\n")[0]
                 for _ in range(3):

@@ -20,8 +20,10 @@ from schemas.search import SearchRequest
 from schemas.settings import Settings
 from tests.daemon import recalld
 from tests.embedding_server import EmbeddingServer
+from tests.serving import running
 from tests.waiting import wait_until
 from tests.working import Workers
+from tests.written_index import write_index
 from workers.broker_server import BrokerServer
 
 
@@ -77,6 +79,7 @@ def found(settings: Settings, words: str) -> tuple[list[str], str]:
         pytest.param(b"", id="empty"),
         pytest.param(bytes(range(128, 256)), id="garbage"),
         pytest.param(None, id="gone"),
+        pytest.param("a folder", id="a folder"),
         pytest.param(b"\n", id="blank", marks=pytest.mark.long),
         pytest.param(b"\0" * 4096, id="zeros", marks=pytest.mark.long),
         pytest.param(b"20200101T000000-0-0000.sqlite\n", id="nothing of that name", marks=pytest.mark.long),
@@ -84,16 +87,18 @@ def found(settings: Settings, words: str) -> tuple[list[str], str]:
     ],
 )
 def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost(
-    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoilt: bytes | None
+    paying: Settings, broker_server: BrokerServer, server: EmbeddingServer, spoilt: bytes | str | None
 ) -> None:
     with Workers(paying) as workers:
         fill(workers, paying)
     file = index_file(paying)
     pointer = folder_of(paying) / "CURRENT"
-    if spoilt is None:
-        pointer.unlink()
-    else:
+    if isinstance(spoilt, bytes):
         pointer.write_bytes(spoilt)
+    else:
+        pointer.unlink()
+    if spoilt == "a folder":
+        pointer.mkdir()
     paths, said = found(paying, "walrus")
     assert not paths
     assert said, "it does not look like a memory that never knew"
@@ -109,6 +114,21 @@ def test_a_lost_pointer_is_put_back_and_nothing_that_only_the_index_knew_is_lost
     assert index_file(paying) == file
     assert found(paying, "walrus")[0] == ["sessions/gone.jsonl"]
     assert server.inputs == server.distinct == 4
+
+
+def test_a_pointer_that_cannot_be_read_is_a_trouble_that_status_tells(settings: Settings) -> None:
+    write_index(settings)
+    pointer = folder_of(settings) / "CURRENT"
+    pointer.unlink()
+    pointer.symlink_to(pointer)  # for root, too
+    with running(settings) as service:
+        for deep in ("0", "1"):
+            answer = service.get("/v1/status", params={"deep": deep})
+            assert answer.status_code == 200
+            [agent] = answer.json()["agents"]
+            assert not agent["ok"]
+            assert str(pointer) in json.dumps(agent["troubles"])
+        assert service.post("/v1/search", json={"query": "heron"}).json()["unavailable"]
 
 
 def over_its_pages(file: Path) -> None:

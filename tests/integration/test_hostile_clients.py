@@ -6,6 +6,7 @@ where it can be done there at all, at the small listener of workers and of `up`.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -357,12 +358,23 @@ def test_bodies_that_are_held_together_are_bounded(tmp_path: Path):
         server.stop()
 
 
-def test_thousands_of_requests_at_once_on_one_connection_are_refused(door: Door):
+def test_who_sends_thousands_of_requests_at_once_and_reads_no_answer_is_cut_off(door: Door):
     with HostileClient(door.port) as client:
         for _ in range(5):
             client.send(door.plain * 10_000)
         wait_until(client.was_sent_away)
     door.serves()
+
+
+def test_hundreds_of_requests_at_once_are_served_in_turns(unhurried: Door):
+    last = unhurried.plain.replace(b"1.1", b"1.0")
+    posted = request("POST", unhurried.posted, unhurried.body)
+    with HostileClient(unhurried.port) as client:
+        client.send(unhurried.plain * 300 + posted + unhurried.plain * 100 + last)
+        unhurried.serves()
+        answers = client.read_all()
+    statuses = [int(found) for found in re.findall(rb"HTTP/1\.1 (\d+) ", answers)]
+    assert statuses == [*[unhurried.status] * 300, unhurried.taken, *[unhurried.status] * 101]
 
 
 def test_a_few_requests_at_once_are_answered_in_order(door: Door):

@@ -136,6 +136,16 @@ def test_garbage_is_refused_and_nothing_breaks(service: httpx.Client):
     assert post(service, "/mcp").status_code == 200
 
 
+@pytest.mark.parametrize("number", [None, 1.5, True, [1]])
+def test_a_request_without_a_valid_id_is_an_error(service: httpx.Client, number: object):
+    headers = {"accept": "application/json, text/event-stream"}
+    answer = service.post("/mcp", json={"jsonrpc": "2.0", "id": number, "method": "tools/list"}, headers=headers)
+    assert answer.status_code == 400
+    assert (answer.json()["id"], answer.json()["error"]["code"]) == (None, -32600)
+    told = service.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
+    assert told.status_code == 202
+
+
 def test_an_agent_that_is_not_there_is_refused(service: httpx.Client):
     answer = post(service, "/mcp/nobody")
     assert (answer.status_code, answer.json()) == (404, {"error": "no agent is called 'nobody' (known: main)"})

@@ -146,6 +146,38 @@ def test_other_origins_are_refused_and_this_one_is_served(http: httpx.Client):
     assert http.get("/v1/status", headers=cross).status_code == 403
 
 
+def test_a_link_on_another_site_leads_to_the_page_and_nowhere_else(http: httpx.Client):
+    followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    for path in ("/", "/docs"):
+        assert http.get(path, headers=followed).status_code == 200
+        assert http.post(path, headers=followed).status_code == 403
+    for path in ("/v1/status", "/v1/queue", "/v1/timeline?year=2026", "/metrics", "/readyz", "/openapi.json", "/none"):
+        assert http.get(path, headers=followed).status_code == 403, path
+        assert http.get(path, headers={**followed, "sec-fetch-site": "none"}).status_code in {200, 404}, path
+
+
+def test_no_cache_keeps_an_answer_and_no_browser_guesses_its_type(http: httpx.Client):
+    answers = [
+        http.post("/v1/search", json={"query": "dentist"}),
+        http.post("/v1/search", json={"query": 7}),
+        http.get("/v1/status"),
+        http.get("/healthz"),
+        http.get("/metrics"),
+        http.get("/none"),
+        http.get("/page/none.js"),
+        http.get("/v1/status", headers={"host": "evil.example"}),
+        http.get("/v1/status", headers={f"x-{number}": "y" for number in range(200)}),
+        http.post("/mcp", json={}),
+    ]
+    assert {answer.status_code for answer in answers} >= {200, 403, 404, 422, 431}
+    for answer in answers:
+        assert answer.headers.get_list("cache-control") == ["no-store"], answer.url
+        assert answer.headers.get_list("x-content-type-options") == ["nosniff"], answer.url
+    page = http.get("/").headers
+    assert page.get_list("cache-control") == ["no-cache"], "asked each time whether it is still right"
+    assert page.get_list("x-content-type-options") == ["nosniff"]
+
+
 def test_a_request_needs_exactly_one_host(http: httpx.Client):
     def status_line(request: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", http.base_url.port), timeout=5) as connection:

@@ -82,13 +82,6 @@ def test_a_settings_file_that_is_not_there_ends_every_command_at_once(
     assert (shown.out, home.exists()) == ("", False)
 
 
-def test_a_hook_never_fails_and_says_that_the_settings_file_is_not_there(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["--config", str(home / "nowhere.toml"), "hook", "codex", "{}"]) == 0
-    assert "there is no file" in capsys.readouterr().err
-
-
 def test_the_settings_file_that_discover_writes_need_not_be_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new, notes = home.parent / "new.toml", home.parent / "notes"
     notes.mkdir()

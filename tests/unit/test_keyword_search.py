@@ -13,6 +13,7 @@ import pytest
 
 from recalld import configuration, direct
 from recalld.asking import Absence
+from recalld.cli import run
 from recalld.invocation import Invocation
 from schemas.errors import UserError
 from tests.written_index import write_index
@@ -213,7 +214,9 @@ def test_a_damaged_index_is_left_to_the_manager(indexed: Path, monkeypatch: pyte
     assert answer["unavailable"] is True
 
 
-def test_copies_are_one_result_that_names_a_file_which_is_there(home: Path, workspace: Path) -> None:
+def test_copies_are_one_result_that_names_a_file_which_is_there(
+    home: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     notes = [workspace / "memory" / name for name in ("a.md", "b.md")]
     for age, note in enumerate(notes):
         note.write_text("The harbour key hangs behind the blue door.\n", "utf-8")
@@ -227,4 +230,6 @@ def test_copies_are_one_result_that_names_a_file_which_is_there(home: Path, work
     for shown, other in ("ba", "ab"):
         [hit] = search(home, "harbour key")["results"]
         assert (hit["path"], hit["alsoIn"]) == (f"memory/{shown}.md", {"count": 1, "paths": [f"memory/{other}.md"]})
+        assert run(["--home", str(home), "search", "harbour", "key"]) == 0
+        assert f"1 more: memory/{other}.md" in capsys.readouterr().out
         notes[1].unlink(missing_ok=True)

@@ -64,3 +64,34 @@ def test_any_query_finds_itself_and_no_share_is_beyond_all(query: str, text: str
 
     assert 0 <= asked.share(fold(text)) <= 1
     assert all(asked.share(piece) > 0 for piece in asked.pieces)
+
+
+def test_a_name_that_is_looked_up_stands_in_a_heading_before_it_stands_anywhere_else() -> None:
+    asked = exact_pieces("FP-131")
+    texts = [
+        "# FP-131\nAll about it.",
+        "## Incident FP-131: wrong language",
+        "fp-131, FP-131 and again FP-131" * 9,
+        "fp-131 after fp-131",
+        "fp-131 once",
+        "FP-1310 is another one\n# and FP-13 a third",
+    ]
+    standings = [asked.standing(fold(text)) for text in texts]
+    assert standings == sorted(standings, reverse=True)
+    assert len(set(standings[:5])) == 5
+    assert standings[4:] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("FP-131?", "fp-131"),
+        ("gateway", "gateway"),
+        ('"connection reset by peer"', "connection reset by peer"),
+        ("备用钥匙", "备用钥匙"),
+        ("when was FP-131", ""),
+        ("谁说过「周五迁移」这句话", ""),
+    ],
+)
+def test_a_query_of_one_name_looks_it_up(query: str, name: str) -> None:
+    assert exact_pieces(query).looked_up == name

@@ -372,6 +372,8 @@ class TestOpenClaw:
     def test_the_lines_of_a_trajectory_are_known_and_say_nothing(self) -> None:
         lines = [{"traceSchema": "openclaw-trajectory", "type": kind, "data": UNSAID} for kind in ("a.b", "c.d")]
         assert readings(*lines) == [KNOWN, KNOWN]
+        fold, chunks = folded(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        assert (chunks, fold.notes()) == ([], ())
 
     @pytest.mark.parametrize("kind", ["inter_session", "internal_system"])
     def test_a_message_of_another_session_is_not_read(self, kind: str) -> None:
