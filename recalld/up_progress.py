@@ -1,4 +1,4 @@
-"""Sentences that `recalld up` prints, and how far indexing is."""
+"""Lines that `recalld up` prints: messages, and the progress of indexing."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Sum:
 
     `behind` documents are to be indexed, and `lacking` chunks wait for their vectors. `uncounted` agents are missing
     from the numbers. `rate` is in vectors a second, 0 when it is not known, `eta_seconds` that of the slowest agent.
-    `keywords_only` tells that there are documents and that no agent wants vectors or can have them. `held_up` are the
-    reasons why vectors do not come, with their agents.
+    `embeds` tells that at least one agent has a provider. `held_up` are the reasons why vectors do not come, with their
+    agents.
     """
 
     files: int = 0
@@ -64,20 +64,20 @@ class Sum:
     uncounted: int = 0
     rate: float = 0.0
     eta_seconds: float | None = None
-    keywords_only: bool = False
     held_up: Mapping[str, Sequence[str]] = field(default_factory=dict)
     advice: str | None = None
+    embeds: bool = True
 
 
 def line(known: Sum) -> str:
-    """How far indexing is, in words."""
+    """Return a sentence about how far indexing is."""
     files, ready, lacking = known.files, known.vectors_ready, known.lacking
     remarks = f"; {known.failed:,} failed: see `recalld dead list`" if known.failed else ""
     if known.uncounted:
         are = "is" if known.uncounted == 1 else "are"
         remarks += f"; {_counted(known.uncounted, 'agent')} {are} not counted: see `recalld status`"
     if not (known.behind or lacking):
-        vectors = "by keyword only" if known.keywords_only else f"{_counted(ready, 'chunk')} with vectors"
+        vectors = f"{_counted(ready, 'chunk')} with vectors" if known.embeds or ready else "by keyword only"
         return f"up to date: {_counted(files, 'document')}, {vectors}{remarks}"
     text = f"{_counted(files, 'document')} searchable by keyword"
     text += f", {known.behind:,} to go" if known.behind else ""
@@ -147,26 +147,22 @@ class Progress:
             for agent, one, figures in waiting
         ]
         held_up: dict[str, list[str]] = {}
-        for agent, one in states:
-            if one.figures is not None and one.figures.vectors_pending:
-                reason = one.held_up or self._choice(agent).error
-                if reason is not None:
-                    held_up.setdefault(reason, []).append(agent.id)
-        files = sum(figures.files for _, figures in counted)
-        ready = sum(figures.vectors_ready for _, figures in counted)
+        for agent, one, _ in waiting:
+            if one.held_up is not None:
+                held_up.setdefault(one.held_up, []).append(agent.id)
         etas = [state.eta_seconds for state in foreseen if state.eta_seconds is not None]
         return Sum(
-            files=files,
-            vectors_ready=ready,
+            files=sum(figures.files for _, figures in counted),
+            vectors_ready=sum(figures.vectors_ready for _, figures in counted),
             failed=sum(figures.dead_letters for _, figures in counted),
             behind=sum(one.pending for _, one in states),
             lacking=sum(figures.vectors_pending for _, _, figures in waiting),
             uncounted=len(states) - len(counted),
             rate=sum(state.rate or 0.0 for state in foreseen),
             eta_seconds=max(etas, default=None),
-            keywords_only=bool(files and not ready and all(self._choice(agent).name == "none" for agent in agents)),
             held_up=held_up,
             advice=next((state.advice for state in foreseen if state.advice is not None), None),
+            embeds=any(self._choice(agent).name != "none" for agent, _ in states),
         )
 
     def _choice(self, agent: AgentSettings) -> ProviderChoice:

@@ -32,4 +32,4 @@ def test_a_rate_is_told_only_when_there_is_one() -> None:
 
 
 def test_documents_without_any_vectors_are_up_to_date_by_keyword_only() -> None:
-    assert line(Sum(files=2, keywords_only=True)) == "up to date: 2 documents, by keyword only"
+    assert line(Sum(files=2, embeds=False)) == "up to date: 2 documents, by keyword only"
