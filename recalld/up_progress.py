@@ -16,6 +16,7 @@ from memory.embedding.selection import ProviderChoice
 from memory.progress import vector_progress
 from memory.taking_over import provider_of
 from recalld.invocation import to_type
+from recalld.log_exceptions import without_foreign_words
 from recalld.terminal_text import printable_name
 from schemas.ports import Indexing
 from schemas.settings import AgentSettings, Settings
@@ -177,7 +178,9 @@ class Progress:
             if reason not in self._told:
                 self._told.add(reason)
                 others = f" and {_counted(len(agents) - SHOWN_AGENTS, 'other')}" if len(agents) > SHOWN_AGENTS else ""
-                say(f"{', '.join(agents[:SHOWN_AGENTS])}{others}: {printable_name(to_type(reason, agent=agents[0]))}")
+                # These lines often end in a log, where a provider's words may quote memory. Status has them.
+                ours = to_type(without_foreign_words(reason), agent=agents[0])
+                say(f"{', '.join(agents[:SHOWN_AGENTS])}{others}: {printable_name(ours)}")
         text = to_type(line(total))
         now = time.monotonic()
         if text == self._said or (

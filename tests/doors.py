@@ -145,8 +145,7 @@ class _Stdio(Door):
             house.serve()
         # Here, not in the first test that asks: what a test starts ends with it.
         for agent in house.settings.agents:
-            if agent.enabled:
-                self._program(agent.id)
+            self._program(agent.id)
 
     def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]:
         meta = {"recalld/sessionKey": session_key} if session_key is not None else {}

@@ -14,6 +14,9 @@ from contextlib import contextmanager, suppress
 from tests.daemon import children, descendants
 from tests.waiting import wait_until
 
+#: Names of threads of executors, and of the web server's own.
+_OF_A_POOL = re.compile(r"_\d+$|^AnyIO worker thread$")
+
 #: Option of prctl(2): orphaned processes further down become children of this process.
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -48,7 +51,7 @@ def must_end(thread: threading.Thread) -> bool:
 
     Threads of pools may be shared with the next test. Other daemons wait for a connection or a signal, and do nothing.
     """
-    return type(thread).__module__ == "dramatiq.worker" or not (thread.daemon or re.search(r"_\d+$", thread.name))
+    return type(thread).__module__ == "dramatiq.worker" or not (thread.daemon or _OF_A_POOL.search(thread.name))
 
 
 def _end_all_but(before: set[int]) -> bool:

@@ -57,7 +57,7 @@ def test_the_fallback_takes_over_as_a_new_generation_and_no_vectors_are_mixed(
     choice = provider_of(ours, ours.agents[0])
     assert (choice.name, choice.requested) == ("stub", "openai")
     assert choice.taken_over is not None
-    assert choice.taken_over.startswith("stub took over: openai refused the key (HTTP 401)")
+    assert choice.taken_over.startswith("stub took over: openai refused the key (HTTP 401")
 
 
 def test_a_new_key_gives_the_first_provider_back_and_pays_nothing_twice(

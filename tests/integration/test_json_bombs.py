@@ -106,7 +106,7 @@ def test_a_field_that_is_wrong_is_named_in_plain_words(ports: dict[str, int], pa
 def test_a_path_that_is_no_document_is_told_what_one_is(ports: dict[str, int]):
     answer = posted(ports, "get", {"path": "/etc/passwd"}).json
     assert answer["text"] == ""
-    assert answer["error"].startswith("path must name a document of this memory: MEMORY.md, ")
+    assert answer["error"].startswith("not found: path must name a document of this memory: MEMORY.md, ")
 
 
 def test_a_request_without_a_body_or_of_another_kind_is_told_so(ports: dict[str, int]):

@@ -30,7 +30,7 @@ def test_without_keywords_and_without_a_provider_every_door_says_so_and_what_to_
         said = recalld("search", "dentist", home=settings.home)
         assert said.returncode == 1
         assert WHY in said.stderr
-        assert answers[0]["action"] in said.stderr
+        assert "recalld status" in said.stderr
         status = client.get("/v1/status").json()["agents"][0]
         assert (status["ok"], status["mode"]) == (False, "none")
     with running(settings) as client:

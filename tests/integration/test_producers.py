@@ -625,7 +625,7 @@ def test_the_state_is_published_while_running_and_withdrawn_at_the_end(house: Ho
     wait_until(quiet(house))
     state = house.watch_json()
     assert set(state) == {"main", "other"}
-    assert set(state["main"]) == {"mode", "reason", "overflows", "lastEventAt", "lastReconcileAt", "pid"}
+    assert set(state["main"]) == {"mode", "reason", "overflows", "lastEventAt", "lastReconcileAt", "pid", "born"}
     assert (state["main"]["mode"], state["main"]["reason"], state["main"]["overflows"]) == ("events", None, 0)
     assert began - 1 <= state["main"]["lastReconcileAt"] <= time.time()
     house.end()

@@ -130,7 +130,7 @@ open({str(done)!r}, "w").write("in order")
     ) as process:
         os.close(terminal)
         said = b""
-        while b"begun" not in said:
+        while b"begun\r\n" not in said:  # a terminal that is closed in the middle of the line fails its writer
             said += os.read(master, 100)
         os.close(master)  # the kernel sends SIGHUP
         process.send_signal(signal.SIGHUP)  # and so does a shell
