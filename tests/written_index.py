@@ -29,6 +29,8 @@ def write_index(settings: Settings, agent_id: str = "main", *, vectors: bool = T
     for key in files.scan().documents:
         if store.file(key) is None:
             write_document(store, files, key, provider if vectors else None)
+    if provider is not None:
+        provider.close()
     return store
 
 

@@ -85,6 +85,7 @@ class RemoteProvider(EmbeddingProvider):
         )
         self._making = threading.Lock()
         self._client: httpx2.Client | None = None
+        self._closed = False
         #: Dimensions of the last good answer.
         self._width: int | None = None
 
@@ -99,6 +100,7 @@ class RemoteProvider(EmbeddingProvider):
 
     def close(self) -> None:
         with self._making:
+            self._closed = True
             if self._client is not None:
                 self._client.close()
                 self._client = None
@@ -144,7 +146,8 @@ class RemoteProvider(EmbeddingProvider):
                     from memory.embedding.transport import connect  # keyword searches do without
                 except ImportError as error:
                     raise self.missing(str(error.name)) from error
-                self._client = connect(self.base_url)
+                # A request that is tried again after `close` makes a client that nothing else closes.
+                self._client = connect(self.base_url, keeps_connections=not self._closed)
             return self._client
 
     def send(self, method: str, path: str, *, read_status: ReadStatus | None = None, **options: Any) -> httpx2.Response:

@@ -93,7 +93,7 @@ class GuardedTransport(httpx2.BaseTransport):
     A request outside of an `Exchange` is a mistake and a LookupError.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, *, keeps_connections: bool) -> None:
         url = httpx2.URL(base_url)
         proxies = {} if urllib.request.proxy_bypass(url.netloc.decode()) else urllib.request.getproxies()
         proxy = proxies.get(url.scheme) or proxies.get("all")
@@ -102,6 +102,7 @@ class GuardedTransport(httpx2.BaseTransport):
             proxy=_proxy(proxy) if proxy else None,
             # The batcher and the queries' threads bound how many there are.
             max_connections=None,
+            max_keepalive_connections=None if keeps_connections else 0,
             keepalive_expiry=5.0,
             network_backend=_GuardedBackend(),
         )
@@ -145,17 +146,18 @@ class GuardedTransport(httpx2.BaseTransport):
         self._pool.close()
 
     def __del__(self) -> None:
-        # A request that ends after its provider was closed makes a client that nothing else closes.
+        # Of a provider that its owner dropped without closing it.
         if hasattr(self, "_pool"):
             self._pool.close()
 
 
-def connect(base_url: str) -> httpx2.Client:
+def connect(base_url: str, *, keeps_connections: bool = True) -> httpx2.Client:
     """Return a client over a `GuardedTransport`, which the SDKs take in place of their own.
 
-    It neither reads ~/.netrc nor follows redirects.
+    It neither reads ~/.netrc nor follows redirects. Without `keeps_connections` it leaves nothing to close.
     """
-    return httpx2.Client(transport=GuardedTransport(base_url), timeout=None, trust_env=False, follow_redirects=False)
+    transport = GuardedTransport(base_url, keeps_connections=keeps_connections)
+    return httpx2.Client(transport=transport, timeout=None, trust_env=False, follow_redirects=False)
 
 
 def _proxy(address: str) -> httpcore2.Proxy:

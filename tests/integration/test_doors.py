@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -299,9 +300,14 @@ def test_ones_own_token_opens_ones_own_memory_at_these_doors(house: House, servi
 
 @pytest.fixture(scope="module")
 def trusting(house: House) -> Iterator[httpx.Client]:
-    """A service on a loopback that is trusted: no tokens, and every request names its agent."""
+    """A service on a loopback that is trusted: no tokens, and every request names its agent.
+
+    In a home of its own: one home has one registered service, and that of the other tests may run.
+    """
     auth = house.settings.auth.model_copy(update={"trust_loopback": True})
-    open_house = House(house.settings.model_copy(update={"auth": auth}), house.config)
+    home = house.settings.home.with_name("trusting")
+    shutil.copytree(house.settings.home / "indexes", home / "indexes")
+    open_house = House(house.settings.model_copy(update={"auth": auth, "home": home}), house.config)
     yield open_house.serve()
     open_house.close()
 
