@@ -182,10 +182,18 @@ def test_every_door_names_the_lines_of_what_it_shows(door: Door):
     assert (hit["startLine"], hit["endLine"], hit["snippetStartLine"], hit["snippetEndLine"]) == (1, 1, 1, 1)
 
 
+def copied(house: House, name: str, **changes: object) -> House:
+    """A copy of the house: one home has one registered service, and that of other tests may run."""
+    home = house.settings.home.with_name(name)
+    shutil.copytree(house.settings.home, home, ignore=shutil.ignore_patterns("service.*"))
+    return House(house.settings.model_copy(update={"home": home, **changes}), house.config)
+
+
 @pytest.fixture(scope="module")
 def service(house: House) -> Iterator[httpx.Client]:
-    yield house.serve()
-    house.close()
+    another = copied(house, "served")
+    yield another.serve()
+    another.close()
 
 
 def raw(client: httpx.Client, method: str, path: str, *, body: str | None, headers: dict[str, str]) -> tuple[int, str]:
@@ -300,14 +308,9 @@ def test_ones_own_token_opens_ones_own_memory_at_these_doors(house: House, servi
 
 @pytest.fixture(scope="module")
 def trusting(house: House) -> Iterator[httpx.Client]:
-    """A service on a loopback that is trusted: no tokens, and every request names its agent.
-
-    In a home of its own: one home has one registered service, and that of the other tests may run.
-    """
+    """A service on a loopback that is trusted: no tokens, and every request names its agent."""
     auth = house.settings.auth.model_copy(update={"trust_loopback": True})
-    home = house.settings.home.with_name("trusting")
-    shutil.copytree(house.settings.home / "indexes", home / "indexes")
-    open_house = House(house.settings.model_copy(update={"auth": auth, "home": home}), house.config)
+    open_house = copied(house, "trusting", auth=auth)
     yield open_house.serve()
     open_house.close()
 
