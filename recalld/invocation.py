@@ -127,7 +127,7 @@ def to_type(text: str, *, agent: str | None = None) -> str:
 
 
 def _program() -> str:
-    """How the person called this program."""
+    """Return this program as the person called it."""
     import shlex
     import shutil
 

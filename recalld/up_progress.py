@@ -49,7 +49,7 @@ def say(message: str, *, nl: bool = True) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """How far the indexes of all agents are together.
+    """Progress of the indexes of all agents together.
 
     `behind` documents are to be indexed, and `lacking` chunks wait for their vectors. `uncounted` agents are missing
     from the numbers. `rate` is in vectors a second, 0 when it is not known, `eta_seconds` that of the slowest agent.

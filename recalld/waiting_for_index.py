@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def sentence(self) -> str | None:
-        """Why not everything came, for people; None when it did."""
+        """Return the reason for what did not come, for people; None when all came."""
         return text_of(self.condition) if self.condition is not None else self.stopped
 
 

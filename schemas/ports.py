@@ -50,7 +50,7 @@ class IndexFigures:
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """How far an agent's index is: `pending` documents wait or run.
+    """Progress of an agent's index: `pending` documents wait or run.
 
     `figures` are None when no process has counted since the broker was made; they are `settled` when nothing was
     committed since they were counted. `held_up` is why no vectors come, None when nothing was reported.
@@ -307,7 +307,7 @@ class EventInbox(Protocol):
 
 
 class FiguresRecorder(Protocol):
-    """Where the counts of agents' indexes are kept for processes that do not open them."""
+    """Counts of agents' indexes, kept for processes that do not open them."""
 
     def commits(self, agent: str) -> int:
         """Return the number of commits so far, asked for before the index is counted. Never raises."""

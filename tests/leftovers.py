@@ -1,4 +1,4 @@
-"""What a test leaves behind: processes, which are ended, and threads, which must end by themselves."""
+"""Leftovers of a test: processes, which are ended, and threads, which must end by themselves."""
 
 from __future__ import annotations
 

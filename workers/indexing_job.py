@@ -33,7 +33,7 @@ TURN_SECONDS = 10.0
 #: The same while messages of others wait in the lane.
 SHARED_TURN_SECONDS = 1.0
 
-#: Seconds between two counts of the index in one turn: what is searchable grows while somebody watches.
+#: Seconds between two counts of the index in one turn: what is searchable grows while a person watches.
 COUNT_SECONDS = 2.0
 
 #: Documents that a job takes at a time; what it did not get to waits again when it dies.

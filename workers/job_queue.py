@@ -152,7 +152,7 @@ class BrokerJobQueue:
         return bool(self._begin_live(keys=[self._keys.live_job(agent), queued], args=arguments))
 
     def ended(self, agent: str, lane: Lane, *, job: str) -> None:
-        """Say that a job that indexed is over: one that came for the same live documents meanwhile gets its message."""
+        """End an indexing job: another one that came for the same live documents meanwhile gets its message."""
         if lane is not Lane.LIVE:
             return
         keys = [self._keys.live_job(agent), self._keys.queued(INDEX_PENDING, agent, lane.value)]

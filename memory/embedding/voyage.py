@@ -91,7 +91,7 @@ class VoyageProvider(RemoteProvider):
 
 
 class _Session:
-    """What the SDK takes for its HTTP session: the client of the provider that is asking in this thread."""
+    """HTTP session for the SDK: the client of the provider that asks in this thread."""
 
     proxies: Mapping[str, str] = {}
 

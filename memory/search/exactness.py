@@ -38,7 +38,7 @@ _MOST_OCCURRENCES = 9
 
 @dataclass(frozen=True, slots=True)
 class ExactPieces:
-    """What to look for, folded. `verbatim` is the whole query, empty when it is one of the pieces or too long.
+    """Text to look for, folded. `verbatim` is the whole query, empty when it is one of the pieces or too long.
 
     `looked_up` is the whole query when it is a single word or piece: a name that a person looks up; empty otherwise.
     """

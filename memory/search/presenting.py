@@ -14,7 +14,7 @@ from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Where else the text of a passage stands. Lines as those of a `Passage`."""
+    """Other documents with the text of a passage."""
 
     path: str
     source: str

@@ -104,7 +104,7 @@ class ServedAgents:
             RecalldError: the embedding cache cannot be read.
         """
         ids = self.ids
-        # In parts: whoever asks for the readiness meanwhile waits for one of them.
+        # In parts: a probe of the readiness meanwhile waits for one of them.
         for start in range(0, len(ids), AGENTS_AT_A_TIME):
             self._look(ids[start : start + AGENTS_AT_A_TIME])
         self._look_at_home()

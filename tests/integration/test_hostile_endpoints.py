@@ -74,7 +74,7 @@ def test_no_way_to_send_an_answer_holds_a_request_and_the_next_one_is_answered(
 
 
 def answered(provider: RemoteProvider) -> bool:
-    """Whether the endpoint answers well, on a machine that may have other things to do first."""
+    """Return True once the endpoint answers well, on a machine that may be busy."""
     with suppress(Transient):
         return provider.embed_documents(["one", "two"]).vectors.shape == (2, 64)
     return False

@@ -69,7 +69,7 @@ def indexed(commands: CommandLine, settings: Settings) -> CommandLine:
 
 
 def asked(commands: CommandLine) -> list[str]:
-    """What the reading commands said, one after the other."""
+    """Return the output of the reading commands, one after the other."""
     code, found, _ = commands.run("search", QUESTION, "--json")
     assert code == 0
     assert json.loads(found)["results"]
@@ -82,7 +82,7 @@ def asked(commands: CommandLine) -> list[str]:
 
 
 def reason(absence: Absence) -> str:
-    """What is said of it, without the command that is written as it is typed here."""
+    """Return its sentence without the command, which is written as it is typed here."""
     return str(absence).partition(" (")[0]
 
 

@@ -1,4 +1,4 @@
-"""What a command prints can be typed as it stands: other commands, and what search prints for `get`."""
+"""Printed commands can be typed as they stand, and `get` takes what `search` prints."""
 
 from __future__ import annotations
 

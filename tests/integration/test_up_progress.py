@@ -1,4 +1,4 @@
-"""How far indexing is, as `recalld up` says it after one question to the broker for all agents."""
+"""Progress of indexing in `recalld up`, from one question to the broker for all agents."""
 
 from __future__ import annotations
 

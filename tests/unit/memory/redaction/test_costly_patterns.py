@@ -80,7 +80,7 @@ def test_other_threads_go_on_and_other_texts_are_redacted_meanwhile(
     for _ in range(20):
         assert redactor(ENDLESS)("xaa") == "x[redacted:pattern]"
     assert not stuck.done()
-    # Ended by somebody else, it is begun again once: only then is the text to blame.
+    # Ended from outside, it is begun again once: only then is the text to blame.
     os.kill(busy, signal.SIGKILL)
     wait_until(lambda: children() - {busy})
     assert not stuck.done()

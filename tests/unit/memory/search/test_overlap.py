@@ -69,7 +69,7 @@ TALKS = [DocumentKey("sessions", f"sessions/{name}.jsonl") for name in "abc"]
 
 
 def told(*texts: str, about: str = "key") -> list[str]:
-    """What chunks of as many transcripts say to a reader who asks about something."""
+    """Texts that chunks of as many transcripts show to a reader who asks about something."""
     said = said_by([row(number, 1, text, key=TALKS[number]) for number, text in enumerate(texts)], [about])
     return [said[number] for number in range(len(texts))]
 
