@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from memory.local_processes import is_the_same
 from tests.daemon import Daemon, recalld
 from tests.raw_server import announce, answer, raw_server
 from tests.waiting import wait_until
@@ -87,7 +88,7 @@ def test_children_end_when_the_supervisor_is_killed_and_the_next_start_goes_on(d
     children = [pid for name in ("watch", "work", "serve") for pid in daemon.children(name)]
     assert len(children) == 3
     daemon.kill()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+    wait_until(lambda: not any(is_the_same(pid, None) for pid in children))
     daemon.write("memory/after.md", "After the crash the ibex was found.\n")
     daemon.start()
     wait_until(lambda: daemon.found("ibex", "memory/after.md"))
