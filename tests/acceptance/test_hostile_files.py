@@ -42,7 +42,8 @@ def test_a_folder_full_of_hostile_files_is_survived_and_told(tmp_path: Path) -> 
                 assert results[0]["path"] == path
                 assert f"note{number}x" in client.get(path)["text"]
             answer = client.search("quokka", max_results=50, min_score=0.0, sources=["sessions"])
-        found = {result["path"] for result in answer["results"]}
+        copies = [path for result in answer["results"] if "alsoIn" in result for path in result["alsoIn"]["paths"]]
+        found = {*copies, *(result["path"] for result in answer["results"])}
         assert {f"sessions/{name}" for name in TRANSCRIPTS} <= found
         assert {"sessions/sparse.jsonl", "sessions/bomb.jsonl"} <= found
         for path in ("memory/--help.md", "memory/turned\u202earound.md"):
