@@ -24,7 +24,7 @@ _NOWHERE = TranscriptMark(0, 0, "", "")
 
 
 def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
-    """Return the transcripts that the answering generation holds and the one that is written does not, or not whole.
+    """Return the transcripts of the answering generation that the written one lacks, or holds in part only.
 
     Files that an older version took for transcripts by their names are none.
     """

@@ -282,7 +282,7 @@ class OpenAIBatches(FileBatches):
 
 
 class VoyageBatches(FileBatches):
-    """Jobs done within 12 hours at a third less. A line holds the input only; the rest is said with the job.
+    """Jobs done within 12 hours at a third less. A line holds the input only; the job names model and options.
 
     What could not be done in time stands in the error file as "batch_expired".
     """

@@ -157,7 +157,7 @@ class RemoteProvider(EmbeddingProvider):
         a status that is no success, if not what is usual.
 
         Raises:
-            RecalldError: there was no answer, or one that is no success.
+            RecalldError: there was no answer, or it was no success.
         """
         client, url = self.client(), f"{self.base_url.rstrip('/')}{path}"
         headers = {"Authorization": f"Bearer {self._api_key}", **options.pop("headers", {}), **self._headers}

@@ -159,7 +159,7 @@ def _copies(
 ) -> Copies:
     """Return the chunks that say the same as another one, by that one's id, the best first.
 
-    The one that stands for all holds most of the query, as by its note's name; of equal ones it is the newest.
+    The copy that is shown holds most of the query, as by its note's name. Of equal copies it is the newest.
     """
     groups: dict[str, list[ChunkRow]] = {}
     for id_, said in said_by(rows.values(), terms).items():
@@ -265,7 +265,7 @@ def _reordered(
 ) -> list[tuple[Fused, ChunkRow]]:
     """Return the best `limit` hits after age, or variety, or both had their say. `model` is None without vectors.
 
-    Of copies the one that ages least counts.
+    The copy that ages least counts for all.
     """
     row_of = {row.id: row for _, row in hits}
     items = [item for item, _ in hits]

@@ -209,7 +209,7 @@ def _announce(registration: Registration, on_ready: Callable[[], None] | None) -
     _log.info("service_listening", host=registration.host, port=registration.port)
     try:
         if not registration.keep():
-            # The one that `up` keeps running stays the one that commands ask.
+            # Commands go on asking the service that `up` keeps running.
             reason = "another service of this home runs and stays the registered one"
             _log.warning("service_not_registered", reason=reason)
     except OSError as error:
