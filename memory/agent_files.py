@@ -91,7 +91,7 @@ class AgentFiles:
         self, agent: AgentSettings, *, imports: Path | None = None, drafted: Sequence[ImportedFolder] = ()
     ) -> None:
         self._workspace = os.path.normpath(agent.workspace)
-        self._extra_paths = agent.extra_paths
+        self._extra_paths = [extra if isinstance(extra, str) else extra.path for extra in agent.extra_paths]
         self._sessions = SessionFiles(agent, imports=imports, drafted=drafted)
 
     @classmethod
