@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,22 @@ def _sentence(found: Any, written: Written, key: SettingKey, *, inner: str) -> s
         return f"{at}: {known.get(kind) or message[:1].lower() + message[1:]}"
     if key.secret:
         return f"{at} is not valid; it must be {key.allowed}"
-    return f"{at} is {_shown(written.value)}; it must be {key.allowed}"
+    return f"{at} is {_shown(written.value)}; it must be {key.allowed}{_suggestion(written.value, key)}"
+
+
+def _suggestion(value: Any, key: SettingKey) -> str:
+    """Return the choice that is nearest to a text, or for a provider that is none of ours what serves any other one."""
+    if not key.allowed.startswith("one of ") or not isinstance(value, str):
+        return ""
+    near = get_close_matches(value.lower(), key.allowed.removeprefix("one of ").split(", "), n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    if key.name != "provider":
+        return ""
+    return (
+        "; openai-compatible takes any server that speaks OpenAI's embeddings API (remote.base_url and model), and "
+        "local needs none"
+    )
 
 
 def _not_a_number(key: SettingKey | None, written: Written) -> str | None:

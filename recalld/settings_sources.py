@@ -24,6 +24,7 @@ FOREIGN_VARIABLES: Mapping[str, str] = {
     "VOYAGE_API_KEY": "credentials.voyage",
     "MISTRAL_API_KEY": "credentials.mistral",
     "OLLAMA_API_KEY": "credentials.ollama",
+    "DEEPINFRA_API_KEY": "credentials.deepinfra",
 }
 
 #: Meant for OpenAI's own client, so it must not turn another provider's requests (and key) to OpenAI's address.
