@@ -153,16 +153,16 @@ def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawConfigurat
         old = Path(os.path.expanduser(_OLD_WORKSPACE))  # noqa: PTH111 - Path's own raises for a user without a home
         usual = state / "workspace"
         return general or (old if not usual.is_dir() and old.is_dir() else usual)
-    below = [general / agent.folder_name] if general else []
+    below = [general / agent.folder_name] if general and configured.is_current else []
     return _existing([*below, *(state / f"workspace-{name}" for name in _names(agent))])
 
 
 def _names(agent: OpenClawAgent) -> list[str]:
     """Return the names that the agent's folders may have."""
     plain = [] if "/" in agent.id or "\0" in agent.id else [agent.id]
-    return [*plain, agent.folder_name]
+    return [agent.folder_name, *plain]
 
 
 def _existing(places: Sequence[Path]) -> Path:
-    """Return the first of these folders that exists, else the last."""
-    return next((place for place in places if place.is_dir()), places[-1])
+    """Return the first of these folders that exists, else the first of all."""
+    return next((place for place in places if place.is_dir()), places[0])

@@ -123,7 +123,7 @@ def _agents(
         else:
             unnamed += 1
     if unnamed:
-        problems.append(f"{file} lists {unnamed} agents without an id that OpenClaw could use; they are left out")
+        problems.append(f"{file} lists {unnamed} of its agents without an id that OpenClaw could use; they are left out")
     return tuple(
         OpenClawAgent(
             id=name,

@@ -163,8 +163,80 @@ def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machin
     )
     discovery = machine.discover()
     assert discovery.found == ()
-    (problem,) = discovery.problems
-    assert "ghost" in problem
+    unnamed, ghost, strange = discovery.problems
+    assert "lists 1 of its agents" in unnamed
+    assert "ghost" in ghost
+    assert "../x" in strange
+
+
+@pytest.mark.parametrize(
+    ("agents", "workspaces"),
+    [
+        # The marked one has the general workspace, the others a folder in it or beside the state folder's own.
+        ("defaults: {workspace: '~/general'}, entries: {a: {}, b: {default: true}}", ["general/a", "general"]),
+        ("defaults: {workspace: '~/general'}, entries: {a: {}, c: {default: true}}", ["general/a", "general"]),
+        ("entries: {b: {}, main: {default: true}}", [".openclaw/workspace-b", ".openclaw/workspace"]),
+        # Without a mark each has its own, unless there is but one.
+        (
+            "ownership: 'explicit', defaults: {workspace: '~/general'}, entries: {a: {}, b: {}}",
+            ["general/a", ".openclaw/workspace-b"],
+        ),
+        ("ownership: 'explicit', defaults: {workspace: '~/general'}, entries: {b: {}}", ["general"]),
+        ("entries: {a: {workspace: '~/notes'}}", ["notes"]),
+        # Before the summer of 2026 the first one had it, and no other looked below it.
+        ("defaults: {workspace: '~/general'}, list: [{id: 'z'}, {id: 'b'}]", ["general", ".openclaw/workspace-b"]),
+        ("list: [{id: 'b'}, {id: 'm', default: true}]", [".openclaw/workspace-b", ".openclaw/workspace"]),
+    ],
+)
+def test_an_agent_without_a_workspace_of_its_own_has_the_one_that_openclaw_gives_it(
+    machine: Machine, agents: str, workspaces: list[str]
+) -> None:
+    for folder in ("general/a", "notes", ".openclaw/workspace", ".openclaw/workspace-b"):
+        (machine.home / folder).mkdir(parents=True)
+    machine.write(".openclaw/openclaw.json", f"{{agents: {{{agents}}}}}")
+    discovery = machine.discover()
+    assert [one.workspace for one in discovery.found] == [machine.home / folder for folder in workspaces]
+    assert discovery.problems == ()
+
+
+def test_a_workspace_that_cannot_be_followed_is_said(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(".openclaw/openclaw.json", "{agents: {list: [{id: 'main', workspace: '${NOTES}'}]}}")
+    (remark,) = only(machine.discover()).remarks
+    assert "not an absolute path" in remark
+
+
+def test_folders_of_the_removed_backend_are_extra_paths(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(
+        ".openclaw/openclaw.json",
+        """{agents: {defaults: {memorySearch: {extraPaths: ['~/a']}}},
+            memory: {backend: 'qmd', citations: 'loud', qmd: {paths: [{path: '~/b', pattern: 'x/*.md'}]}}}""",
+    )
+    found = only(machine.discover())
+    assert found.settings == {"extra_paths": ["~/a", {"path": "~/b", "include": ["x/*.md"]}]}
+    assert len(found.remarks) == 3
+    assert any("scope" in remark for remark in found.remarks)
+    assert any("memory.citations" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("settings", "private"),
+    [
+        ("memory: {search: {}}", True),
+        ("memory: {search: {}}, session: {dmScope: 'per-peer'}", False),
+        ("memory: {search: {}}, bindings: [{agentId: 'main', session: {dmScope: 'main'}}]", False),
+    ],
+)
+def test_transcripts_of_private_chats_stay_out_of_groups(machine: Machine, settings: str, *, private: bool) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(".openclaw/agents/main/sessions/a.jsonl")
+    machine.write(".openclaw/openclaw.json", f"{{{settings}}}")
+    found = only(machine.discover())
+    assert found.settings["sources"] == (["memory", "sessions"] if private else ["memory"])
+    rules = found.settings.get("scope", {}).get("rules", [])
+    assert [rule["chat_type"] for rule in rules] == (["group", "channel"] if private else [])
+    assert any("rememberAcrossConversations" in remark for remark in found.remarks) is private
 
 
 # Claude Code and Codex
