@@ -12,50 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from recalld.settings_keys import URL_KEYS, memory_sections, top_level_keys
 from schemas.globs import compiled
 from schemas.machine_sections import Credentials
 from schemas.settings import FallbackName, ProviderName
 
-#: Their key -> ours, where the value is the same.
-_SAME: Mapping[str, str] = {
-    "enabled": "enabled",
-    "model": "model",
-    "outputDimensionality": "output_dimensionality",
-    "queryInputType": "query_input_type",
-    "documentInputType": "document_input_type",
-    "remote.batch.enabled": "remote.batch.enabled",
-    "store.vector.enabled": "store.vector.enabled",
-    "store.vector.extensionPath": "store.vector.extension_path",
-    "query.maxResults": "query.max_results",
-    "query.minScore": "query.min_score",
-    "cache.enabled": "cache.enabled",
-    # Until the summer of 2026 only:
-    "remote.nonBatchConcurrency": "remote.concurrency",
-    "remote.batch.wait": "remote.batch.wait",
-    "remote.batch.concurrency": "remote.batch.concurrency",
-    "remote.batch.pollIntervalMs": "remote.batch.poll_interval_ms",
-    "remote.batch.timeoutMinutes": "remote.batch.timeout_minutes",
-    "local.modelCacheDir": "local.model_cache_dir",
-    "chunking.tokens": "chunking.tokens",
-    "chunking.overlap": "chunking.overlap",
-    "sync.onSessionStart": "sync.on_session_start",
-    "sync.onSearch": "sync.on_search",
-    "sync.watch": "sync.watch",
-    "sync.watchDebounceMs": "sync.watch_debounce_ms",
-    "sync.intervalMinutes": "sync.interval_minutes",
-    "sync.sessions.deltaBytes": "sync.sessions.delta_bytes",
-    "sync.sessions.deltaMessages": "sync.sessions.delta_messages",
-    "sync.sessions.postCompactionForce": "sync.sessions.post_compaction_force",
-    "query.hybrid.enabled": "query.hybrid.enabled",
-    "query.hybrid.vectorWeight": "query.hybrid.vector_weight",
-    "query.hybrid.textWeight": "query.hybrid.text_weight",
-    "query.hybrid.candidateMultiplier": "query.hybrid.candidate_multiplier",
-    "query.hybrid.mmr.enabled": "query.hybrid.mmr.enabled",
-    "query.hybrid.mmr.lambda": "query.hybrid.mmr.lambda",
-    "query.hybrid.temporalDecay.enabled": "query.hybrid.temporal_decay.enabled",
-    "query.hybrid.temporalDecay.halfLifeDays": "query.hybrid.temporal_decay.half_life_days",
-    "cache.maxEntries": "cache.max_entries",
-}
+#: Their key -> ours, where the same value has a name of its own; the others are spelled differently at most.
+_RENAMED: Mapping[str, str] = {"remote.nonBatchConcurrency": "remote.concurrency"}
 
 #: The `api` of a model provider -> the provider of ours that speaks it.
 _APIS: Mapping[str, str] = {"openai-completions": "openai-compatible", "openai-responses": "openai-compatible"}
@@ -142,14 +105,9 @@ def translate(
 
 
 def _translate(key: str, value: Any, done: Translation) -> None:
-    if key in _SAME:
-        if isinstance(value, str) and _VARIABLE.search(value):
-            done.remarks.append(f"{key} is taken from a variable there; write its value as {_SAME[key]}")
-        elif isinstance(value, Mapping | list):
-            done.remarks.append(f"{key} was not understood")
-        else:
-            done.values[_SAME[key]] = value
-    elif key == "extraPaths":
+    if key in _PASSED_OVER or (key, value) == ("store.fts.tokenizer", "unicode61"):
+        return
+    if key == "extraPaths":
         _extra_paths(value, done)
     elif key == "local.modelPath":
         _model_path(value, done)
@@ -162,8 +120,23 @@ def _translate(key: str, value: Any, done: Translation) -> None:
         done.remarks.append(f"remote.headers ({name}) is not copied; set RECALLD_REMOTE__HEADERS if it is needed")
     elif key.startswith("multimodal"):
         done.remarks.append("multimodal has no counterpart: images and audio are not indexed")
-    elif (key, value) != ("store.fts.tokenizer", "unicode61") and key not in _PASSED_OVER:
+    elif (ours := _same(key)) is None:
         done.remarks.append(f"{key} has no counterpart here")
+    elif isinstance(value, str) and _VARIABLE.search(value):
+        done.remarks.append(f"{key} is taken from a variable there; write its value as {ours}")
+    elif isinstance(value, Mapping | list):
+        done.remarks.append(f"{key} was not understood")
+    else:
+        done.values[ours] = value
+
+
+def _same(key: str) -> str | None:
+    """Return our name of a key whose value means the same here; None where there is none."""
+    ours = _RENAMED.get(key) or re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key)
+    known = top_level_keys().get(ours)
+    if known is None or known.secret or ours in URL_KEYS or ours.partition(".")[0] not in memory_sections() | _SHARED:
+        return None
+    return ours
 
 
 def _provider(tree: Mapping[str, Any], done: Translation, providers: Mapping[str, Any], *, is_current: bool) -> None:

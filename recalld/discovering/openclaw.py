@@ -159,8 +159,8 @@ def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawConfigurat
 
 def _names(agent: OpenClawAgent) -> list[str]:
     """Return the names that the agent's folders may have."""
-    plain = [] if "/" in agent.id or "\0" in agent.id else [agent.id]
-    return [agent.folder_name, *plain]
+    plain = "" if "/" in agent.id or "\0" in agent.id else agent.id
+    return [name for name in (plain, agent.folder_name) if name]
 
 
 def _existing(places: Sequence[Path]) -> Path:

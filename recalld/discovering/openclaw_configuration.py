@@ -123,7 +123,7 @@ def _agents(
         else:
             unnamed += 1
     if unnamed:
-        problems.append(f"{file} lists {unnamed} of its agents without an id that OpenClaw could use; they are left out")
+        problems.append(f"{file} lists {unnamed} of its agents without an id that can be used; they are left out")
     return tuple(
         OpenClawAgent(
             id=name,
@@ -148,8 +148,8 @@ def _default(agents: Sequence[OpenClawAgent], *, explicit: bool) -> str | None:
 
 def _isolates_chats(tree: Mapping[str, Any]) -> bool:
     bindings = tree.get("bindings")
-    rows = [one for one in bindings if isinstance(one, dict)] if isinstance(bindings, list) else []
-    own = any("dmScope" in table(one, "session") for one in rows)
+    rows = bindings if isinstance(bindings, list) else []
+    own = any("dmScope" in table(one, "session") for one in rows if isinstance(one, dict))
     return own or table(tree, "session").get("dmScope") not in (None, "main")
 
 
@@ -160,7 +160,7 @@ def _with_paths(search: dict[str, Any], qmd: Mapping[str, Any]) -> dict[str, Any
 
 
 def is_hook_enabled(state: Path, moved: Path | None, name: str) -> bool:
-    """Whether OpenClaw's settings let a hook of that name run; False where they cannot be read."""
+    """Return True if OpenClaw's settings let a hook of that name run; False where they cannot be read."""
     file = moved or next((state / known for known in CONFIG_NAMES if (state / known).is_file()), None)
     internal = table(table(_read(file, []) if file is not None else {}, "hooks"), "internal")
     return internal.get("enabled") is True and table(table(internal, "entries"), name).get("enabled") is True
@@ -170,10 +170,12 @@ def _remarks(tree: Mapping[str, Any], file: Path) -> list[str]:
     remarks = []
     if _includes(tree):
         remarks.append(f"{file} includes other files, which were not looked at")
-    if table(tree, "memory").get("backend") == "qmd":
-        remarks.append("the backend qmd has no counterpart; recalld's own index takes its place")
-    if table(tree, "memory").keys() & {"qmd"}:
-        remarks.append("of memory.qmd only the paths are taken over; see scope.rules for its scope")
+    memory = table(tree, "memory")
+    if memory.get("backend") == "qmd" or "qmd" in memory:
+        remarks.append(
+            "the backend qmd has no counterpart; recalld's own index takes its place, and of memory.qmd only the paths "
+            "are taken over (scope.rules is what its scope was)"
+        )
     if table(tree, "env") or table(table(tree, "models"), "providers"):
         remarks.append("keys in OpenClaw's settings are not copied; set OPENAI_API_KEY and the like for recalld")
     return remarks
