@@ -74,8 +74,8 @@ def _found(state: Path, agent: OpenClawAgent, configured: OpenClawConfiguration,
     if own.private_sessions and sessions:
         own.values["scope.rules"] = _PRIVATE_SCOPE
         remarks.append(
-            "its transcripts are searched (rememberAcrossConversations); OpenClaw shows them to no group or channel, "
-            "so these may not search here, notes included; drop scope.rules, or sessions from sources, if they should"
+            "rememberAcrossConversations: transcripts are searched, which OpenClaw shows to no group or channel, so "
+            "scope.rules keeps these out, of notes too; drop the rules, or sessions from sources, if they may search"
         )
     settings, shared = accepted(own.values, remarks), accepted(general, remarks)
     extra = [one["path"] if isinstance(one, Mapping) else one for one in settings.get("extra_paths", ())]
