@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,7 +11,9 @@ from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
 from memory.imports import imported_folders, imports_path, remember_import
 from memory.scan_problems import printable
+from memory.scanning import EXCLUDED
 from memory.session_roots import SESSIONS_SOURCE
+from memory.status.condition_texts import counted
 from memory.taking_over import provider_of
 from memory.transcript_slicing import is_read_otherwise
 from producers.finding_transcripts import Found
@@ -108,8 +111,12 @@ def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, Fi
     """The documents that the transcripts are, and sentences on those that are none."""
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []
+    out: Counter[str] = Counter()
     for one in found.transcripts:
         key = files.key_of(one.path)
+        if key is None and (reason := files.reason_of(one.path)) is not None:
+            out[reason] += 1
+            continue
         if key is None or key in stats:
             problems.append(f"{printable(one.path)} is left out: it cannot be told from another transcript; rename it")
             continue
@@ -122,7 +129,14 @@ def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, Fi
             problems.append(f"{printable(one.path)} is left out: {first} has the same name ({key.path}); rename one")
             continue
         stats[key] = stat
-    return stats, problems
+    return stats, [*(_left_out(reason, count) for reason, count in sorted(out.items())), *problems]
+
+
+def _left_out(reason: str, count: int) -> str:
+    transcripts = counted(count, "transcript")
+    if reason == EXCLUDED:
+        return f"{transcripts} left out by the settings include and exclude: change them to index more"
+    return f"{transcripts} of {reason} sessions left out: add {reason} to sync.sessions.kinds to index them"
 
 
 def _missing(

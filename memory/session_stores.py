@@ -1,0 +1,164 @@
+"""Whose sessions transcripts are: the store beside them says it, and the kinds of a person's sessions are indexed.
+
+OpenClaw keeps `sessions.json` in a folder of transcripts: {session key: {"sessionId": ..., "sessionFile": ...,
+"spawnedBy": ...}}. The kinds are those that release 2026.9.6 tells apart. (Its sessions themselves, and their
+`session-meta`, which is about editors that speak ACP, are in SQLite by then.)
+
+    agent:<id>:cron:<job>[:run:<id>]       a run of a scheduled job
+    agent:<id>:dreaming-narrative-<id>     a dream, retold at night
+    agent:<id>:hook:<id>                   mail and web hooks
+    agent:<id>:boot, agent:<id>:internal-session-effects:<id>      the program's own
+    <another key>:heartbeat                heartbeats apart from the conversation
+    agent:<id>:subagent:<id>, agent:<id>:acp:<id>      sub-agents, which are of the kind of who spawned them
+
+A transcript that no store knows is a person's.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from memory.document_roots import join
+from memory.safe_open import opened_below, stat_below
+from memory.scanning import EXCLUDED
+from memory.session_roots import SessionRoot, archived_path
+from schemas.errors import RecalldError
+from schemas.globs import Globs
+from schemas.memory_sections import SessionKind
+
+#: The store's name in a folder of transcripts.
+STORE = "sessions.json"
+
+#: Bytes of a store that is read. The program keeps its own below 10 MB.
+_MAX_BYTES = 64_000_000
+
+#: Stores whose kinds are kept in memory.
+_MAX_STORES = 256
+
+_CHAT: SessionKind = "chat"
+_SUBAGENT: SessionKind = "subagent"
+_HEARTBEAT: SessionKind = "heartbeat"
+
+#: What the rest of a session key, below `agent:<id>:`, begins with.
+_BEGINNINGS: Mapping[str, SessionKind] = {
+    "cron:": "cron",
+    "hook:": "hook",
+    "dreaming-narrative-": "dreaming",
+    "boot:": "system",
+    "internal-session-effects:": "system",
+    "subagent:": _SUBAGENT,
+    "acp:": _SUBAGENT,
+}
+
+
+@dataclass(slots=True)
+class Sieve:
+    """Which transcripts of an agent count, as the stores are at the first look: made anew for each question."""
+
+    globs: Globs | None
+    kinds: frozenset[str]
+    _stores: dict[tuple[str, tuple[str, ...]], Mapping[str, SessionKind]] = field(default_factory=dict)
+
+    def reason(self, root: SessionRoot, parts: Sequence[str]) -> str | None:
+        """Return why a transcript does not count: `EXCLUDED`, or the kind of its session; None if it counts."""
+        if self.globs is not None and not self.globs.admits(join(root.prefix, *parts), skip=root.skip):
+            return EXCLUDED
+        kind = self._store(root, parts[:-1]).get(archived_path(parts[-1]) or parts[-1], _CHAT)
+        return None if kind in self.kinds else kind
+
+    def limits(self, root: SessionRoot, folder: Sequence[str]) -> bool:
+        """Return False if every transcript right inside a folder counts."""
+        return self.globs is not None or _CHAT not in self.kinds or bool(self._store(root, folder))
+
+    def _store(self, root: SessionRoot, folder: Sequence[str]) -> Mapping[str, SessionKind]:
+        place = root.folder, tuple(folder)
+        if place not in self._stores:
+            self._stores[place] = {} if self.kinds.issuperset(get_args(SessionKind)) else _kinds_in(*place)
+        return self._stores[place]
+
+    def closes(self, root: SessionRoot, folder: str) -> bool:
+        """Return True if nothing in a folder, named as in keys, counts."""
+        return self.globs is not None and self.globs.closes(folder, skip=root.skip)
+
+
+def _kinds_in(folder: str, parts: tuple[str, ...]) -> Mapping[str, SessionKind]:
+    """Return the kinds of the transcripts of a folder that its store knows; a store that cannot be read knows none."""
+    if not os.path.lexists(join(folder, *parts, STORE)):
+        return {}
+    try:
+        found = stat_below(folder, (*parts, STORE), name=STORE)
+        if found is None or found.st_size > _MAX_BYTES:
+            return {}
+        return _read(folder, parts, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    except (RecalldError, OSError):
+        return {}
+
+
+@functools.lru_cache(maxsize=_MAX_STORES)
+def _read(folder: str, parts: tuple[str, ...], _version: tuple[int, ...]) -> Mapping[str, SessionKind]:
+    with opened_below(folder, (*parts, STORE), name=STORE) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+        data = file.read(_MAX_BYTES)
+    try:
+        store = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return kinds_of(store) if isinstance(store, dict) else {}
+
+
+def kinds_of(store: Mapping[str, Any]) -> dict[str, SessionKind]:
+    """Return the kind of each transcript, by its file's name, that a store knows. Persons' chats are left out.
+
+    A file of several sessions is a person's as soon as one of them is.
+    """
+    entries = {key: entry for key, entry in store.items() if isinstance(entry, dict)}
+    found: dict[str, set[SessionKind]] = {}
+    for key, entry in entries.items():
+        kind = _kind(key, entries)
+        for name in _names(entry):
+            found.setdefault(name, set()).add(kind)
+    order: tuple[SessionKind, ...] = get_args(SessionKind)
+    kinds = {name: min(several, key=order.index) for name, several in found.items()}
+    return {name: kind for name, kind in kinds.items() if kind != _CHAT}
+
+
+def _names(entry: Mapping[str, Any]) -> set[str]:
+    earlier = entry.get("usageFamilySessionIds")
+    ids = [entry.get("sessionId"), *(earlier if isinstance(earlier, list) else ())]
+    names = {f"{one}.jsonl" for one in ids if isinstance(one, str) and one}
+    file = entry.get("sessionFile")
+    return names | {file.rpartition("/")[2]} if isinstance(file, str) else names
+
+
+def _kind(key: str, entries: Mapping[str, Mapping[str, Any]]) -> SessionKind:
+    """Return the kind of a session: its own or, of a sub-agent, that of the nearest session above with another one."""
+    seen: set[str] = set()
+    is_subagent = False
+    while key not in seen:
+        seen.add(key)
+        entry = entries.get(key, {})
+        own = _own_kind(key, entry, entries)
+        if own not in (_CHAT, _SUBAGENT):
+            return own
+        parent = entry.get("spawnedBy") or (entry.get("parentSessionKey") if own == _SUBAGENT else None)
+        is_subagent = is_subagent or own == _SUBAGENT or bool(entry.get("spawnedBy"))
+        if not isinstance(parent, str):
+            break
+        key = parent.strip()
+    return _SUBAGENT if is_subagent else _CHAT
+
+
+def _own_kind(key: str, entry: Mapping[str, Any], entries: Mapping[str, Any]) -> SessionKind:
+    above, _, last = key.rpartition(":")
+    if entry.get("heartbeatIsolatedBaseSessionKey") or (last == "heartbeat" and above in entries):
+        return _HEARTBEAT
+    rest = key.strip().lower()
+    if rest.startswith("agent:"):
+        rest = rest.split(":", 2)[-1]
+    if rest == "boot":
+        return "system"
+    return next((kind for start, kind in _BEGINNINGS.items() if rest.startswith(start)), _CHAT)
