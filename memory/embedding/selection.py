@@ -52,8 +52,9 @@ class ProviderChoice:
     `name` is "none" when only keywords are searched. `reason` says why it was chosen; `error` is set when
     a provider that was asked for cannot be had: status shows it, and no other one takes its place. `taken_over` says
     why this is the configured fallback instead of the provider that was asked for, None when it is not. `lacking` is
-    set when there are no vectors though keywords alone were not chosen. `rebuilt` is the provider of an index that is
-    built anew on purpose, where that is another one.
+    set when there are no vectors though keywords alone were not chosen. `earlier` is what an earlier version made of
+    the same settings, where that is another one: an index that was made with it goes on with it. Then `rebuilt` is what
+    the settings mean now, for an index that a person builds anew.
     """
 
     provider: EmbeddingProvider | None
@@ -63,6 +64,7 @@ class ProviderChoice:
     error: str | None
     taken_over: str | None = None
     lacking: Lacking | None = None
+    earlier: EmbeddingProvider | None = None
     rebuilt: EmbeddingProvider | None = None
 
     def for_rebuild(self) -> ProviderChoice:
@@ -87,10 +89,8 @@ def choose_provider(
     return _made(memory, credentials, requested, 'provider = "' + requested + '"')
 
 
-def fallback_choice(memory: MemorySettings, credentials: Credentials, *, plain: bool = False) -> ProviderChoice | None:
+def fallback_choice(memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
     """Return the provider that would take over from the first one; None when there is no other one.
-
-    `plain`: without prefixes, whatever its model's family wants.
 
     Model, dimensions, input types and the `remote` address, key and headers belong to the first provider: the
     fallback has its own preset's, and its own key from the environment. Never raises: what cannot be had is a choice
@@ -106,8 +106,8 @@ def fallback_choice(memory: MemorySettings, credentials: Credentials, *, plain: 
             "output_dimensionality": None,
             "query_input_type": None,
             "document_input_type": None,
-            "query_prefix": "" if plain else None,
-            "document_prefix": "" if plain else None,
+            "query_prefix": None,
+            "document_prefix": None,
             "remote": memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}}),
         }
     )
@@ -193,7 +193,13 @@ def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: s
     made = _make(memory, credentials, name)
     if isinstance(made, Lacking):
         return ProviderChoice(None, memory.provider, "none", None, str(made), lacking=made)
-    return ProviderChoice(made, memory.provider, name, reason, None)
+    earlier = None
+    unset = [key for key in ("query_prefix", "document_prefix") if getattr(memory, key) is None]
+    if unset and name in PRESETS and any(_prefixes(memory, name)):
+        # Earlier versions put nothing before a text.
+        plain = _make(memory.model_copy(update=dict.fromkeys(unset, "")), credentials, name)
+        earlier = None if isinstance(plain, Lacking) else plain
+    return ProviderChoice(made, memory.provider, name, reason, None, earlier=earlier)
 
 
 def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | None:
