@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from memory.embedding.gemini import TASKS, VERSION, GeminiProvider
 from memory.embedding.local import E5Provider, UseProvider
 from memory.embedding.openai import OpenAIProvider
 from memory.embedding.pacing import request_tokens
-from memory.embedding.presets import BY_KEY, PRESETS, Preset
+from memory.embedding.presets import BY_KEY, GEMINI_COMPATIBLE, PRESETS, Preset
 from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.stub import StubProvider
 from memory.embedding.voyage import VoyageProvider
@@ -47,7 +49,8 @@ class ProviderChoice:
     `name` is "none" when only keywords are searched. `reason` says why it was chosen; `error` is set when
     a provider that was asked for cannot be had: status shows it, and no other one takes its place. `taken_over` says
     why this is the configured fallback instead of the provider that was asked for, None when it is not. `lacking` is
-    set when there are no vectors though keywords alone were not chosen.
+    set when there are no vectors though keywords alone were not chosen. `earlier` is what an earlier version made of
+    the same settings, where that is another one: an index that was made with it goes on with it.
     """
 
     provider: EmbeddingProvider | None
@@ -57,6 +60,7 @@ class ProviderChoice:
     error: str | None
     taken_over: str | None = None
     lacking: Lacking | None = None
+    earlier: EmbeddingProvider | None = None
 
 
 def choose_provider(
@@ -129,9 +133,15 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
         remote = memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}})
         own = own.model_copy(update={"remote": remote})
+    elif name == "gemini" and _host(memory.remote.base_url) == _host(facts.get("base_url")):
+        # Two APIs of one server.
+        own = own.model_copy(update={"remote": memory.remote.model_copy(update={"base_url": facts["base_url"]})})
     choice = _made(own, credentials, name, "the index that answers was made with it")
     # Anything that was understood otherwise shows here.
-    return choice if choice.provider is not None and choice.provider.identity == identity else None
+    for provider in (choice.provider, choice.earlier):
+        if provider is not None and provider.identity == identity:
+            return replace(choice, provider=provider, earlier=None)
+    return None
 
 
 def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> ProviderChoice:
@@ -166,7 +176,11 @@ def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: s
     made = _make(memory, credentials, name)
     if isinstance(made, Lacking):
         return ProviderChoice(None, memory.provider, "none", None, str(made), lacking=made)
-    return ProviderChoice(made, memory.provider, name, reason, None)
+    earlier = None
+    if isinstance(made, GeminiProvider) and not (memory.remote.base_url or "").rstrip("/").endswith(f"/{VERSION}"):
+        compatible = _make(memory, credentials, name, GEMINI_COMPATIBLE)
+        earlier = None if isinstance(compatible, Lacking) else compatible
+    return ProviderChoice(made, memory.provider, name, reason, None, earlier=earlier)
 
 
 def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | None:
@@ -180,13 +194,18 @@ def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | N
     return None
 
 
-def _make(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider | Lacking:
-    """The provider, or why it cannot be had and what to do."""
+def _make(
+    memory: MemorySettings, credentials: Credentials, name: str, preset: Preset | None = None
+) -> EmbeddingProvider | Lacking:
+    """The provider, or why it cannot be had and what to do. Without a `preset` the address in the settings decides."""
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":
         return _make_local(memory.local)
-    preset, remote = PRESETS[name], memory.remote
+    remote = memory.remote
+    if preset is None:
+        compatible = name == "gemini" and (remote.base_url or "").rstrip("/").endswith("/openai")
+        preset = GEMINI_COMPATIBLE if compatible else PRESETS[name]
     missing = _missing(preset)
     if missing is not None:
         return missing
@@ -196,15 +215,15 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
         key is None
         and preset.key_name is not None
         and remote.base_url is None
-        and "authorization" not in {header.lower() for header in remote.headers}
+        and not {"authorization", "x-goog-api-key"} & {header.lower() for header in remote.headers}
     ):
         return Lacking(f"{preset.key_name} is not set", f"set it, or {_FREE}")
     secret = key.get_secret_value() if key is not None else None
-    return _make_remote(memory, name, secret)
+    return _make_remote(memory, name, preset, secret)
 
 
-def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> EmbeddingProvider:
-    preset, remote = PRESETS[name], memory.remote
+def _make_remote(memory: MemorySettings, name: str, preset: Preset, api_key: str | None) -> EmbeddingProvider | Lacking:
+    remote = memory.remote
     key_name = f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key"
     limits = ProviderLimits(
         inputs=preset.inputs,
@@ -228,6 +247,21 @@ def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> Embe
             headers=remote.headers,
             query_input_type=query_input_type,
             document_input_type=document_input_type,
+        )
+    if name == "gemini" and preset is not GEMINI_COMPATIBLE:
+        tasks = {"query_input_type": str(query_input_type), "document_input_type": str(document_input_type)}
+        for setting, task in tasks.items():
+            if task not in TASKS:
+                return Lacking(f"{setting} {task} is no task type of Gemini", f"name one of {', '.join(TASKS)}")
+        return GeminiProvider(
+            model=memory.model or preset.model,
+            base_url=remote.base_url or preset.base_url,
+            api_key=api_key,
+            key_name=key_name,
+            limits=limits,
+            dimensions=memory.output_dimensionality,
+            headers=remote.headers,
+            **tasks,
         )
     return OpenAIProvider(
         name=name,
@@ -270,6 +304,10 @@ def _missing(preset: Preset) -> Lacking | None:
     if _installed(preset.package):
         return None
     return Lacking(f"the {preset.package} package is missing", f'pip install "recalld[{preset.extra}]"')
+
+
+def _host(base_url: str | None) -> str:
+    return urlsplit(base_url or "").netloc.lower()
 
 
 def _installed(package: str) -> bool:
