@@ -70,9 +70,10 @@ define make_environment
 endef
 
 # What is made from the code: the settings table in the README, the example file, the tools that the client carries.
-docs: install
+docs: install-dev
 	$(BIN)/python -m recalld.settings_docs README.md deploy/recalld.example.toml
 	$(BIN)/python -m recalld.tool_docs recalld/client/tools.json
+	$(BIN)/python -m tests.provider_requests docs/providers.md
 
 # Exact versions and hashes for every platform, of the oldest Python on; no host is written into them.
 LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra local --extra openai --extra mcp \

@@ -1,18 +1,15 @@
-"""What an agent's index was made with, why `auto` does not replace that with less, and why it gets no prefixes.
+"""What an agent's index was made with, and why `auto` does not replace that with less.
 
 `auto` takes the first provider that a process can have, so what it takes depends on the keys and packages of that
 process: a shell without the daemon's key would begin to build the index anew with another model, and the daemon would
 take that back. So an index moves up the order of `auto` by itself, and never down: a process that lacks what the index
 was made with leaves its vectors to those who have it, and says so.
-
-An index that was made without the prefixes of its model's family finds well enough, and to embed it again has a price.
-So both sides go on without them until a person rebuilds it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,26 +27,34 @@ from schemas.settings import MemorySettings
 ORDER = (*BY_KEY, "local", "none")
 
 
-def embeddings_in_use(folder: Path, options: StoreOptions, *, under_construction: bool) -> tuple[str, ...]:
-    """Return the embedding identities of the generation under construction, if asked for, and of the one that answers.
+def as_indexed(choice: ProviderChoice, folder: Path, options: StoreOptions) -> ProviderChoice:
+    """Return the choice with its `earlier` provider where the agent's index was made with that and is not made anew.
 
-    What is not there or cannot be read has none.
+    `rebuilt` stays where the two differ in prefixes only: to rebuild an index means to want them.
     """
-    generations = Generations(folder, options)
-    pointers = [NEXT, CURRENT] if under_construction else [CURRENT]
-    return tuple(_identities(generations, folder, options, pointers))
+    if choice.earlier is None or choice.provider is None:
+        return choice
+    made = list(_identities(folder, options, [NEXT, CURRENT]))
+    if choice.earlier.identity not in made or choice.provider.identity in made:
+        return choice
+    alike = _but_for_prefixes(choice.provider.identity) == _but_for_prefixes(choice.earlier.identity)
+    return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider if alike else None)
 
 
-def without_new_prefixes(
-    choice: ProviderChoice, plain: Callable[[], ProviderChoice | None], in_use: Callable[[], Iterable[str]]
-) -> ProviderChoice:
-    """Return the `plain` choice, which has no prefixes, where the index was made with it; `rebuilt` is the other's."""
-    if choice.provider is None or not _has_prefixes(choice.provider.identity):
-        return choice
-    made, instead = tuple(in_use()), plain()
-    if choice.provider.identity in made or instead is None or instead.provider is None:
-        return choice
-    return replace(instead, rebuilt=choice.provider) if instead.provider.identity in made else choice
+def providers_in_use(folder: Path, options: StoreOptions, *, under_construction: bool) -> tuple[str, ...]:
+    """Names of the providers of an agent's generations: of the one under construction, if asked for, then of the one
+    that answers. What cannot be read has none.
+    """
+    return tuple(map(name_in, _identities(folder, options, [NEXT, CURRENT] if under_construction else [CURRENT])))
+
+
+def embedding_in_use(folder: Path, options: StoreOptions) -> str | None:
+    """The embedding identity of the generation that answers; None where there is none, or it cannot be read."""
+    try:
+        name = Generations(folder, options).current()
+        return _embedding_of(folder / name, options) if name is not None else None
+    except RecalldError:
+        return None
 
 
 def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use: Iterable[str]) -> ProviderChoice:
@@ -71,9 +76,9 @@ def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use
     return ProviderChoice(None, choice.requested, "none", None, str(lacking), lacking=lacking)
 
 
-def _identities(
-    generations: Generations, folder: Path, options: StoreOptions, pointers: Iterable[str]
-) -> Iterator[str]:
+def _identities(folder: Path, options: StoreOptions, pointers: Iterable[str]) -> Iterator[str]:
+    """Return the embedding identities of an agent's generations that can be read."""
+    generations = Generations(folder, options)
     for pointer in pointers:
         try:
             name = generations.next() if pointer == NEXT else generations.current()
@@ -100,9 +105,8 @@ def name_in(identity: str) -> str:
     return str(_facts(identity).get("provider", "none"))
 
 
-def _has_prefixes(identity: str) -> bool:
-    facts = _facts(identity)
-    return "query_prefix" in facts or "document_prefix" in facts
+def _but_for_prefixes(identity: str) -> dict[str, Any]:
+    return {name: fact for name, fact in _facts(identity).items() if name not in {"query_prefix", "document_prefix"}}
 
 
 def _facts(identity: str) -> dict[str, Any]:

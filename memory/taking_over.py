@@ -14,7 +14,6 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -22,7 +21,7 @@ import structlog
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
 from memory.fingerprint import NO_VECTORS
 from memory.generations import CURRENT, NEXT
-from memory.made_with import embeddings_in_use, name_in, without_new_prefixes, without_stepping_down
+from memory.made_with import as_indexed, embedding_in_use, providers_in_use, without_stepping_down
 from memory.store.options import StoreOptions
 from schemas.settings import AgentSettings, MemorySettings, Settings
 
@@ -55,9 +54,10 @@ def provider_of(settings: Settings, agent: AgentSettings, *, for_queries: bool =
     first = _first(settings, agent, takeover, for_queries=for_queries)
     if takeover is None or not _holds(takeover, agent, first):
         return first
-    fallback = _fallback(settings, agent, for_queries=for_queries)
+    fallback = fallback_choice(agent, settings.credentials)
     if fallback is None:
         return first
+    fallback = as_indexed(fallback, settings.indexes_path / agent.id, StoreOptions.of(settings.store))
     why = f"{agent.fallback} took over: {takeover.reason}"
     return replace(
         fallback,
@@ -76,10 +76,10 @@ def provider_for_queries(settings: Settings, agent: AgentSettings, chosen: Provi
     """
     if chosen.provider is None:
         return chosen
-    identity = next(iter(_embeddings_in_use(settings, agent, for_queries=True)), NO_VECTORS)
-    if identity in {NO_VECTORS, chosen.provider.identity}:
+    identity = embedding_in_use(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    if identity in {None, NO_VECTORS, chosen.provider.identity}:
         return chosen
-    return made_like(identity, agent, settings.credentials) or chosen
+    return made_like(str(identity), agent, settings.credentials) or chosen
 
 
 def take_over(settings: Settings, agent: AgentSettings, *, reason: str) -> bool:
@@ -151,11 +151,7 @@ def _first(
     settings: Settings, agent: AgentSettings, noted: Takeover | None, *, for_queries: bool = False
 ) -> ProviderChoice:
     """The provider that the settings ask for; none where this process merely lacks what the index was made with."""
-    first = without_new_prefixes(
-        _asked_for(settings, agent),
-        lambda: _asked_for(settings, _without_prefixes(agent)),
-        partial(_embeddings_in_use, settings, agent, for_queries=for_queries),
-    )
+    first = _asked_for(settings, agent)
     if first.requested != "auto":
         return first
     in_use = _in_use(settings, agent, for_queries=for_queries)
@@ -165,27 +161,8 @@ def _first(
 
 
 def _asked_for(settings: Settings, agent: AgentSettings) -> ProviderChoice:
-    return choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
-
-
-def _fallback(settings: Settings, agent: AgentSettings, *, for_queries: bool) -> ProviderChoice | None:
-    fallback = fallback_choice(agent, settings.credentials)
-    return fallback and without_new_prefixes(
-        fallback,
-        lambda: fallback_choice(agent, settings.credentials, plain=True),
-        partial(_embeddings_in_use, settings, agent, for_queries=for_queries),
-    )
-
-
-def _without_prefixes(agent: AgentSettings) -> AgentSettings:
-    """Return the settings without the prefixes that they leave to the model's family."""
-    unset = [name for name in ("query_prefix", "document_prefix") if getattr(agent, name) is None]
-    return agent.model_copy(update=dict.fromkeys(unset, ""))
-
-
-def _embeddings_in_use(settings: Settings, agent: AgentSettings, *, for_queries: bool) -> tuple[str, ...]:
-    options = StoreOptions.of(settings.store)
-    return embeddings_in_use(settings.indexes_path / agent.id, options, under_construction=not for_queries)
+    choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+    return as_indexed(choice, settings.indexes_path / agent.id, StoreOptions.of(settings.store))
 
 
 def _is_in_use(settings: Settings, agent: AgentSettings) -> bool:
@@ -193,7 +170,8 @@ def _is_in_use(settings: Settings, agent: AgentSettings) -> bool:
 
 
 def _in_use(settings: Settings, agent: AgentSettings, *, for_queries: bool = False) -> tuple[str, ...]:
-    return tuple(map(name_in, _embeddings_in_use(settings, agent, for_queries=for_queries)))
+    options = StoreOptions.of(settings.store)
+    return providers_in_use(settings.indexes_path / agent.id, options, under_construction=not for_queries)
 
 
 def _holds(takeover: Takeover, agent: AgentSettings, first: ProviderChoice) -> bool:

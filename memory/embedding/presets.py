@@ -37,15 +37,19 @@ class Preset:
 PRESETS = {
     # 2,048 inputs of 8,192 tokens, 300,000 tokens: https://platform.openai.com/docs/api-reference/embeddings
     "openai": Preset("https://api.openai.com/v1", "text-embedding-3-small", "OPENAI_API_KEY"),
-    # 100 inputs of 2,048 tokens. Its OpenAI-compatible API refuses fields it does not know, task types among them:
-    # https://ai.google.dev/gemini-api/docs/openai
+    # 100 inputs of 2,048 tokens; the same models on Vertex AI take 20,000 tokens a request:
+    # https://ai.google.dev/gemini-api/docs/embeddings
     "gemini": Preset(
-        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "https://generativelanguage.googleapis.com",
         "gemini-embedding-001",
         "GEMINI_API_KEY",
+        package="httpx2",
         inputs=100,
+        tokens=20_000,
         input_bytes=2048,
         name_prefixes=("google/", "models/"),
+        query_input_type="RETRIEVAL_QUERY",
+        document_input_type="RETRIEVAL_DOCUMENT",
     ),
     # 1,000 inputs; 120,000 tokens for the large models, in a tokenizer of its own that counts up to a fifth
     # more than our estimate: https://docs.voyageai.com/reference/embeddings-api
@@ -112,6 +116,16 @@ PRESETS = {
 
 #: Servers of people's own, written with or without "/v1"; nothing is paid there.
 OWN_SERVERS = frozenset({"ollama", "lmstudio"})
+
+#: Gemini's OpenAI-compatible API, which indexes of earlier versions were made with. It refuses fields that it does not
+#: know, task types among them: https://ai.google.dev/gemini-api/docs/openai
+GEMINI_COMPATIBLE = Preset(
+    "https://generativelanguage.googleapis.com/v1beta/openai",
+    "gemini-embedding-001",
+    "GEMINI_API_KEY",
+    inputs=100,
+    input_bytes=2048,
+)
 
 #: The order in which `auto` looks for a key.
 BY_KEY = ("openai", "gemini", "voyage", "mistral")

@@ -140,6 +140,10 @@ class RemoteProvider(EmbeddingProvider):
             options["input_type"] = self._input_types[kind]
         return options
 
+    def key_headers(self) -> dict[str, str]:
+        """Return the headers that hold the key."""
+        return {"Authorization": f"Bearer {self._api_key}"}
+
     def answer_bytes(self, texts: int) -> int:
         """Return the most bytes that the endpoint's vectors of so many texts can have."""
         return answer_bytes(texts, self._dimensions or self._width)
@@ -174,7 +178,7 @@ class RemoteProvider(EmbeddingProvider):
             RecalldError: there was no answer, or it was no success.
         """
         client, url = self.client(), f"{self.base_url.rstrip('/')}{path}"
-        headers = {"Authorization": f"Bearer {self._api_key}", **options.pop("headers", {}), **self._headers}
+        headers = {**self.key_headers(), **options.pop("headers", {}), **self._headers}
         try:
             response = client.send(client.build_request(method, url, headers=headers, **options), stream=True)
             if response.is_success:

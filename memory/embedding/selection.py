@@ -7,16 +7,18 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from memory.embedding.bedrock import BedrockProvider, family_of
-from memory.embedding.endpoint import normalised_url, server_root
+from memory.embedding.endpoint import server_root
+from memory.embedding.gemini import TASKS, VERSION, GeminiProvider
 from memory.embedding.local import E5Provider, UseProvider
 from memory.embedding.ollama import OllamaProvider
 from memory.embedding.openai import OpenAIProvider
 from memory.embedding.pacing import request_tokens
-from memory.embedding.presets import BY_KEY, OWN_SERVERS, PRESETS, Preset
+from memory.embedding.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset
 from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.stub import StubProvider
 from memory.embedding.voyage import VoyageProvider
@@ -52,8 +54,9 @@ class ProviderChoice:
     `name` is "none" when only keywords are searched. `reason` says why it was chosen; `error` is set when
     a provider that was asked for cannot be had: status shows it, and no other one takes its place. `taken_over` says
     why this is the configured fallback instead of the provider that was asked for, None when it is not. `lacking` is
-    set when there are no vectors though keywords alone were not chosen. `rebuilt` is the provider of an index that is
-    built anew on purpose, where that is another one.
+    set when there are no vectors though keywords alone were not chosen. `earlier` is what an earlier version made of
+    the same settings, where that is another one: an index that was made with it goes on with it. Then `rebuilt` is what
+    the settings mean now, for an index that a person builds anew.
     """
 
     provider: EmbeddingProvider | None
@@ -63,6 +66,7 @@ class ProviderChoice:
     error: str | None
     taken_over: str | None = None
     lacking: Lacking | None = None
+    earlier: EmbeddingProvider | None = None
     rebuilt: EmbeddingProvider | None = None
 
     def for_rebuild(self) -> ProviderChoice:
@@ -87,10 +91,8 @@ def choose_provider(
     return _made(memory, credentials, requested, 'provider = "' + requested + '"')
 
 
-def fallback_choice(memory: MemorySettings, credentials: Credentials, *, plain: bool = False) -> ProviderChoice | None:
+def fallback_choice(memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
     """Return the provider that would take over from the first one; None when there is no other one.
-
-    `plain`: without prefixes, whatever its model's family wants.
 
     Model, dimensions, input types and the `remote` address, key and headers belong to the first provider: the
     fallback has its own preset's, and its own key from the environment. Never raises: what cannot be had is a choice
@@ -106,8 +108,8 @@ def fallback_choice(memory: MemorySettings, credentials: Credentials, *, plain: 
             "output_dimensionality": None,
             "query_input_type": None,
             "document_input_type": None,
-            "query_prefix": "" if plain else None,
-            "document_prefix": "" if plain else None,
+            "query_prefix": None,
+            "document_prefix": None,
             "remote": memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}}),
         }
     )
@@ -146,9 +148,15 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
         remote = memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}})
         own = own.model_copy(update={"remote": remote})
+    elif name == "gemini" and _host(memory.remote.base_url) == _host(facts.get("base_url")):
+        # Two APIs of one server.
+        own = own.model_copy(update={"remote": memory.remote.model_copy(update={"base_url": facts["base_url"]})})
     choice = _made(own, credentials, name, "the index that answers was made with it")
     # Anything that was understood otherwise shows here.
-    return choice if choice.provider is not None and choice.provider.identity == identity else None
+    for provider in (choice.provider, choice.earlier):
+        if provider is not None and provider.identity == identity:
+            return replace(choice, provider=provider, earlier=None)
+    return None
 
 
 def _named_by_model(memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
@@ -193,7 +201,16 @@ def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: s
     made = _make(memory, credentials, name)
     if isinstance(made, Lacking):
         return ProviderChoice(None, memory.provider, "none", None, str(made), lacking=made)
-    return ProviderChoice(made, memory.provider, name, reason, None)
+    earlier = None
+    unset = [key for key in ("query_prefix", "document_prefix") if getattr(memory, key) is None]
+    if unset and name in PRESETS and any(_prefixes(memory, name)):
+        # Earlier versions put nothing before a text.
+        plain = _make(memory.model_copy(update=dict.fromkeys(unset, "")), credentials, name)
+        earlier = None if isinstance(plain, Lacking) else plain
+    if isinstance(made, GeminiProvider) and not (memory.remote.base_url or "").rstrip("/").endswith(f"/{VERSION}"):
+        compatible = _make(memory, credentials, name, GEMINI_COMPATIBLE)
+        earlier = None if isinstance(compatible, Lacking) else compatible
+    return ProviderChoice(made, memory.provider, name, reason, None, earlier=earlier)
 
 
 def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | None:
@@ -207,13 +224,18 @@ def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | N
     return None
 
 
-def _make(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider | Lacking:
-    """The provider, or why it cannot be had and what to do."""
+def _make(
+    memory: MemorySettings, credentials: Credentials, name: str, preset: Preset | None = None
+) -> EmbeddingProvider | Lacking:
+    """The provider, or why it cannot be had and what to do. Without a `preset` the address in the settings decides."""
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":
         return _make_local(memory.local)
-    preset, remote = PRESETS[name], memory.remote
+    remote = memory.remote
+    if preset is None:
+        compatible = name == "gemini" and (remote.base_url or "").rstrip("/").endswith("/openai")
+        preset = GEMINI_COMPATIBLE if compatible else PRESETS[name]
     missing = _missing(preset) or _unsaid(memory, name)
     if missing is not None:
         return missing
@@ -223,15 +245,15 @@ def _make(memory: MemorySettings, credentials: Credentials, name: str) -> Embedd
         key is None
         and preset.key_name is not None
         and remote.base_url is None
-        and "authorization" not in {header.lower() for header in remote.headers}
+        and not {"authorization", "x-goog-api-key"} & {header.lower() for header in remote.headers}
     ):
         return Lacking(f"{preset.key_name} is not set", f"set it, or {_FREE}")
     secret = key.get_secret_value() if key is not None else None
-    return _make_remote(memory, name, secret)
+    return _make_remote(memory, name, preset, secret)
 
 
-def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> EmbeddingProvider:
-    preset, remote = PRESETS[name], memory.remote
+def _make_remote(memory: MemorySettings, name: str, preset: Preset, api_key: str | None) -> EmbeddingProvider | Lacking:
+    remote = memory.remote
     key_name = f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key"
     limits = ProviderLimits(
         inputs=preset.inputs,
@@ -258,12 +280,18 @@ def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> Embe
     }
     if name == "voyage":
         return VoyageProvider(base_url=remote.base_url, **settings)
+    base_url = remote.base_url or preset.base_url
+    if name == "gemini" and preset is not GEMINI_COMPATIBLE:
+        for setting in ("query_input_type", "document_input_type"):
+            if settings[setting] not in TASKS:
+                known = ", ".join(TASKS)
+                return Lacking(f"{setting} {settings[setting]} is no task type of Gemini", f"name one of {known}")
+        return GeminiProvider(base_url=base_url, **settings)
     settings["name"] = name
     family = family_of(model)
     if name == "bedrock" and family is not None:
         settings["key_name"] = "AWS's credentials, and in the console the access to the model"
         return BedrockProvider(family=family, base_url=remote.base_url, identity_url=preset.base_url, **settings)
-    base_url = remote.base_url or preset.base_url
     if name == "ollama":
         return OllamaProvider(base_url=base_url, **settings)
     if name in OWN_SERVERS:
@@ -292,7 +320,7 @@ def _unsaid(memory: MemorySettings, name: str) -> Lacking | None:
 def _is_own_address(memory: MemorySettings, name: str) -> bool:
     """Return True if requests go to the provider itself, not to a router that serves its models by longer names."""
     address = memory.remote.base_url
-    return address is None or name in OWN_SERVERS or normalised_url(address) == normalised_url(PRESETS[name].base_url)
+    return address is None or name in OWN_SERVERS or _host(address) == _host(PRESETS[name].base_url)
 
 
 def _model_name(memory: MemorySettings, name: str) -> str:
@@ -342,6 +370,10 @@ def _missing(preset: Preset) -> Lacking | None:
     if _installed(preset.package):
         return None
     return Lacking(f"the {preset.package} package is missing", f'pip install "recalld[{preset.extra}]"')
+
+
+def _host(base_url: str | None) -> str:
+    return urlsplit(base_url or "").netloc.lower()
 
 
 def _installed(package: str) -> bool:
