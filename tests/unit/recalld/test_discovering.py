@@ -183,14 +183,14 @@ def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machin
         ("ownership: 'explicit', defaults: {workspace: '~/general'}, entries: {b: {}}", ["general"]),
         ("entries: {a: {workspace: '~/notes'}}", ["notes"]),
         # Before the summer of 2026 the first one had it, and no other looked below it.
-        ("defaults: {workspace: '~/general'}, list: [{id: 'z'}, {id: 'b'}]", ["general", ".openclaw/workspace-b"]),
+        ("defaults: {workspace: '~/general'}, list: [{id: 'z'}, {id: 'a'}]", ["general", ".openclaw/workspace-a"]),
         ("list: [{id: 'b'}, {id: 'm', default: true}]", [".openclaw/workspace-b", ".openclaw/workspace"]),
     ],
 )
 def test_an_agent_without_a_workspace_of_its_own_has_the_one_that_openclaw_gives_it(
     machine: Machine, agents: str, workspaces: list[str]
 ) -> None:
-    for folder in ("general/a", "notes", ".openclaw/workspace", ".openclaw/workspace-b"):
+    for folder in ("general/a", "notes", ".openclaw/workspace", ".openclaw/workspace-a", ".openclaw/workspace-b"):
         (machine.home / folder).mkdir(parents=True)
     machine.write(".openclaw/openclaw.json", f"{{agents: {{{agents}}}}}")
     discovery = machine.discover()
