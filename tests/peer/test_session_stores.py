@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,11 @@ from memory.transcripts.transcript_format import Said
 from schemas.documents import DocumentKey
 from schemas.memory_sections import Sync, SyncSessions
 from schemas.settings import AgentSettings
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import compress
+else:
+    from backports.zstd import compress
 
 ARCHIVED = "2026-09-08T10-00-00.000Z"
 
@@ -81,8 +87,8 @@ def key(name: str) -> DocumentKey:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("talk", None),
-        ("topic-7", None),
+        ("talk", "chat"),
+        ("topic-7", "chat"),
         ("run", "cron"),
         ("job", "cron"),
         ("legacy", "cron"),
@@ -95,16 +101,14 @@ def key(name: str) -> DocumentKey:
         ("dreams-helper", "dreaming"),
         ("beat", "heartbeat"),
         ("beating", "heartbeat"),
-        ("channel", None),
-        ("fork", None),
+        ("channel", "chat"),
+        ("fork", "chat"),
         ("mail", "hook"),
         ("boot", "system"),
     ],
 )
-def test_a_session_is_of_the_kind_that_its_key_or_the_session_that_spawned_it_tells(
-    name: str, kind: str | None
-) -> None:
-    assert kinds_of(STORED).get(f"{name}.jsonl") == kind
+def test_a_session_is_of_the_kind_that_its_key_or_the_session_that_spawned_it_tells(name: str, kind: str) -> None:
+    assert kinds_of(STORED)[f"{name}.jsonl"] == kind
 
 
 def test_cron_runs_and_dreams_of_the_store_are_left_out_and_counted_and_a_persons_sub_agents_are_not(
@@ -135,6 +139,36 @@ def test_archives_of_a_machines_session_are_the_machines_too(sessions: Path) -> 
     assert files.scan().left_out == {"cron": 2}
 
 
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ([{"message": {"role": "user", "content": "[cron:7f nightly] Collect the figures"}}], "cron"),
+        ([{"message": {"role": "user", "content": [{"type": "text", "text": "[Tue 2:00] [cron:7f x] Go"}]}}], "cron"),
+        ([{"type": "custom", "data": {"sessionKey": "agent:main:cron:7f:run:1"}}], "cron"),
+        ([{"type": "custom", "data": {"runId": "dreaming-narrative-light-1"}}], "dreaming"),
+        ([{"message": {"role": "user", "content": "What does [cron:7f] mean?"}}], None),
+        (
+            [{"message": {"role": "user", "content": "Hello"}}, {"message": {"role": "user", "content": "[cron:7]"}}],
+            None,
+        ),
+        ([{"message": {"role": "assistant", "content": "[cron:7f]"}}], None),
+        ([5, {"data": 5}, {"sessionKey": 5}, {"message": None}], None),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_archive_that_the_store_has_forgotten_tells_itself_that_it_was_a_machines(
+    sessions: Path, lines: list[Any], kind: str | None, *, compressed: bool
+) -> None:
+    data = "".join(json.dumps(line) + "\n" for line in [{"type": "session", "id": "old"}, *lines]).encode()
+    for name in (f"old.jsonl.deleted.{ARCHIVED}", "old.jsonl"):
+        (sessions / (name + ".zst" * compressed)).write_bytes(compress(data) if compressed else data)
+    everything = found(files_of(sessions))
+    store(sessions, {})
+    left = found(files_of(sessions))
+    assert everything - left == (set() if kind is None else {f"old.jsonl.deleted.{ARCHIVED}"})
+    assert files_of(sessions).scan().left_out == ({} if kind is None else {kind: 1})
+
+
 def test_what_is_left_out_is_no_document_and_no_event(sessions: Path) -> None:
     write(sessions, "run.jsonl", "talk.jsonl")
     store(sessions, STORED)
@@ -160,7 +194,7 @@ def test_a_session_whose_kind_becomes_known_leaves_the_index(sessions: Path) -> 
 
 def test_a_file_of_a_persons_session_and_of_a_machines_is_the_persons(sessions: Path) -> None:
     both = {"agent:main:cron:x:run:1": {"sessionId": "one"}, "agent:main:main": {"sessionId": "one"}}
-    assert kinds_of(both) == {}
+    assert kinds_of(both) == {"one.jsonl": "chat"}
     earlier = {"agent:main:cron:x": {"sessionId": "b", "usageFamilySessionIds": ["a", "b", 5]}}
     assert kinds_of(earlier) == {"a.jsonl": "cron", "b.jsonl": "cron"}
 
