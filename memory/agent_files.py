@@ -29,7 +29,7 @@ from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.globs import compiled
-from schemas.settings import AgentSettings, Settings
+from schemas.settings import AgentSettings, ExtraPath, Settings
 
 __all__ = [
     "IGNORED_DIRECTORIES",
@@ -94,12 +94,8 @@ class AgentFiles:
     ) -> None:
         self._workspace = os.path.normpath(agent.workspace)
         self._globs = compiled(agent.include, agent.exclude)
-        self._extra_paths = {
-            extra if isinstance(extra, str) else extra.path: (
-                None if isinstance(extra, str) else compiled(extra.include, extra.exclude)
-            )
-            for extra in agent.extra_paths
-        }
+        extras = [ExtraPath(path=extra) if isinstance(extra, str) else extra for extra in agent.extra_paths]
+        self._extra_paths = {extra.path: compiled(extra.include, extra.exclude) for extra in extras}
         self._sessions = SessionFiles(agent, imports=imports, drafted=drafted, globs=self._globs)
 
     @classmethod

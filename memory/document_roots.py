@@ -49,23 +49,18 @@ class Area:
     prefix: str | None = None
     lead: str = ""
 
-    def admits(self, path: str, skip: int) -> bool:
-        """Return True if the globs do not leave out the document of that path."""
-        rest = self._rest(path)
-        return rest is None or self.globs.admits(rest, skip=skip if self.prefix is None else 0)
-
-    def closes(self, folder: str, skip: int) -> bool:
-        """Return True if the globs leave out everything in a folder."""
-        rest = self._rest(folder)
-        return rest is not None and self.globs.closes(rest, skip=skip if self.prefix is None else 0)
-
-    def _rest(self, path: str) -> str | None:
-        if self.prefix is None:
-            return path
-        if not self.prefix:
-            return None if path.startswith("/") else self.lead + path
-        start = self.prefix if self.prefix.endswith("/") else self.prefix + "/"
-        return self.lead + path[len(start) :] if path.startswith(start) else None
+    def leaves_out(self, path: str, skip: int, *, is_folder: bool = False) -> bool:
+        """Return True if the globs leave out a document or, with all that is in it, a folder."""
+        if self.prefix:
+            start = self.prefix if self.prefix.endswith("/") else self.prefix + "/"
+            if not path.startswith(start):
+                return False
+            path = path[len(start) :]
+        elif self.prefix is not None and path.startswith("/"):
+            return False
+        skip = skip if self.prefix is None else 0
+        path = self.lead + path
+        return self.globs.closes(path, skip=skip) if is_folder else not self.globs.admits(path, skip=skip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +103,11 @@ class Root:
 
     def admits(self, path: str) -> bool:
         """Return True if no globs leave out the document whose key has this path."""
-        return all(area.admits(path, self.skip) for area in self.areas)
+        return not any(area.leaves_out(path, self.skip) for area in self.areas)
 
     def closes(self, folder: str) -> bool:
         """Return True if globs leave out everything in a folder, named as in keys."""
-        return any(area.closes(folder, self.skip) for area in self.areas)
+        return any(area.leaves_out(folder, self.skip, is_folder=True) for area in self.areas)
 
     def descends(self, parts: Sequence[str]) -> bool:
         """Whether a folder relative to this root is looked into."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -117,27 +117,16 @@ class SessionFiles:
         """Return those transcripts that are left out, though their files may be there."""
         sieve = self._sieve()
         followed = [root for root in self._configured() if not root.covered]
-        imports = {root.real: root for root in self._imported_or_none()}
-        return {key for key in keys if self._is_left_out(key, followed, imports, sieve)}
-
-    def _is_left_out(
-        self,
-        key: DocumentKey,
-        followed: Sequence[SessionRoot],
-        imports: Mapping[str, SessionRoot],
-        sieve: Sieve,
-    ) -> bool:
-        places = _places(key.path, followed)
-        if key.path.startswith("/"):
-            parts = key.path.split("/")
-            tops = ((imports.get("/".join(parts[:depth])), parts[depth:]) for depth in range(2, len(parts)))
-            places = [(root, tuple(rest)) for root, rest in tops if root is not None][:1]
-        if not any(sieve.reason(*place) is not None for place in places):
-            return False
-        try:
-            return self.stat(key) is None  # another folder may have a transcript of that name that counts
-        except RecalldError:
-            return False
+        imports = self._imported_or_none()
+        found = set()
+        for key in keys:
+            places = _places(key.path, imports)[:1] if key.path.startswith("/") else _places(key.path, followed)
+            if any(sieve.reason(*place) is not None for place in places):
+                with contextlib.suppress(RecalldError):
+                    # Another folder may have a transcript of that name, and it counts.
+                    if self.stat(key) is None:
+                        found.add(key)
+        return found
 
     def _sieve(self) -> Sieve:
         return Sieve(self._globs, self._kinds)

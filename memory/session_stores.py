@@ -11,14 +11,18 @@ OpenClaw keeps `sessions.json` in a folder of transcripts: {session key: {"sessi
     <another key>:heartbeat                heartbeats apart from the conversation
     agent:<id>:subagent:<id>, agent:<id>:acp:<id>      sub-agents, which are of the kind of who spawned them
 
-A transcript that no store knows is a person's.
+A transcript that no store knows is a person's. The program forgets runs of jobs after a day and archives their
+transcripts: an archive that its folder's store does not know is of the kind that its own first lines tell.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -26,7 +30,7 @@ from typing import Any, get_args
 from memory.document_roots import join
 from memory.safe_open import opened_below, stat_below
 from memory.scanning import EXCLUDED
-from memory.session_roots import SessionRoot, archived_path
+from memory.session_roots import COMPRESSED, SessionRoot, archived_path
 from schemas.errors import RecalldError
 from schemas.globs import Globs
 from schemas.memory_sections import SessionKind
@@ -37,8 +41,14 @@ STORE = "sessions.json"
 #: Bytes of a store that is read. The program keeps its own below 10 MB.
 _MAX_BYTES = 64_000_000
 
-#: Stores whose kinds are kept in memory.
-_MAX_STORES = 256
+#: Stores and archives whose kinds are kept in memory.
+_MAX_STORES, _MAX_ARCHIVES = 256, 100_000
+
+#: Lines of an archive that are read: what is remembered of the session, then the first message.
+_MAX_LINES = 50
+
+#: What only the first message of a run begins with; a time may stand before it.
+_RUN = re.compile(r"\s*(?:\[[^\]\n]*\] ?)?\[cron:")
 
 _CHAT: SessionKind = "chat"
 _SUBAGENT: SessionKind = "subagent"
@@ -62,23 +72,26 @@ class Sieve:
 
     globs: Globs | None
     kinds: frozenset[str]
-    _stores: dict[tuple[str, tuple[str, ...]], Mapping[str, SessionKind]] = field(default_factory=dict)
+    _stores: dict[tuple[str, tuple[str, ...]], Mapping[str, SessionKind] | None] = field(default_factory=dict)
 
     def reason(self, root: SessionRoot, parts: Sequence[str]) -> str | None:
         """Return why a transcript does not count: `EXCLUDED`, or the kind of its session; None if it counts."""
         if self.globs is not None and not self.globs.admits(join(root.prefix, *parts), skip=root.skip):
             return EXCLUDED
-        kind = self._store(root, parts[:-1]).get(archived_path(parts[-1]) or parts[-1], _CHAT)
+        store, session = self._store(root, parts[:-1]), archived_path(parts[-1])
+        kind = store.get(session or parts[-1]) if store is not None else _CHAT
+        if kind is None:
+            kind = _CHAT if session is None else _told_by(root.folder, tuple(parts))
         return None if kind in self.kinds else kind
 
     def limits(self, root: SessionRoot, folder: Sequence[str]) -> bool:
         """Return False if every transcript right inside a folder counts."""
-        return self.globs is not None or _CHAT not in self.kinds or bool(self._store(root, folder))
+        return self.globs is not None or _CHAT not in self.kinds or self._store(root, folder) is not None
 
-    def _store(self, root: SessionRoot, folder: Sequence[str]) -> Mapping[str, SessionKind]:
+    def _store(self, root: SessionRoot, folder: Sequence[str]) -> Mapping[str, SessionKind] | None:
         place = root.folder, tuple(folder)
         if place not in self._stores:
-            self._stores[place] = {} if self.kinds.issuperset(get_args(SessionKind)) else _kinds_in(*place)
+            self._stores[place] = None if self.kinds.issuperset(get_args(SessionKind)) else _kinds_in(*place)
         return self._stores[place]
 
     def closes(self, root: SessionRoot, folder: str) -> bool:
@@ -86,32 +99,65 @@ class Sieve:
         return self.globs is not None and self.globs.closes(folder, skip=root.skip)
 
 
-def _kinds_in(folder: str, parts: tuple[str, ...]) -> Mapping[str, SessionKind]:
-    """Return the kinds of the transcripts of a folder that its store knows; a store that cannot be read knows none."""
+def _kinds_in(folder: str, parts: tuple[str, ...]) -> Mapping[str, SessionKind] | None:
+    """Return the kinds of the transcripts that the store of a folder knows; None without one that can be read."""
     if not os.path.lexists(join(folder, *parts, STORE)):
-        return {}
+        return None
     try:
         found = stat_below(folder, (*parts, STORE), name=STORE)
         if found is None or found.st_size > _MAX_BYTES:
-            return {}
+            return None
         return _read(folder, parts, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
     except (RecalldError, OSError):
-        return {}
+        return None
 
 
 @functools.lru_cache(maxsize=_MAX_STORES)
-def _read(folder: str, parts: tuple[str, ...], _version: tuple[int, ...]) -> Mapping[str, SessionKind]:
+def _read(folder: str, parts: tuple[str, ...], _version: tuple[int, ...]) -> Mapping[str, SessionKind] | None:
     with opened_below(folder, (*parts, STORE), name=STORE) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
         data = file.read(_MAX_BYTES)
     try:
         store = json.loads(data)
     except (ValueError, RecursionError):
-        return {}
-    return kinds_of(store) if isinstance(store, dict) else {}
+        return None
+    return kinds_of(store) if isinstance(store, dict) else None
+
+
+def _told_by(folder: str, parts: tuple[str, ...]) -> SessionKind:
+    """Return the kind that an archive's first lines tell; a chat if they cannot be read."""
+    for compressed in (False, True):
+        file = (*parts[:-1], parts[-1] + COMPRESSED) if compressed else parts
+        with contextlib.suppress(RecalldError, OSError):
+            if (found := stat_below(folder, file, name=parts[-1])) is not None:
+                return _begun_as(folder, file, compressed, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return _CHAT
+
+
+@functools.lru_cache(maxsize=_MAX_ARCHIVES)
+def _begun_as(folder: str, parts: tuple[str, ...], compressed: bool, _version: tuple[int, ...]) -> SessionKind:  # noqa: FBT001 - the key of a cache
+    from memory.transcripts.content_reading import texts_of
+    from memory.transcripts.interpreting import parse
+    from memory.transcripts.line_reading import read_lines
+
+    with opened_below(folder, parts, name=parts[-1]) as descriptor:
+        lines = read_lines(descriptor, offset=0, end=None, compressed=compressed)
+        for line in itertools.islice(lines, _MAX_LINES):
+            entry = parse(line.data) if line.data else None
+            if entry is None:
+                continue
+            for holder in (entry, entry.get("data")):
+                for key in ("sessionKey", "runId"):
+                    told = holder.get(key) if isinstance(holder, dict) else None
+                    if isinstance(told, str) and (kind := _own_kind(told, {}, {})) != _CHAT:
+                        return kind
+            message = entry.get("message")
+            if isinstance(message, dict) and message.get("role") == "user":
+                return "cron" if _RUN.match("\n".join(texts_of(message.get("content")))) else _CHAT
+    return _CHAT
 
 
 def kinds_of(store: Mapping[str, Any]) -> dict[str, SessionKind]:
-    """Return the kind of each transcript, by its file's name, that a store knows. Persons' chats are left out.
+    """Return the kind of each transcript, by its file's name, that a store knows.
 
     A file of several sessions is a person's as soon as one of them is.
     """
@@ -122,8 +168,7 @@ def kinds_of(store: Mapping[str, Any]) -> dict[str, SessionKind]:
         for name in _names(entry):
             found.setdefault(name, set()).add(kind)
     order: tuple[SessionKind, ...] = get_args(SessionKind)
-    kinds = {name: min(several, key=order.index) for name, several in found.items()}
-    return {name: kind for name, kind in kinds.items() if kind != _CHAT}
+    return {name: min(several, key=order.index) for name, several in found.items()}
 
 
 def _names(entry: Mapping[str, Any]) -> set[str]:

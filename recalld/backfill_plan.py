@@ -11,9 +11,7 @@ from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
 from memory.imports import imported_folders, imports_path, remember_import
 from memory.scan_problems import printable
-from memory.scanning import EXCLUDED
 from memory.session_roots import SESSIONS_SOURCE
-from memory.status.condition_texts import counted
 from memory.taking_over import provider_of
 from memory.transcript_slicing import is_read_otherwise
 from producers.finding_transcripts import Found
@@ -30,8 +28,8 @@ class BackfillPlan:
     """`wanted` are the transcripts to index, newest first, as they are now; `unchanged` ones are in the index so.
 
     `others` are the agent's other documents, all of which are missing where there is no index of the present settings
-    yet: it is built with them. `problems` are sentences for a person, on paths and on transcripts left out. The
-    `estimate` is of wanted and others together.
+    yet: it is built with them. `not_wanted` counts what the settings leave out, as `Scan.left_out` does. `problems` are
+    sentences for a person, on paths and on transcripts left out. The `estimate` is of wanted and others together.
     """
 
     agent: AgentSettings
@@ -40,6 +38,7 @@ class BackfillPlan:
     others: tuple[DocumentKey, ...]
     unchanged: int
     problems: tuple[str, ...]
+    not_wanted: Mapping[str, int]
     choice: ProviderChoice
     estimate: Estimate
 
@@ -67,7 +66,7 @@ def plan_backfill(
     """
     imported_folders(imports_path(settings.home, agent.id))  # whoever cannot read it sees no import
     files = AgentFiles.of(settings, agent, drafted=found.folders)
-    stats, problems = _documents_of(files, found)
+    stats, problems, not_wanted = _documents_of(files, found)
     wanted, others = _missing(settings, agent, files, stats)
     documents = [*wanted, *others]
     choice = provider_of(settings, agent)
@@ -92,6 +91,7 @@ def plan_backfill(
         others=tuple(others),
         unchanged=len(stats) - len(wanted),
         problems=(*found.problems, *problems),
+        not_wanted=not_wanted,
         choice=choice,
         estimate=cost,
     )
@@ -107,8 +107,8 @@ def remember_folders(settings: Settings, agent: AgentSettings, found: Found) -> 
         remember_import(imports_path(settings.home, agent.id), folder)
 
 
-def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str]]:
-    """The documents that the transcripts are, and sentences on those that are none."""
+def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
+    """The documents that the transcripts are, sentences on those that are none, and how many the settings leave out."""
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []
     out: Counter[str] = Counter()
@@ -129,14 +129,7 @@ def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, Fi
             problems.append(f"{printable(one.path)} is left out: {first} has the same name ({key.path}); rename one")
             continue
         stats[key] = stat
-    return stats, [*(_left_out(reason, count) for reason, count in sorted(out.items())), *problems]
-
-
-def _left_out(reason: str, count: int) -> str:
-    transcripts = counted(count, "transcript")
-    if reason == EXCLUDED:
-        return f"{transcripts} left out by the settings include and exclude: change them to index more"
-    return f"{transcripts} of {reason} sessions left out: add {reason} to sync.sessions.kinds to index them"
+    return stats, problems, out
 
 
 def _missing(

@@ -23,11 +23,8 @@ def merge_agent(defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 def united_paths(first: Any, second: Any) -> list[Any]:
     """Return the entries of two lists of extra paths, each path once, as it was written last."""
     entries = [entry for entries in (first, second) if isinstance(entries, list | tuple) for entry in entries]
-    return list({repr(entry["path"] if _is_table(entry) else entry): entry for entry in entries}.values())
-
-
-def _is_table(entry: Any) -> bool:
-    return isinstance(entry, Mapping) and "path" in entry
+    paths = [entry.get("path", entry) if isinstance(entry, Mapping) else entry for entry in entries]
+    return list({repr(path): entry for path, entry in zip(paths, entries, strict=True)}.values())
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
