@@ -11,7 +11,8 @@ import pytest
 
 from memory.chunking import text_hash
 from memory.embedding.batching import EmbeddingBatcher
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.gemini import GeminiProvider
+from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
 from schemas.documents import Lane
@@ -20,7 +21,7 @@ from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings, Settings
 from tests.embedding_server import embed
 from tests.gemini_server import GeminiServer
-from tests.raw_server import answer, raw_server
+from tests.raw_server import DROP, HANG, answer, raw_server
 from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import write_index
@@ -28,6 +29,8 @@ from workers.broker_server import BrokerServer
 
 KEY = "AIza-very-secret-0123456789"
 PATH = "/v1beta/models/gemini-embedding-001:batchEmbedContents"
+
+LIMITS = ProviderLimits(inputs=100, tokens=20_000, input_bytes=2048, concurrency=1, chunks_per_second=100)
 
 Connect = Callable[..., EmbeddingProvider]
 
@@ -168,6 +171,40 @@ def test_every_failure_has_its_class_and_no_message_the_key(
             assert caught.value.retry_after == 34.5  # type: ignore[attr-defined] # Throttled has it
         [request] = server.requests
         assert f"x-goog-api-key: {KEY}".encode() in request
+
+
+_GOOD = answer(b'{"embeddings": [{"values": [1.0, 0.0]}]}')
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        ([bytes([byte]) for byte in _GOOD], Transient),
+        (HANG, Transient),
+        (DROP, Transient),
+        (_GOOD[:-9], Transient),
+        (answer(b"packed", "Content-Encoding: gzip"), Terminal),
+        (answer(b"[" * 100_000), Transient),
+        (answer(b" " * 3_000_000), Transient),
+        (answer(b"", "Location: http://localhost:1/v1beta", status="307 Elsewhere"), Terminal),
+    ],
+)
+def test_an_endpoint_that_means_harm_holds_nothing_up(sent: Any, error: type[RecalldError]) -> None:
+    with raw_server([sent]) as server:
+        provider = GeminiProvider(
+            model="m",
+            base_url=server.url,
+            api_key=KEY,
+            key_name="KEY",
+            limits=LIMITS,
+            query_input_type="RETRIEVAL_QUERY",
+            document_input_type="RETRIEVAL_DOCUMENT",
+            query_seconds=0.5,
+        )
+        with pytest.raises(error) as caught:
+            provider.embed_query("one")
+        provider.close()
+        assert KEY not in str(caught.value)
 
 
 def _settings(settings: Settings, base_url: str) -> Settings:
