@@ -11,8 +11,8 @@ import pytest
 
 from memory.chunking import text_hash
 from memory.embedding.batching import EmbeddingBatcher
-from memory.embedding.gemini import GeminiProvider
-from memory.embedding.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.exchange import Oversized
+from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
 from schemas.documents import Lane
@@ -21,7 +21,7 @@ from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings, Settings
 from tests.embedding_server import embed
 from tests.gemini_server import GeminiServer
-from tests.raw_server import DROP, HANG, answer, raw_server
+from tests.raw_server import DROP, answer, raw_server
 from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import write_index
@@ -29,8 +29,6 @@ from workers.broker_server import BrokerServer
 
 KEY = "AIza-very-secret-0123456789"
 PATH = "/v1beta/models/gemini-embedding-001:batchEmbedContents"
-
-LIMITS = ProviderLimits(inputs=100, tokens=20_000, input_bytes=2048, concurrency=1, chunks_per_second=100)
 
 Connect = Callable[..., EmbeddingProvider]
 
@@ -119,8 +117,9 @@ def test_a_call_holds_no_more_than_a_hundred_texts(connect: Connect) -> None:
         assert set(server.paid.values()) == {1}
 
 
-def _google(status: str, message: str = "no", *details: dict[str, Any]) -> dict[str, Any]:
-    return {"error": {"message": message, "status": status, "details": list(details)}}
+def _google(status: int, name: str, message: str = "no", *details: dict[str, Any]) -> bytes:
+    body = {"error": {"message": message, "status": name, "details": list(details)}}
+    return answer(json.dumps(body).encode(), status=f"{status} {name}")
 
 
 _RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
@@ -135,33 +134,38 @@ def _field(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "error", "words"),
+    ("turn", "error", "words"),
     [
-        (400, _google("INVALID_ARGUMENT", "API key not valid.", {"reason": "API_KEY_INVALID"}), Terminal, "the key"),
-        (401, _google("UNAUTHENTICATED"), Terminal, "check GEMINI_API_KEY or remote.api_key"),
-        (403, _google("PERMISSION_DENIED"), Terminal, "refused access"),
-        (400, _google("FAILED_PRECONDITION", "User location is not supported"), Terminal, "location is not supported"),
-        (404, _google("NOT_FOUND", "models/x is not found for API version v1beta"), Terminal, "check model"),
-        (400, _google("INVALID_ARGUMENT", "bad", _field("requests[0].task_type")), Terminal, "task_type"),
-        (400, _google("INVALID_ARGUMENT", "bad", _field("requests[0].output_dimensionality")), Terminal, "setting"),
-        (400, _google("INVALID_ARGUMENT", "The input token count (3000) exceeds the limit"), TooLarge, "the text"),
-        (400, _google("INVALID_ARGUMENT", "bad", _field("requests[0].content")), Permanent, "the text"),
-        (429, _google("RESOURCE_EXHAUSTED", "q", _quota("EmbedContentRequestsPerMinute"), _RETRY), Throttled, "slow"),
-        (429, _google("RESOURCE_EXHAUSTED", "q", _quota("EmbedContentRequestsPerDay"), _RETRY), Terminal, "day's"),
-        (500, _google("INTERNAL"), Transient, "passing"),
-        (503, _google("UNAVAILABLE", "The model is overloaded."), Transient, "passing"),
-        (504, _google("DEADLINE_EXCEEDED"), Transient, "passing"),
-        (200, {"embeddings": [{"values": [1.0, 0.0]}]}, Transient, "1 vectors for 2 texts"),
-        (200, {"embeddings": [{}, {}]}, Transient, "holds no embeddings"),
-        (200, {"embeddings": [3]}, Transient, "holds no embeddings"),
-        (200, [], Transient, "holds no embeddings"),
+        (_google(400, "INVALID_ARGUMENT", "bad", {"reason": "API_KEY_INVALID"}), Terminal, "refused the key"),
+        (_google(401, "UNAUTHENTICATED"), Terminal, "check GEMINI_API_KEY or remote.api_key"),
+        (_google(403, "PERMISSION_DENIED"), Terminal, "refused access"),
+        (_google(400, "FAILED_PRECONDITION", "not in your country"), Terminal, "not in your country"),
+        (_google(404, "NOT_FOUND", "models/x is not found for API version v1beta"), Terminal, "check model"),
+        (_google(400, "INVALID_ARGUMENT", "bad", _field("requests[0].task_type")), Terminal, "task_type"),
+        (_google(400, "INVALID_ARGUMENT", "bad", _field("requests[0].output_dimensionality")), Terminal, "setting"),
+        (_google(400, "INVALID_ARGUMENT", "The input token count (3000) exceeds the limit"), TooLarge, "the text"),
+        (_google(400, "INVALID_ARGUMENT", "bad", _field("requests[0].content")), Permanent, "the text"),
+        (_google(429, "RESOURCE_EXHAUSTED", "q", _quota("RequestsPerMinutePerProject"), _RETRY), Throttled, "slow"),
+        (_google(429, "RESOURCE_EXHAUSTED", "q", _quota("RequestsPerDayPerProject"), _RETRY), Terminal, "day's"),
+        (_google(500, "INTERNAL"), Transient, "passing"),
+        (_google(503, "UNAVAILABLE", "The model is overloaded."), Transient, "passing"),
+        (_google(504, "DEADLINE_EXCEEDED"), Transient, "passing"),
+        (answer(b'{"embeddings": [{"values": [1.0, 0.0]}]}'), Transient, "1 vectors for 2 texts"),
+        (answer(b'{"embeddings": [{}, {}]}'), Transient, "holds no embeddings"),
+        (answer(b'{"embeddings": [3]}'), Transient, "holds no embeddings"),
+        (answer(b"[]"), Transient, "holds no embeddings"),
+        (answer(b'{"embeddings": [{"values": [1.0, 0.0]}]}')[:-9], Transient, "connection"),
+        (DROP, Transient, "connection"),
+        (answer(b"packed", "Content-Encoding: gzip"), Terminal, "compresses"),
+        (answer(b"[" * 100_000), Oversized, "JSON values"),
+        (answer(b" " * 3_000_000), Oversized, "bytes"),
+        (answer(b"", "Location: http://localhost:1/v1beta", status="307 Elsewhere"), Terminal, "localhost"),
     ],
 )
 def test_every_failure_has_its_class_and_no_message_the_key(
-    connect: Connect, status: int, body: Any, error: type[RecalldError], words: str
+    connect: Connect, turn: bytes | str, error: type[RecalldError], words: str
 ) -> None:
-    content = json.dumps(body).encode()
-    with raw_server([answer(content, status=f"{status} scripted")]) as server:
+    with raw_server([turn]) as server:
         with pytest.raises(error) as caught:
             connect(server.url).embed_documents(["one", "two"])
         assert type(caught.value) is error
@@ -171,40 +175,6 @@ def test_every_failure_has_its_class_and_no_message_the_key(
             assert caught.value.retry_after == 34.5  # type: ignore[attr-defined] # Throttled has it
         [request] = server.requests
         assert f"x-goog-api-key: {KEY}".encode() in request
-
-
-_GOOD = answer(b'{"embeddings": [{"values": [1.0, 0.0]}]}')
-
-
-@pytest.mark.parametrize(
-    ("sent", "error"),
-    [
-        ([bytes([byte]) for byte in _GOOD], Transient),
-        (HANG, Transient),
-        (DROP, Transient),
-        (_GOOD[:-9], Transient),
-        (answer(b"packed", "Content-Encoding: gzip"), Terminal),
-        (answer(b"[" * 100_000), Transient),
-        (answer(b" " * 3_000_000), Transient),
-        (answer(b"", "Location: http://localhost:1/v1beta", status="307 Elsewhere"), Terminal),
-    ],
-)
-def test_an_endpoint_that_means_harm_holds_nothing_up(sent: Any, error: type[RecalldError]) -> None:
-    with raw_server([sent]) as server:
-        provider = GeminiProvider(
-            model="m",
-            base_url=server.url,
-            api_key=KEY,
-            key_name="KEY",
-            limits=LIMITS,
-            query_input_type="RETRIEVAL_QUERY",
-            document_input_type="RETRIEVAL_DOCUMENT",
-            query_seconds=0.5,
-        )
-        with pytest.raises(error) as caught:
-            provider.embed_query("one")
-        provider.close()
-        assert KEY not in str(caught.value)
 
 
 def _settings(settings: Settings, base_url: str) -> Settings:
