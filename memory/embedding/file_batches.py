@@ -417,11 +417,10 @@ class GeminiBatches(FileBatches):
         answered, _ = self._call(
             "POST", f"/upload/{VERSION}/files", headers=start, json={"file": {"displayName": name}}
         )
-        url = urlsplit(answered.get("x-goog-upload-url", ""))
         # Texts go to no host but the one in the settings, which may be a gateway before Google's.
-        path = url.path.removeprefix(urlsplit(self._provider.base_url).path)
+        url = urlsplit(answered.get("x-goog-upload-url", ""))
         finish = {"X-Goog-Upload-Command": "upload, finalize", "X-Goog-Upload-Offset": "0", "Content-Length": str(size)}
-        answer = self._ask("POST", f"{path}?{url.query}", headers=finish, content=file.content)
+        answer = self._ask("POST", f"{url.path}?{url.query}", headers=finish, content=file.content)
         found = (answer.get("file") or {}).get("name")
         if not found:
             raise Transient("the provider's answer names no file")

@@ -207,10 +207,13 @@ def test_an_index_of_the_compatible_api_goes_on_with_it_until_the_address_names_
 def test_an_index_of_either_api_is_asked_over_its_own_while_the_other_is_built() -> None:
     keys = Credentials.model_validate({"gemini": "k"})
 
+    accounts = set()
+
     def chosen(base_url: str | None) -> tuple[MemorySettings, str]:
         memory = MemorySettings.model_validate({"provider": "gemini", "remote": {"base_url": base_url}})
         provider = choose_provider(memory, keys).provider
         assert provider is not None
+        accounts.add(provider.account)
         return memory, provider.identity
 
     google = "https://generativelanguage.googleapis.com/v1beta"
@@ -218,6 +221,7 @@ def test_an_index_of_either_api_is_asked_over_its_own_while_the_other_is_built()
     explicit, same = chosen(google)
     compatible, old = chosen(f"{google}/openai")
     assert native == same
+    assert len(accounts) == 1, "what was noted of the account holds for either"
     # What every index of an earlier version holds.
     assert old == (
         '{"base_url":"https://generativelanguage.googleapis.com/v1beta/openai",'
