@@ -7,28 +7,27 @@ A provider is a `Row` of `ROWS`. The real provider runs against a server that re
 
 from __future__ import annotations
 
-import http.server
 import json
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
+from memory.embedding.batch_api import JobState
 from memory.embedding.presets import PRESETS
 from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
+from tests.batch_server import BatchServer
+from tests.gemini_server import GeminiServer
+from tests.recording_server import Answer, Recorded, Recording, recording
 
 #: Dimensions of every vector of the recording server.
 WIDTH = 256
-
-#: Headers of every HTTP request, and those that an SDK adds about itself.
-_USUAL = ("accept", "connection", "content-length", "host", "user-agent", "x-stainless-")
 
 _HEAD = """# Providers: what is sent, and what their documentation asks for
 
@@ -41,79 +40,15 @@ names are shown, without those of every HTTP request. The last column says what 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One request: its path has the query, `headers` are lower-case names, `body` is parsed JSON or its text."""
-
-    method: str
-    path: str
-    headers: tuple[str, ...]
-    body: Any
-
-
-class Recording(Protocol):
-    """A server that records; `root` is its address without a path."""
-
-    root: str
-    log: list[Recorded]
-
-
-Answer = Callable[[str, Any], Any]
-
-
 def openai_answer(path: str, body: Any) -> dict[str, Any]:
     """Return an answer in OpenAI's form, which Voyage, Mistral and others share."""
     texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
     return {"data": [{"index": place, "embedding": [1.0] * WIDTH} for place in range(len(texts))]}
 
 
-@contextmanager
-def recording(answer: Answer) -> Iterator[Recording]:
-    """Serve on a free port, with the JSON that `answer` makes of a path and a body."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            content = self.rfile.read(int(self.headers.get("content-length", 0)))
-            server.log.append(recorded(self.command, self.path, self.headers, content))
-            payload = json.dumps(answer(self.path, server.log[-1].body)).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-
-        do_GET = do_POST  # noqa: N815 - the base class's name
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        listening.daemon_threads = True
-        server = _Recording(f"http://127.0.0.1:{listening.server_address[1]}")
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            listening.shutdown()
-            thread.join()
-
-
-@dataclass
-class _Recording:
-    root: str
-    log: list[Recorded] = field(default_factory=list)
-
-
-def recorded(method: str, path: str, headers: Any, content: bytes) -> Recorded:
-    """Return what is kept of a request."""
-    names = sorted({name.lower() for name in headers})
-    try:
-        body: Any = json.loads(content) if content else None
-    except ValueError:
-        body = content.decode("utf-8", "replace")
-    return Recorded(method, path, tuple(name for name in names if not name.startswith(_USUAL)), body)
+def gemini_answer(path: str, body: Any) -> dict[str, Any]:
+    """Return an answer in Gemini's form."""
+    return {"embeddings": [{"values": [1.0] * WIDTH} for _ in body["requests"]]}
 
 
 def documents_and_a_query(provider: EmbeddingProvider) -> None:
@@ -122,12 +57,28 @@ def documents_and_a_query(provider: EmbeddingProvider) -> None:
     provider.embed_query("three")
 
 
+def a_batch_job(provider: EmbeddingProvider) -> None:
+    """Let a Batch API embed two texts, from the upload to the end."""
+    api = provider.batch_api()
+    if api is None:
+        raise ValueError(f"{provider.name} has no Batch API")
+    file = api.write([("id-1", "one"), ("id-2", "two")])
+    with file.content:
+        job = api.submit(file, reference="a-reference")
+    while api.look(job).state is JobState.RUNNING:
+        pass
+    list(api.results(job, texts=2))
+    api.clean_up(job)
+    api.find("a-reference")
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table.
 
-    `settings` are those of an agent besides the provider's name and its address. `address` is what stands in front of
-    the recorded paths, None for the preset's. `asks` is the documentation in our words, `documentation` its address.
+    `settings` are those of an agent besides the provider's name and its address. `address` stands in front of the
+    recorded paths, and `path` is that of the API at the server; None for the preset's. `asks` is the documentation in
+    our words, `documentation` its address.
     `make` returns the provider for the server's address.
     """
 
@@ -137,6 +88,7 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
     title: str = ""
     address: str | None = None
+    path: str | None = None
     answer: Answer = openai_answer
     server: Callable[[Answer], AbstractContextManager[Recording]] = recording
     make: Callable[[Row, str], EmbeddingProvider] | None = None
@@ -171,9 +123,58 @@ ROWS: Sequence[Row] = (
     ),
     Row(
         "gemini",
-        "On its OpenAI-compatible route `input`, `model` and optionally `dimensions`; the key as a bearer token.",
+        "`requests` (at most 100), each with `model`, `content` (2,048 tokens) and optionally `taskType` (for search "
+        "RETRIEVAL_DOCUMENT and RETRIEVAL_QUERY), `title` and `outputDimensionality`; vectors of fewer than 3,072 "
+        "dimensions have to be brought to unit length; the key as `x-goog-api-key`. (recalld sends no title: the same "
+        "words in two notes would be two texts, each of them paid for.)",
+        "https://ai.google.dev/api/embeddings",
+        {"output_dimensionality": WIDTH},
+        answer=gemini_answer,
+    ),
+    Row(
+        "gemini",
+        "The task as words before the text, for there is no field for it: `task: search result | query: ` and "
+        "`title: none | text: `.",
+        "https://ai.google.dev/gemini-api/docs/embeddings",
+        {"model": "gemini-embedding-2"},
+        title="`gemini`, gemini-embedding-2",
+        answer=gemini_answer,
+    ),
+    Row(
+        "gemini",
+        "On the OpenAI-compatible route `input`, `model` and optionally `dimensions`; the key as a bearer token. (It "
+        "serves indexes that were made with it, and every `remote.base_url` that ends in `/openai`.)",
         "https://ai.google.dev/gemini-api/docs/openai",
         {"output_dimensionality": WIDTH},
+        title="`gemini`, compatible",
+        address="https://generativelanguage.googleapis.com",
+        path="/v1beta/openai",
+    ),
+    Row(
+        "openai",
+        "A file with one request a line, uploaded with the purpose `batch`; a job with `input_file_id`, `endpoint` and "
+        "`completion_window`; two files of results.",
+        "https://developers.openai.com/api/docs/guides/batch",
+        title="`openai`, Batch API",
+        server=lambda _: BatchServer(),
+        ask=a_batch_job,
+    ),
+    Row(
+        "voyage",
+        "As OpenAI's, with model and options in `request_params` and a window of 12 hours.",
+        "https://docs.voyageai.com/docs/batch-inference",
+        title="`voyage`, Batch API",
+        server=lambda _: BatchServer(),
+        ask=a_batch_job,
+    ),
+    Row(
+        "gemini",
+        "A file with `key` and `request` on each line, uploaded by the resumable protocol; `asyncBatchEmbedContent` "
+        "with `displayName` and `inputConfig`; `batches` to look at, to list and to delete; the results as a download.",
+        "https://ai.google.dev/gemini-api/docs/batch-api",
+        title="`gemini`, Batch API",
+        server=lambda _: GeminiServer(),
+        ask=a_batch_job,
     ),
 )
 
@@ -195,7 +196,7 @@ def document() -> str:
 
 
 def _chosen(row: Row, root: str) -> EmbeddingProvider:
-    path = urlsplit(PRESETS[row.provider].base_url).path
+    path = urlsplit(PRESETS[row.provider].base_url).path if row.path is None else row.path
     settings = {"provider": row.provider, "remote": {"base_url": root + path, "api_key": "a-key"}, **row.settings}
     choice = choose_provider(MemorySettings.model_validate(settings), Credentials())
     if choice.provider is None:
@@ -209,17 +210,19 @@ def _line(row: Row) -> str:
         parts = urlsplit(PRESETS[row.provider].base_url)
         address = f"{parts.scheme}://{parts.netloc}"
     said: list[str] = []
-    before: tuple[object, ...] = ()
+    target, headers = "", None
     for request in requests_of(row):
-        now = (request.method, request.path, request.headers)
-        if now != before:
-            said.append(_code(f"{request.method} {address}{request.path}"))
+        now = f"{request.method} {address}{request.path}"
+        if now != target:
+            said.append(_code(now))
+        if request.headers != headers:
             said.append("headers " + (", ".join(map(_code, request.headers)) or "none"))
         if request.body is not None:
             body = request.body
             said.append(_code(body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)))
-        before = now
-    cells = (row.title or f"`{row.provider}`", "<br>".join(said), f"{row.asks} [Documentation]({row.documentation})")
+        target, headers = now, request.headers
+    asks = row.asks.replace("|", "\\|")
+    cells = (row.title or f"`{row.provider}`", "<br>".join(said), f"{asks} [Documentation]({row.documentation})")
     return f"| {' | '.join(cells)} |\n"
 
 
