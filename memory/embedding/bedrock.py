@@ -121,7 +121,10 @@ class BedrockProvider(RemoteProvider):
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
         runtime, most = self._load()[kind], self.answer_bytes(len(texts))
         try:
-            response = runtime.invoke_model(modelId=self.model, body=json.dumps(self._body(texts, kind)))
+            body = json.dumps(self._body(texts, kind))
+            response = runtime.invoke_model(
+                modelId=self.model, body=body, contentType="application/json", accept="application/json"
+            )
             content = response["body"].read(most + 1)
         except Exception as error:
             raise self.read_error(error) from error
