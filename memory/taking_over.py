@@ -193,6 +193,8 @@ def _digest(memory: MemorySettings) -> str:
         memory.document_input_type,
         memory.local.model_path,
     ]
+    # Only where they are set, so that older notes stay as they are.
+    facts += [prefix for prefix in (memory.query_prefix, memory.document_prefix) if prefix is not None]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 

