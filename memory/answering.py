@@ -63,13 +63,9 @@ def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, c
     """Return what a rebuild with the model's prefixes would cost at most; None where the index has what it should."""
     if choice.rebuilt is None or not chunks:
         return None
-    priced = memory if choice.taken_over is None else MemorySettings()
-    price = price_of(priced, choice.name, choice.rebuilt.model)
-    if price is None:
-        cost = "at a price that is not known"
-    else:
-        dollars = price * chunks * memory.chunking.tokens / 1e6
-        cost = f"at most ${max(0.01, dollars):,.2f}" if price else "free of charge"
+    price = price_of(memory if choice.taken_over is None else MemorySettings(), choice.name, choice.rebuilt.model)
+    dollars = (price or 0.0) * chunks * memory.chunking.tokens / 1e6
+    cost = "free of charge" if price == 0 else f"at most ${max(0.01, dollars):,.2f}" if price else "price unknown"
     params: dict[str, str | int | float] = {
         "model": choice.rebuilt.model,
         "texts": counted(chunks, "text"),

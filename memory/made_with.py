@@ -50,11 +50,7 @@ def providers_in_use(folder: Path, options: StoreOptions, *, under_construction:
 
 def embedding_in_use(folder: Path, options: StoreOptions) -> str | None:
     """The embedding identity of the generation that answers; None where there is none, or it cannot be read."""
-    try:
-        name = Generations(folder, options).current()
-        return _embedding_of(folder / name, options) if name is not None else None
-    except RecalldError:
-        return None
+    return next(_identities(folder, options, [CURRENT]), None)
 
 
 def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use: Iterable[str]) -> ProviderChoice:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from recalld.settings_keys import SettingKey, agent_keys, memory_sections, top_level_keys
 from recalld.settings_merging import merge_agent
-from recalld.settings_sources import AgentSource, Source, Written
+from recalld.settings_sources import AgentSource, Source, Written, did_you_mean
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, Settings
 
@@ -174,18 +173,10 @@ def _sentence(found: Any, written: Written, key: SettingKey, *, inner: str) -> s
 
 
 def _suggestion(value: Any, key: SettingKey) -> str:
-    """Return the choice that is nearest to a text, or for a provider that is none of ours what serves any other one."""
     if not key.allowed.startswith("one of ") or not isinstance(value, str):
         return ""
-    near = get_close_matches(value.lower(), key.allowed.removeprefix("one of ").split(", "), n=1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    if key.name != "provider":
-        return ""
-    return (
-        "; openai-compatible takes any server that speaks OpenAI's embeddings API (remote.base_url and model), and "
-        "local needs none"
-    )
+    near = did_you_mean(value, key.allowed.removeprefix("one of ").split(", "))
+    return near or ("; openai-compatible takes any server with OpenAI's API" if key.name == "provider" else "")
 
 
 def _not_a_number(key: SettingKey | None, written: Written) -> str | None:

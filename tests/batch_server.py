@@ -9,12 +9,10 @@ with BatchServer() as server:
 from __future__ import annotations
 
 import base64
-import email.parser
-import email.policy
 import http.server
+import itertools
 import json
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from tests.embedding_server import embed
-from tests.provider_requests import Recorded, recorded
+from tests.recording_server import Recorded, form, recorded
 
 
 @dataclass(frozen=True)
@@ -104,6 +102,7 @@ class BatchServer:
         self.open.set()
         self.on_call: Callable[[str, str], None] | None = None
         self.on_created: Callable[[Job], None] | None = None
+        self._numbers = itertools.count()
         self._scripts: deque[JobScript] = deque()
         self._failures: list[_Failure] = []
         self._lock = threading.RLock()
@@ -232,12 +231,12 @@ class BatchServer:
         return _Answer(200, self.files[file_id])
 
     def _uploaded(self, headers: Any, content: bytes) -> _Answer:
-        form = _form(headers["content-type"], content)
-        assert form["purpose"] == b"batch"
-        return _Answer(200, {"id": self._keep(form["file"]), "object": "file", "purpose": "batch"})
+        parts = form(headers["content-type"], content)
+        assert parts["purpose"] == b"batch"
+        return _Answer(200, {"id": self._keep(parts["file"]), "object": "file", "purpose": "batch"})
 
     def _keep(self, content: bytes) -> str:
-        file_id = f"{self.files_named}{len(self.files)}-{time.monotonic_ns()}"
+        file_id = f"{self.files_named}{next(self._numbers)}"
         self.files[file_id] = content
         return file_id
 
@@ -361,12 +360,3 @@ def _shown(row: np.ndarray, body: dict[str, Any]) -> object:
     if body.get("encoding_format") == "base64":
         return base64.b64encode(row.astype("<f4").tobytes()).decode()
     return row.tolist()
-
-
-def _form(content_type: str, content: bytes) -> dict[str, bytes]:
-    parser = email.parser.BytesParser(policy=email.policy.HTTP)
-    message = parser.parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + content)
-    return {
-        str(part.get_param("name", header="content-disposition")): part.get_payload(decode=True)  # type: ignore[misc]
-        for part in message.iter_parts()  # type: ignore[attr-defined]
-    }

@@ -36,7 +36,7 @@ class GeminiServer(BatchServer):
         return f"{self.root}/v1beta"
 
     def _path(self, method: str, path: str, headers: Any) -> str:
-        where = path.replace("/v1beta", "", 1)
+        where = path.replace("/v1beta", "", 1).removeprefix("/openai")
         if where == "/upload/files":
             return "/uploads" if headers["x-goog-upload-command"] == "start" else "/files"
         if where.startswith("/models/"):
@@ -66,6 +66,8 @@ class GeminiServer(BatchServer):
         return _Answer(answer.status, {}) if method == "DELETE" and answer.status == 200 else answer
 
     def _embeddings(self, body: dict[str, Any]) -> _Answer:
+        if "requests" not in body:
+            return super()._embeddings(body)  # through the OpenAI-compatible API
         asked = body["requests"]
         if len(asked) > 100:
             message = "* BatchEmbedContentsRequest.requests: at most 100 requests can be in one batch\n"

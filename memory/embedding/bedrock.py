@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,7 +44,6 @@ class Family:
 _FAMILIES = (
     Family("amazon.titan-embed-text-v2", 1, 8191, "dimensions"),
     Family("amazon.titan-embed-text-v1", 1, 8191, None),
-    Family("amazon.titan-embed-g1-text", 1, 8191, None),
     Family("cohere.embed-v4", 96, 8191, "output_dimension", "search_query", "search_document"),
     # 2,048 characters a text.
     Family("cohere.embed-", 96, 2048, None, "search_query", "search_document"),
@@ -87,51 +85,45 @@ class BedrockProvider(RemoteProvider):
         )
         self._family = family
         self._endpoint = base_url
-        self._loading = threading.Lock()
         self._runtimes: dict[str, Any] = {}
 
     def warm_up(self) -> None:
         self._load()
 
     def close(self) -> None:
-        with self._loading:
+        with self._making:
             for runtime in self._runtimes.values():
                 runtime.close()
             self._runtimes.clear()
         super().close()
 
     def _load(self) -> dict[str, Any]:
-        with self._loading:
+        with self._making:
             if not self._runtimes:
                 try:
                     boto3: Any = importlib.import_module("boto3")
                     config: Any = importlib.import_module("botocore.config")
                 except ImportError as error:
                     raise self.missing("boto3") from error
+                # One owner for retries: the batcher.
+                options = config.Config(connect_timeout=_CONNECT_SECONDS, retries={"total_max_attempts": 1})
+                settings = {"service_name": "bedrock-runtime", "endpoint_url": self._endpoint}
                 try:
                     session = boto3.Session()
-                    for kind, seconds in self._seconds.items():
-                        options = config.Config(
-                            connect_timeout=_CONNECT_SECONDS,
-                            read_timeout=seconds,
-                            retries={"total_max_attempts": 1},  # one owner for retries: the batcher
-                        )
-                        self._runtimes[kind] = session.client(
-                            "bedrock-runtime", endpoint_url=self._endpoint, config=options
-                        )
+                    self._runtimes = {
+                        kind: session.client(**settings, config=options.merge(config.Config(read_timeout=seconds)))
+                        for kind, seconds in self._seconds.items()
+                    }
                 except Exception as error:
-                    self._runtimes.clear()
                     raise self.read_error(error) from error
             return self._runtimes
 
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
         runtime, most = self._load()[kind], self.answer_bytes(len(texts))
         try:
+            body = json.dumps(self._body(texts, kind))
             response = runtime.invoke_model(
-                modelId=self.model,
-                body=json.dumps(self._body(texts, kind)),
-                contentType="application/json",
-                accept="application/json",
+                modelId=self.model, body=body, contentType="application/json", accept="application/json"
             )
             content = response["body"].read(most + 1)
         except Exception as error:
@@ -165,8 +157,7 @@ class BedrockProvider(RemoteProvider):
             status, code, message = facts.get("HTTPStatusCode", 400), told.get("Code", ""), told.get("Message", "")
             if code == "ValidationException" and _NO_SUCH_MODEL.search(message):
                 status = 404
-            # A model's failure, says AWS: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InvokeModel.html
-            status = 500 if status == 424 else status
+            status = 500 if status == 424 else status  # the model's own failure
             return self.errors.of_status(status, facts.get("HTTPHeaders", {}), {"code": code, "message": message})
         exceptions: Any = importlib.import_module("botocore.exceptions")
         passing = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)

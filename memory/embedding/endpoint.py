@@ -28,11 +28,6 @@ def normalised_url(base_url: str) -> str:
     return urlunsplit((scheme, host, parts.path.rstrip("/"), "", ""))
 
 
-def server_root(base_url: str) -> str:
-    """Return the address of a server that people write with or without the "/v1" of its OpenAI-compatible API."""
-    return base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
-
-
 def is_secret_header(name: str) -> bool:
     """Whether a header's value must not be shown."""
     return _SECRET_HEADER.search(name) is not None

@@ -79,13 +79,13 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a provider says of a job. `files` are those at the provider, of which `results` can be read."""
+    """What a provider says of a job: the files of its `results`, and the `leftovers` to delete when it is over."""
 
     id: str
     reference: str | None
     progress: JobProgress
-    files: tuple[str, ...]
     results: tuple[str, ...]
+    leftovers: tuple[str, ...]
 
 
 class FileBatches(BatchApi):
@@ -94,6 +94,12 @@ class FileBatches(BatchApi):
     #: Half of the 100,000 inputs that Voyage takes: a crash of theirs, or a job that comes too late, costs less. OpenAI
     #: takes 50,000 and 200 MB; https://docs.voyageai.com/reference/files names no bound of a file, Gemini's is 2 GB.
     limits = JobLimits(inputs=50_000, file_bytes=190_000_000)
+
+    #: Paths, with {} for the name of a job or file.
+    job_path: ClassVar[str]
+    cancel_path: ClassVar[str]
+    file_path: ClassVar[str]
+    content_path: ClassVar[str]
 
     def __init__(self, provider: RemoteProvider, *, call_seconds: float = _CALL_SECONDS) -> None:
         self._provider = provider
@@ -127,7 +133,7 @@ class FileBatches(BatchApi):
             if not isinstance(error, Transient) or isinstance(error, Throttled):
                 # There is no job, so nobody else will ever want the file.
                 with contextlib.suppress(RecalldError):
-                    self._delete_file(file_id)
+                    self._delete(file_id)
             raise
 
     def find(self, reference: str) -> str | None:
@@ -158,15 +164,14 @@ class FileBatches(BatchApi):
                     yield line
 
     def cancel(self, job_id: str) -> None:
-        # Refused for a job that is over, or gone: then there is nothing to stop.
-        with contextlib.suppress(Permanent, BatchUnavailable):
-            self._cancel(job_id)
+        # Refused for a job that is over, or gone: then there is nothing to stop. Whatever else is wrong, a look says.
+        with contextlib.suppress(Permanent, Terminal, BatchUnavailable):
+            self._call("POST", self.cancel_path.format(job_id))
 
     def clean_up(self, job_id: str) -> None:
         try:
-            for name in self._get(job_id).files:
-                self._delete_file(name)
-            self._delete_job(job_id)
+            for name in self._get(job_id).leftovers:
+                self._delete(name)
         except RecalldError as error:
             # They expire by themselves (OpenAI: after 30 days, Gemini: after 2).
             log.info("batch_files_left", job=job_id, error=str(error))
@@ -225,29 +230,16 @@ class FileBatches(BatchApi):
         """Make a job of an uploaded file."""
 
     @abstractmethod
-    def _get(self, job_id: str) -> _Job:
-        """Return a job."""
-
-    @abstractmethod
     def _page(self, after: str | None) -> tuple[list[_Job], str | None]:
         """Return jobs, newest first, and what to call with for the ones before them, None at the end."""
 
-    @abstractmethod
-    def _cancel(self, job_id: str) -> None:
-        """Ask for the end of a job."""
-
-    @abstractmethod
-    def _delete_file(self, file_id: str) -> None:
-        """Delete a file."""
-
-    def _delete_job(self, job_id: str) -> None:
-        """Delete a job that is over, where that can be done."""
-
-    @abstractmethod
-    def _content_path(self, file_id: str) -> str:
-        """Return the path of a file's content."""
-
     # Calls
+
+    def _get(self, job_id: str) -> _Job:
+        return self._job(self._ask("GET", self.job_path.format(job_id)))
+
+    def _delete(self, name: str) -> None:
+        self._call("DELETE", self.file_path.format(name))
 
     def _call(self, method: str, path: str, **options: Any) -> tuple[Mapping[str, str], bytes]:
         """Return headers and content of an answer that is no file."""
@@ -268,7 +260,7 @@ class FileBatches(BatchApi):
             raise Transient(f"the answer of {self._provider.name}'s Batch API is no object")
         return answer
 
-    def _lines(self, file_id: str, texts: int) -> Iterator[bytes]:
+    def _lines(self, name: str, texts: int) -> Iterator[bytes]:
         """Return the lines of a file of results of so many texts, as they arrive: it may have 400 MB."""
         exchange = self._provider.exchange(
             seconds=self._call_seconds,
@@ -278,7 +270,7 @@ class FileBatches(BatchApi):
         )
         longest = self._provider.answer_bytes(1)
         with exchange.running():
-            response = self._provider.send("GET", self._content_path(file_id), read_status=self._read_status)
+            response = self._provider.send("GET", self.content_path.format(name), read_status=self._read_status)
         with contextlib.closing(self._parts(response)) as parts:
             part, rest = b"\n", b""
             while part:
@@ -308,6 +300,10 @@ class OpenAIBatches(FileBatches):
     """Jobs done within 24 hours at half the price; https://developers.openai.com/api/docs/guides/batch."""
 
     endpoint: ClassVar[str] = "/v1/embeddings"
+    job_path = "/batches/{}"
+    cancel_path = "/batches/{}/cancel"
+    file_path = "/files/{}"
+    content_path = "/files/{}/content"
 
     def _line(self, custom_id: str, text: str) -> dict[str, Any]:
         provider = self._provider
@@ -347,23 +343,11 @@ class OpenAIBatches(FileBatches):
         body = {**self._body(file_id), "metadata": {_REFERENCE: reference}}
         return self._job(self._ask("POST", "/batches", json=body))
 
-    def _get(self, job_id: str) -> _Job:
-        return self._job(self._ask("GET", f"/batches/{job_id}"))
-
     def _page(self, after: str | None) -> tuple[list[_Job], str | None]:
         params = {"limit": _PAGE} if after is None else {"limit": _PAGE, "after": after}
         page = self._ask("GET", "/batches", params=params)
         jobs = [self._job(job) for job in page.get("data") or [] if isinstance(job, Mapping)]
         return jobs, jobs[-1].id if jobs and page.get("has_more") else None
-
-    def _cancel(self, job_id: str) -> None:
-        self._call("POST", f"/batches/{job_id}/cancel")
-
-    def _delete_file(self, file_id: str) -> None:
-        self._call("DELETE", f"/files/{file_id}")
-
-    def _content_path(self, file_id: str) -> str:
-        return f"/files/{file_id}/content"
 
     def _read(self, job: Mapping[str, Any]) -> _Job:
         counts = job.get("request_counts") or {}
@@ -381,8 +365,8 @@ class OpenAIBatches(FileBatches):
                 failed=_count(counts, "failed"),
                 message=_quoted("; ".join(messages[:3])),
             ),
-            files=(*([str(job["input_file_id"])] if job.get("input_file_id") else []), *results),
             results=results,
+            leftovers=(*([str(job["input_file_id"])] if job.get("input_file_id") else []), *results),
         )
 
 
@@ -411,6 +395,9 @@ class GeminiBatches(FileBatches):
     """
 
     _provider: GeminiProvider
+    job_path = file_path = f"/{VERSION}/{{}}"
+    cancel_path = f"/{VERSION}/{{}}:cancel"
+    content_path = f"/download/{VERSION}/{{}}:download?alt=media"
 
     def _line(self, custom_id: str, text: str) -> dict[str, Any]:
         return {"key": custom_id, "request": self._provider.request(text, "document")}
@@ -434,15 +421,10 @@ class GeminiBatches(FileBatches):
         answered, _ = self._call(
             "POST", f"/upload/{VERSION}/files", headers=start, json={"file": {"displayName": name}}
         )
-        url = urlsplit(answered.get("x-goog-upload-url", ""))
         # Texts go to no host but the one in the settings, which may be a gateway before Google's.
-        path = url.path.removeprefix(urlsplit(self._provider.base_url).path)
-        finish = {
-            "X-Goog-Upload-Command": "upload, finalize",
-            "X-Goog-Upload-Offset": "0",
-            "Content-Length": str(size),
-        }
-        answer = self._ask("POST", f"{path}?{url.query}", headers=finish, content=file.content)
+        url = urlsplit(answered.get("x-goog-upload-url", ""))
+        finish = {"X-Goog-Upload-Command": "upload, finalize", "X-Goog-Upload-Offset": "0", "Content-Length": str(size)}
+        answer = self._ask("POST", f"{url.path}?{url.query}", headers=finish, content=file.content)
         found = (answer.get("file") or {}).get("name")
         if not found:
             raise Transient("the provider's answer names no file")
@@ -453,28 +435,11 @@ class GeminiBatches(FileBatches):
         path = f"/{VERSION}/{self._provider.resource}:asyncBatchEmbedContent"
         return self._job(self._ask("POST", path, json={"batch": batch}))
 
-    def _get(self, job_id: str) -> _Job:
-        return self._job(self._ask("GET", f"/{VERSION}/{job_id}"))
-
     def _page(self, after: str | None) -> tuple[list[_Job], str | None]:
         params = {"pageSize": _PAGE} if after is None else {"pageSize": _PAGE, "pageToken": after}
         page = self._ask("GET", f"/{VERSION}/batches", params=params)
         jobs = [self._job(job) for job in page.get("operations") or [] if isinstance(job, Mapping)]
         return jobs, page.get("nextPageToken") or None
-
-    def _cancel(self, job_id: str) -> None:
-        # FAILED_PRECONDITION is here that the job is over.
-        with contextlib.suppress(Terminal):
-            self._call("POST", f"/{VERSION}/{job_id}:cancel")
-
-    def _delete_file(self, file_id: str) -> None:
-        self._call("DELETE", f"/{VERSION}/{file_id}")
-
-    def _delete_job(self, job_id: str) -> None:
-        self._call("DELETE", f"/{VERSION}/{job_id}")
-
-    def _content_path(self, file_id: str) -> str:
-        return f"/download/{VERSION}/{file_id}:download?alt=media"
 
     def _read(self, operation: Mapping[str, Any]) -> _Job:
         """Return what an operation says, or the batch itself: both are answered, and metadata may be out of date."""
@@ -498,8 +463,8 @@ class GeminiBatches(FileBatches):
                 failed=_count(stats, "failedRequestCount"),
                 message=_reason(error) or "",
             ),
-            files=tuple(str(name) for name in (texts, output) if name),
             results=(str(output),) if output else (),
+            leftovers=tuple(str(name) for name in (texts, output, operation["name"]) if name),
         )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memory.embedding.answers import no_embeddings
-from memory.embedding.endpoint import server_root
 from memory.embedding.endpoint_errors import TOO_LARGE
 from memory.embedding.remote import RemoteProvider
 from schemas.errors import RecalldError, Terminal, TooLarge, Transient
@@ -22,14 +21,13 @@ _KEEP_ALIVE = "30m"
 
 
 class OllamaProvider(RemoteProvider):
-    """An Ollama server at `base_url`, with or without "/v1"; the identity has it, as it always had."""
+    """An Ollama server at `base_url`, which ends in "/v1", as in the identity of every index so far."""
 
     extra = "openai"
 
     def __init__(self, *, base_url: str, **settings: Any) -> None:
-        root = server_root(base_url)
-        super().__init__(base_url=f"{root}/v1", **settings)
-        self.base_url = root
+        super().__init__(base_url=base_url, **settings)
+        self.base_url = base_url.removesuffix("/v1")
 
     def warm_up(self) -> None:
         self._load()

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from memory.embedding.bedrock import BedrockProvider, family_of
-from memory.embedding.endpoint import server_root
 from memory.embedding.gemini import TASKS, VERSION, GeminiProvider
 from memory.embedding.local import E5Provider, UseProvider
 from memory.embedding.ollama import OllamaProvider
@@ -264,10 +263,9 @@ def _make_remote(memory: MemorySettings, name: str, preset: Preset, api_key: str
         requests_per_minute=remote.requests_per_minute,
         tokens_per_minute=remote.tokens_per_minute,
     )
-    model = _model_name(memory, name)
     query_prefix, document_prefix = _prefixes(memory, name)
     settings: dict[str, Any] = {
-        "model": model,
+        "model": _model_name(memory, name),
         "api_key": api_key,
         "key_name": key_name,
         "limits": limits,
@@ -288,14 +286,14 @@ def _make_remote(memory: MemorySettings, name: str, preset: Preset, api_key: str
                 return Lacking(f"{setting} {settings[setting]} is no task type of Gemini", f"name one of {known}")
         return GeminiProvider(base_url=base_url, **settings)
     settings["name"] = name
-    family = family_of(model)
+    family = family_of(settings["model"])
     if name == "bedrock" and family is not None:
         settings["key_name"] = "AWS's credentials, and in the console the access to the model"
         return BedrockProvider(family=family, base_url=remote.base_url, identity_url=preset.base_url, **settings)
+    if name in OWN_SERVERS:
+        base_url = base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/") + "/v1"
     if name == "ollama":
         return OllamaProvider(base_url=base_url, **settings)
-    if name in OWN_SERVERS:
-        base_url = f"{server_root(base_url)}/v1"
     # Google takes both spellings, so there are indexes of both.
     spelled = memory.model if name == "gemini" and (memory.model or "").startswith("models/") else None
     return OpenAIProvider(

@@ -265,6 +265,7 @@ class AgentStatusAlways(TypedDict):
     deadLetters: list[DeadLetter]
     notes: list[str]
     troubles: list[TroubleState]
+    advice: list[TroubleState]
 
 
 class AgentStatus(AgentStatusAlways, total=False):

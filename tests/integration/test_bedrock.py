@@ -20,6 +20,7 @@ from memory.embedding.selection import choose_provider
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
+from tests.provider_requests import AWS
 
 TITAN, COHERE_3, COHERE_4 = "amazon.titan-embed-text-v2:0", "cohere.embed-multilingual-v3", "us.cohere.embed-v4:0"
 CHECKOUT = Path(__file__).parents[2]
@@ -85,19 +86,11 @@ class Bedrock:
 
 
 @pytest.fixture
-def bedrock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bedrock]:
+def bedrock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bedrock]:
     """The stand-in, and credentials and region that are nobody's."""
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_BEARER_TOKEN_BEDROCK", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
-        "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-        "AWS_DEFAULT_REGION": "eu-central-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "NO_PROXY": "127.0.0.1",
-    }.items():
+    for name, value in AWS.items():
         monkeypatch.setenv(name, value)
     with Bedrock() as running:
         yield running

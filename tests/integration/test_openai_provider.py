@@ -106,7 +106,6 @@ def test_dimensions_input_types_and_headers_are_sent_when_set(connect: Connect) 
 @pytest.mark.parametrize(
     ("name", "model", "dimensions"),
     [
-        ("gemini", "gemini-embedding-001", "dimensions"),
         ("mistral", "mistral-embed", "output_dimension"),
         ("deepinfra", "BAAI/bge-m3", "dimensions"),
     ],

@@ -89,7 +89,7 @@ def test_auto_without_the_sdk_goes_on_and_says_so(without: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "hidden", "name", "extra"),
     [
-        ("gemini", "openai", "local", "openai"),
+        ("gemini", "httpx2", "mistral", "openai"),
         ("voyage", "voyageai", "mistral", "voyage"),
         ("mistral", "openai", "local", "openai"),
     ],
