@@ -1,15 +1,15 @@
-"""Whose sessions transcripts are: the store beside them says it, and the kinds of a person's sessions are indexed.
+"""Kinds of sessions, as the store beside their transcripts tells them; the settings choose the kinds that are indexed.
 
 OpenClaw keeps `sessions.json` in a folder of transcripts: {session key: {"sessionId": ..., "sessionFile": ...,
-"spawnedBy": ...}}. The kinds are those that release 2026.9.6 tells apart. (Its sessions themselves, and their
-`session-meta`, which is about editors that speak ACP, are in SQLite by then.)
+"spawnedBy": ...}}. The kinds are those that release 2026.9.6 tells apart. That release keeps new sessions in SQLite,
+and its `session-meta` there is about editors that speak ACP.
 
     agent:<id>:cron:<job>[:run:<id>]       a run of a scheduled job
     agent:<id>:dreaming-narrative-<id>     a dream, retold at night
     agent:<id>:hook:<id>                   mail and web hooks
     agent:<id>:boot, agent:<id>:internal-session-effects:<id>      the program's own
     <another key>:heartbeat                heartbeats apart from the conversation
-    agent:<id>:subagent:<id>, agent:<id>:acp:<id>      sub-agents, which are of the kind of who spawned them
+    agent:<id>:subagent:<id>, agent:<id>:acp:<id>      sub-agents, of the kind of the session that spawned them
 
 A transcript that no store knows is a person's. The program forgets runs of jobs after a day and archives their
 transcripts: an archive that its folder's store does not know is of the kind that its own first lines tell.
@@ -68,7 +68,7 @@ _BEGINNINGS: Mapping[str, SessionKind] = {
 
 @dataclass(slots=True)
 class Sieve:
-    """Which transcripts of an agent count, as the stores are at the first look: made anew for each question."""
+    """Filter of an agent's transcripts, by globs and kinds. Made anew for each question: a store is read once."""
 
     globs: Globs | None
     kinds: frozenset[str]

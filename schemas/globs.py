@@ -22,7 +22,7 @@ _SPECIAL = re.compile(r"[][^&|~\\]")
 
 @dataclass(frozen=True, slots=True)
 class Globs:
-    """What `include` and `exclude` let through, compiled once. Without `include` everything not excluded counts."""
+    """Filter of paths by `include` and `exclude`, compiled once. Without `include`, all that is not excluded counts."""
 
     include: _Union | None
     exclude: _Union | None

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, SecretStr, field_validator, model_valida
 
 from schemas.settings_section import Section
 
-#: Whose session a transcript is. The first one counts where several share a file.
+#: Kinds of sessions. Of a file that several share, the first one counts.
 SessionKind = Literal["chat", "subagent", "cron", "heartbeat", "hook", "dreaming", "system"]
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -132,7 +132,7 @@ class Query(Section):
 
 
 class SyncSessions(Section):
-    """Which transcripts are synchronised, and when a growing one is."""
+    """Kinds of transcripts that are synchronised, and the time for a growing one."""
 
     kinds: tuple[SessionKind, ...] = Field(
         ("chat", "subagent"),
