@@ -2,7 +2,8 @@
 
 FTS5's `unicode61` takes a run of Chinese, Japanese or Korean characters for one word, so that a word
 inside of it is never found. Here such a run becomes its overlapping pairs of characters ("bigrams"),
-on both sides; everything else is left to `unicode61` and the Porter stemmer around it (which only
+on both sides. So does a run of Thai, Lao, Burmese or Khmer: what is paired there are consonants with the vowels
+and tone marks around them. Everything else is left to `unicode61` and the Porter stemmer around it (which only
 knows ASCII suffixes and leaves the bigrams alone).
 
 Two things that the tokenizer drops are written out for it as well: the parts of a camelCase word
@@ -15,15 +16,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import add
 
 from memory.asked_dates import dates_in
-from memory.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
+from memory.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, stop_words_for, stop_words_of
 
-#: Part of an index's fingerprint: raise it with every change of what `index_text` or `index_title` returns.
+#: Part of an index's fingerprint: raise it with every change of what `index_text` or `index_title` returns, unless it
+#: concerns few indexes, which a migration can mark (`memory.store.sqlite_schema.MARK_UNSPACED`).
 SEGMENTER_VERSION = 2
 
 #: The FTS5 tokenizer that both sides are written for.
@@ -69,7 +71,36 @@ def _everything_but(ranges: tuple[tuple[int, int], ...]) -> str:
     return "[^" + "".join(f"{chr(last + 1)}-{chr(first - 1)}" for last, first in gaps if first - last > 1) + "]"
 
 
+# Letters and marks of Thai, Lao, Burmese, Khmer. The tokenizer takes marks for the ends of words and code points for
+# private use for letters, so that is what marks become.
+_UNSPACED = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ebd\u0ec0-\u0ece\u0edc-\u0edf"
+    "\u1000-\u103f\u1050-\u108f\u109a-\u109d\u1780-\u17d3\u17d7\u17dc\u17dd"
+)
+_MARKS = (
+    "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060"
+    "\u1062-\u1064\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17dd"
+)
+_MARKS_AS_LETTERS = {
+    ord(mark): 0xE000 + ord(mark) % 0x1000
+    for mark in re.findall(f"[{_MARKS}]", "".join(map(chr, (*range(0x0E00, 0x10A0), *range(0x1780, 0x1800)))))
+}
+# People put characters without width between words, or not.
+_NO_WIDTH = re.compile("[\u200b-\u200d\u2060]+")
+# A vowel that is written first; a letter, others that are stacked below it, and marks; vowels that are letters.
+_UNIT = re.compile(
+    f"[\u0e40-\u0e44\u0ec0-\u0ec4]?[^{_MARKS}](?:[\u1039\u17d2][^{_MARKS}]|[{_MARKS}])*[\u0e30\u0e32\u0e45\u0eb0\u0eb2]*|[{_MARKS}]+"
+)
+# Typed in either order: the ring of SARA AM, which NFKC takes apart, and a tone mark.
+_RING_FIRST = re.compile("([\u0e4d\u0ecd])([\u0e48-\u0e4b\u0ec8-\u0ecb])")
+_COMPOSED = (("\u0e4d\u0e32", "\u0e33"), ("\u0ecd\u0eb2", "\u0eb3"))
+
 _CJK_RUN = re.compile(_everything_but(_CJK_RANGES) + "+")
+_UNSPACED_SIGN = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+_UNSPACED_RUN = re.compile(f"[{_UNSPACED}](?:[\u200b-\u200d\u2060]*[{_UNSPACED}])*")
+_RUN = re.compile(f"{_CJK_RUN.pattern}|{_UNSPACED_RUN.pattern}")
+_HIRAGANA = re.compile("[\u3041-\u309f]+")
+_HANGUL = re.compile("[\uac00-\ud7a3]")
 
 # Chinese punctuation that NFKC maps to ASCII. Replacing it by hand first spares most Chinese texts the
 # slow way through `unicodedata.normalize`, which is quick for what is normal already.
@@ -105,12 +136,14 @@ class QueryTerm:
     """One thing to look for. `text` holds the words of a phrase, segmented like the index, separated by blanks.
 
     A `prefix` term also matches words that begin with it. `typed` is the term as it stands in a text,
-    for highlighting.
+    for highlighting. A `pair` may straddle two words. One that is `outdated` is there for indexes of earlier versions.
     """
 
     text: str
     typed: str
     prefix: bool = False
+    pair: bool = False
+    outdated: bool = False
 
 
 def index_text(text: str) -> str:
@@ -119,6 +152,8 @@ def index_text(text: str) -> str:
         for wide, sign in _FULL_WIDTH:
             text = text.replace(wide, sign)
         text = _CJK_RUN.sub(_spread, unicodedata.normalize("NFKC", text))
+        if _UNSPACED_SIGN.search(text):
+            text = _UNSPACED_RUN.sub(_spread_units, text)
     return _spell_out(text)
 
 
@@ -170,14 +205,23 @@ def _quoted(term: QueryTerm) -> str:
     return f'"{escaped}"*' if term.prefix else f'"{escaped}"'
 
 
-def _bigrams(run: str) -> list[str]:
-    return list(map(add, run, run[1:]))
-
-
 def _spread(match: re.Match[str]) -> str:
     """`今天好` -> ` 今天 天好 好 `: the last character stands alone so that a prefix finds it."""
     run = match[0]
     return f" {' '.join(map(add, run, run[1:]))} {run[-1]} "
+
+
+def _spread_units(match: re.Match[str]) -> str:
+    """Do the same with the units of a run of Thai, Lao, Burmese or Khmer."""
+    units = _units(match[0])
+    return f" {' '.join(map(add, units, units[1:]))} {units[-1]} ".translate(_MARKS_AS_LETTERS)
+
+
+def _units(run: str) -> Sequence[str]:
+    """Return what pairs are made of: characters, or clusters of them in Thai, Lao, Burmese and Khmer."""
+    if not _UNSPACED_SIGN.match(run):
+        return run
+    return _UNIT.findall(_RING_FIRST.sub(r"\2\1", _NO_WIDTH.sub("", run)))
 
 
 def _spell_out(text: str) -> str:
@@ -211,35 +255,51 @@ def _sharp_name(match: re.Match[str]) -> str:
 
 def _terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
     """Yield terms in the order of the text, each with whether it is a stop word."""
+    between = _RUN.sub(" ", text)
+    stops = stop_words_for([word.strip(_AROUND_WORDS).casefold() for word in _BETWEEN_WORDS.split(between)])
     position = 0
-    for run in _CJK_RUN.finditer(text):
-        yield from _word_terms(text[position : run.start()])
+    for run in _RUN.finditer(text):
+        yield from _word_terms(text[position : run.start()], stops)
         yield from _run_terms(run[0])
         position = run.end()
-    yield from _word_terms(text[position:])
+    yield from _word_terms(text[position:], stops)
     for date in dates_in(text):
         yield QueryTerm(text=date, typed=date), False
 
 
 def _run_terms(run: str) -> Iterator[tuple[QueryTerm, bool]]:
-    if len(run) == 1:
-        yield QueryTerm(text=run, typed=run, prefix=True), run in CHINESE_STOP_CHARACTERS
-        return
-    bigrams = _bigrams(run)
-    stops = [_is_stop_bigram(bigram) for bigram in bigrams]
-    if 2 < len(run) <= MAX_PHRASE_CHARACTERS and not all(stops):
-        yield QueryTerm(text=" ".join(bigrams), typed=run), False
-    for bigram, is_stop in zip(bigrams, stops, strict=True):
-        yield QueryTerm(text=bigram, typed=bigram), is_stop
+    units = _units(run)
+    pairs = list(map(add, units, units[1:]))
+    silent = _silent(run)
+    if not pairs:
+        yield _run_term([units[0]], units[0], prefix=True), any(silent)
+    stops = [pair in CHINESE_STOP_BIGRAMS or any(silent[at : at + 2]) for at, pair in enumerate(pairs)]
+    if 2 < len(units) <= MAX_PHRASE_CHARACTERS and not all(stops):
+        yield _run_term(pairs, "".join(units)), False
+    for pair, is_stop in zip(pairs, stops, strict=True):
+        yield _run_term([pair], pair, pair=True), is_stop
+    if units is not run:
+        yield QueryTerm(text=run, typed=run, outdated=True), False
 
 
-def _is_stop_bigram(bigram: str) -> bool:
-    return (
-        bigram in CHINESE_STOP_BIGRAMS or bigram[0] in CHINESE_STOP_CHARACTERS or bigram[1] in CHINESE_STOP_CHARACTERS
-    )
+def _run_term(words: Sequence[str], typed: str, *, prefix: bool = False, pair: bool = False) -> QueryTerm:
+    for apart, one in _COMPOSED:
+        typed = typed.replace(apart, one)
+    return QueryTerm(text=" ".join(words).translate(_MARKS_AS_LETTERS), typed=typed, prefix=prefix, pair=pair)
 
 
-def _word_terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
+def _silent(run: str) -> list[bool]:
+    """Return for each character of a run if it is a particle, or part of a stop word that stands between others."""
+    silent = [character in CHINESE_STOP_CHARACTERS for character in run]
+    kana = list(_HIRAGANA.finditer(run))
+    for stretch in kana:
+        if stretch[0] in stop_words_of("japanese"):
+            silent[stretch.start() : stretch.end()] = [True] * len(stretch[0])
+    language = "japanese" if kana else "korean" if _HANGUL.search(run) else None
+    return [True] * len(run) if language is not None and run in stop_words_of(language) else silent
+
+
+def _word_terms(text: str, stops: Collection[str]) -> Iterator[tuple[QueryTerm, bool]]:
     for written in _BETWEEN_WORDS.split(text):
         word = written.strip(_AROUND_WORDS)
         if not _WORD_CHARACTER.search(word):
@@ -254,9 +314,9 @@ def _word_terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
                 if length < len(word):
                     yield QueryTerm(text=word[:length], typed=word[:length]), False
             continue
-        yield QueryTerm(text=word, typed=word), _is_stop_word(word)
+        yield QueryTerm(text=word, typed=word), word.casefold() in stops
         for part in _identifier_parts(word):
-            yield QueryTerm(text=part, typed=part), _is_stop_word(part)
+            yield QueryTerm(text=part, typed=part), part.casefold() in stops
 
 
 def _identifier_parts(word: str) -> Iterator[str]:
@@ -266,7 +326,3 @@ def _identifier_parts(word: str) -> Iterator[str]:
             yield part
         if _HUMP.search(part) and len(part) <= _MAX_CAMEL_CHARACTERS:
             yield from (hump for hump in _PARTS.findall(part) if len(hump) >= _MIN_PART_CHARACTERS)
-
-
-def _is_stop_word(word: str) -> bool:
-    return word.casefold() in ENGLISH_STOP_WORDS

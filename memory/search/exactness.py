@@ -1,4 +1,4 @@
-"""Parts of a query that can only be meant exactly: identifiers, quoted words, the query itself as it stands. Pure.
+"""Parts of a query that can only be meant exactly: names of documents, identifiers, quotations, the query itself. Pure.
 
 A meaning has no opinion on `FP-131` or `ECONNRESET`: the places that hold one come first. Of these the place that is
 about it comes first, which a heading tells best and the number of its occurrences second best.
@@ -7,7 +7,8 @@ about it comes first, which a heading tells best and the number of its occurrenc
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memory.search.terms import fold
@@ -34,6 +35,78 @@ _HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
 
 #: Occurrences that count, so that a place which says a word all the time is not above one with the word as its heading.
 _MOST_OCCURRENCES = 9
+
+#: Names that are looked up of one query.
+_MOST_FILE_NAMES = 8
+
+#: Longer queries name no document.
+_LONGEST_FILE_NAME = 255
+
+# What a citation adds to a path.
+_LINES = re.compile(r"(?:#L\d+(?:-L\d+)?|:\d+(?:-\d+)?)$", re.IGNORECASE)
+_AROUND_FILE_NAMES = " \t.,;:!?()[]<>\"'`“”‘’「」『』。，？！"
+_BETWEEN_FILE_NAMES = re.compile(r"[\s\"'`“”「」『』，。？！()\[\]<>]+")
+_ROLLOUT_TIME = re.compile(r"^rollout-....-..-..t..-..-..-")
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """What may name a document: a query, or a piece of one that has an ending or a slash.
+
+    `path` is as it was typed, with slashes; `rest` is what the query says beside it.
+    """
+
+    path: str
+    rest: str
+
+    @property
+    def looked_up(self) -> Iterator[tuple[str, str]]:
+        """Yield folders and names for `StoreReader.named`, which knows upper and lower case of ASCII alone."""
+        written = {unicodedata.normalize(form, self.path) for form in ("NFC", "NFD")}
+        written |= {change(path) for path in written for change in (str.lower, str.upper, str.title)}
+        for path in sorted({"".join(sign.lower() if sign.isascii() else sign for sign in path) for path in written}):
+            folders, _, name = path.rpartition("/")
+            yield "/" if not folders or self._is_absolute else f"/{folders}/", _ROLLOUT_TIME.sub("", name)
+
+    def fits(self, path: str) -> int:
+        """Return how well it names a document: 3 by its path, 2 by the end of that, 1 without its ending, 0 not."""
+        typed, there = _same_spelling(self.path), _same_spelling(path)
+        if typed == there or (self._is_absolute and typed.endswith(f"/{there.lstrip('/')}")):
+            return 3
+        if f"/{there}".endswith(f"/{typed}"):
+            return 2
+        folders, slash, name = f"/{there}".rpartition("/")
+        if self.rest and "/" not in typed:
+            return 0
+        stems = {name.rpartition(".")[0], name.partition(".jsonl")[0]} - {""}
+        stems |= {_ROLLOUT_TIME.sub("", stem) for stem in stems}
+        return int(any(f"{folders}{slash}{stem}".endswith(f"/{typed}") for stem in stems))
+
+    @property
+    def _is_absolute(self) -> bool:
+        return self.path.startswith(("/", "~"))
+
+
+def file_names(query: str) -> list[FileName]:
+    """Return what of a query may name a document: all of it, or pieces with an ending or a slash."""
+    found = []
+    if len(query) <= _LONGEST_FILE_NAME and (whole := _file_name(query)):
+        found.append(FileName(whole, ""))
+    for piece in _BETWEEN_FILE_NAMES.split(query):
+        name = _file_name(piece)
+        if ("/" in name or "." in name) and len(name) <= _LONGEST_FILE_NAME and name not in [one.path for one in found]:
+            found.append(FileName(name, query.replace(piece, " ").strip()))
+    return found[:_MOST_FILE_NAMES]
+
+
+def _file_name(text: str) -> str:
+    """Return a text as the path of a document, without what people write around one; empty if it is none."""
+    text = _LINES.sub("", text.strip(_AROUND_FILE_NAMES + "\n")).replace("\\", "/").rstrip("/")
+    return "" if "\n" in text or "\0" in text else text
+
+
+def _same_spelling(path: str) -> str:
+    return unicodedata.normalize("NFC", path).casefold()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memory.search.exactness import file_names
 from memory.search.fusion import Fused
 from memory.search.overlap import said_by
 from memory.search.ranking import Copies, HybridSettings, Ranked, ranked
 from memory.search.terms import sought
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBackend
+from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
     from memory.search.query_vectors import PendingVector
-    from schemas.documents import DocumentKey
     from schemas.search import Mode
 
 #: Candidates of one side at least and at most, however few or many results are asked for: a list of one is the
@@ -27,6 +28,9 @@ MIN_CANDIDATES, MAX_CANDIDATES = 24, 200
 
 #: Candidates of one side that are looked through for texts that are no copies of better ones.
 MOST_LOOKED = 4_096
+
+#: Chunks of a document that is named in the query among which the best one is looked for.
+_MOST_OF_NAMED = 256
 
 #: Share of the deadline that is kept for the store when waiting for the query's vector.
 _STORE_SHARE = 0.1
@@ -133,7 +137,9 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
         cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
         if by_text:
             bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25.keys() | asked])
-    hits, copies = _ranked(reader, wanted, candidates, cosines, bm25, model=side.model if side is not None else "")
+    named = _named(reader, wanted, near.vector if near is not None else None)
+    model = side.model if side is not None else ""
+    hits, copies = _ranked(reader, wanted, candidates, cosines, bm25, named, model=model)
     return Found(
         hits=hits,
         terms=tuple(candidates.terms),
@@ -146,7 +152,7 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
 def _found_by_words(reader: StoreReader, wanted: Wanted, candidates: _Candidates, texts: Future[list[Hit]]) -> Found:
     """Raise TimeoutError when even the keywords have not been looked up by the deadline."""
     bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
-    hits, copies = _ranked(reader, wanted, candidates, {}, bm25, model="")
+    hits, copies = _ranked(reader, wanted, candidates, {}, bm25, _named(reader, wanted, None), model="")
     return Found(hits=hits, terms=tuple(candidates.terms), mode="keyword", degraded=(), copies=copies)
 
 
@@ -187,6 +193,35 @@ class _Candidates:
             return hits
         withheld = self._wanted.withheld(self._reader, {self.rows[hit.id].key for hit in hits})
         return [hit for hit in hits if self.rows[hit.id].key not in withheld]
+
+
+def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[int]:
+    """Return a chunk of each document that the query names, the best name first: the one that the rest is about."""
+    found: dict[DocumentKey, tuple[int, int, str, str]] = {}
+    for name in file_names(wanted.query):
+        keys = [DocumentKey(source, name.path) for source in wanted.sources]
+        keys = [key for key in keys if reader.file(key) is not None]
+        keys = keys or [key for folder, last in name.looked_up for key in reader.named(folder, last)]
+        for key in keys:
+            fits = name.fits(key.path)
+            if fits and key.source in wanted.sources and key not in found:
+                found[key] = -fits, key.path.count("/"), key.path, name.rest
+    if wanted.withheld is not None and found:
+        withheld = wanted.withheld(reader, found.keys())
+        found = {key: place for key, place in found.items() if key not in withheld}
+    chunks = []
+    for key in sorted(found, key=found.__getitem__):
+        rest = found[key][-1]
+        ids = reader.first_chunks(key, _MOST_OF_NAMED if rest else 1)
+        scores: Mapping[int, float] = {}
+        if rest and reader.text_reason is None:
+            scores = reader.text_scores(rest, ids)
+        if rest and not scores and vector is not None:
+            scores = reader.vector_scores(vector, ids)
+        chunks += [max(ids, key=lambda id_: (scores.get(id_, 0.0), -ids.index(id_)))] if ids else []
+        if len(chunks) >= wanted.max_results:
+            break
+    return chunks
 
 
 def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, degraded: list[str]) -> Vector | None:
@@ -240,6 +275,7 @@ def _ranked(
     candidates: _Candidates,
     cosines: dict[int, float],
     bm25: dict[int, float],
+    named: Sequence[int],
     *,
     model: str,
 ) -> Ranked:
@@ -254,6 +290,7 @@ def _ranked(
         min_score=wanted.min_score,
         now=wanted.now,
         known=candidates.rows,
+        named=named,
     )
 
 

@@ -68,7 +68,7 @@ class Coverage:
         for term in _single_terms(query):
             holding = counts.holding.get(term.text, 0)
             weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
-            straddles = not holding and len(term.text) == 2 and not term.text.isascii()
+            straddles = not holding and term.pair
             self._terms.append((_stem(fold(term.typed)), weight * _STRADDLING if straddles else weight))
         self._total = sum(weight for _, weight in self._terms)
 
@@ -81,7 +81,7 @@ class Coverage:
 
 def _single_terms(query: str) -> Iterator[QueryTerm]:
     """The query's terms without phrases: a phrase of Chinese, Japanese or Korean is there through its pairs."""
-    return (term for term in query_terms(query) if " " not in term.text)
+    return (term for term in query_terms(query) if " " not in term.text and not term.outdated)
 
 
 def _begins_word(term: str, text: str, folded: str) -> bool:

@@ -43,6 +43,9 @@ class VectorBackend(StrEnum):
 MOST_TOUCHES = 10
 
 
+#: Documents with the same file name of which `StoreReader.named` tells.
+MOST_NAMED = 100
+
 #: Transcripts that begin alike of which `StoreReader.begun_by` tells.
 MOST_BEGUN = 100
 
@@ -231,6 +234,19 @@ class StoreReader(ABC):
     @abstractmethod
     def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
         """The document's chunks by ordinal; after them the stale ones, by the ordinals that they had."""
+
+    @abstractmethod
+    def named(self, folder: str, name: str) -> list[DocumentKey]:
+        """Return the documents of a file name without an ending and with any, at most `MOST_NAMED` of
+        each, the newest first. Empty for an index of an earlier version that no writer has opened since.
+
+        ASCII letters of both are in lower case here, of any case in the index. `folder` is the end of the document's
+        folders, with a slash at both ends. The name of a Codex rollout is what follows its time.
+        """
+
+    @abstractmethod
+    def first_chunks(self, key: DocumentKey, count: int) -> list[int]:
+        """Return the ids of the first chunks of a document, of one that is being read anew the ones that it had."""
 
     @abstractmethod
     def begun_by(self, text_hash: str) -> list[DocumentKey]:

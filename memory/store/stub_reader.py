@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -10,6 +11,7 @@ import numpy as np
 
 from memory.store.reader import (
     MOST_BEGUN,
+    MOST_NAMED,
     ChunkRow,
     DeadLetterRow,
     Hit,
@@ -27,6 +29,8 @@ from memory.store.reader import (
 )
 from memory.store.stub_chunks import MemoryChunk, bm25, holders
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
+
+_ROLLOUT_TIME = re.compile(r"^rollout-....-..-..t..-..-..-")
 
 
 class InMemoryReader(StoreReader):
@@ -95,6 +99,19 @@ class InMemoryReader(StoreReader):
                 )
                 for chunk in sorted(found, key=attrgetter("place"))
             ]
+
+    def named(self, folder: str, name: str) -> list[DocumentKey]:
+        with self._lock:
+            found: tuple[list[DocumentKey], list[DocumentKey]] = [], []
+            for key in reversed(self._files):
+                folders, _, own = f"/{key.path.lower()}".rpartition("/")
+                own = _ROLLOUT_TIME.sub("", own)
+                if f"{folders}/".endswith(folder) and (own == name or own.startswith(f"{name}.")):
+                    found[own != name].append(key)
+            return found[0][:MOST_NAMED] + found[1][:MOST_NAMED]
+
+    def first_chunks(self, key: DocumentKey, count: int) -> list[int]:
+        return [chunk.id for chunk in self.chunks_of(key)[:count]]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
         with self._lock:
