@@ -22,7 +22,13 @@ from functools import lru_cache
 from operator import add
 
 from memory.asked_dates import dates_in
-from memory.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, stop_words_for, stop_words_of
+from memory.stop_words import (
+    CHINESE_STOP_BIGRAMS,
+    CHINESE_STOP_CHARACTERS,
+    japanese_particles,
+    stop_words_for,
+    stop_words_of,
+)
 
 #: Part of an index's fingerprint: raise it with every change of what `index_text` or `index_title` returns, unless it
 #: concerns few indexes, which a migration can mark (`memory.store.sqlite_schema.MARK_UNSPACED`).
@@ -101,6 +107,8 @@ _UNSPACED_RUN = re.compile(f"[{_UNSPACED}](?:[\u200b-\u200d\u2060]*[{_UNSPACED}]
 _RUN = re.compile(f"{_CJK_RUN.pattern}|{_UNSPACED_RUN.pattern}")
 _HIRAGANA = re.compile("[\u3041-\u309f]+")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
+# Hiragana, Hangul, and the pronouns that Japanese writes in Han.
+_SPOKEN = re.compile("[\u3041-\u309f\uac00-\ud7a3何彼私我貴]")
 
 # Chinese punctuation that NFKC maps to ASCII. Replacing it by hand first spares most Chinese texts the
 # slow way through `unicodedata.normalize`, which is quick for what is normal already.
@@ -120,7 +128,9 @@ _SHARP_NAMES = {"++": "plusplus", "#": "sharp"}
 _SHARP_HINTS = ("C+", "c+", "C#", "c#", "F#", "f#")
 
 # What ends a word of a query. Not `-_./:@#&+`: paths, dates, versions and ids are asked for as a whole.
-_BETWEEN_WORDS = re.compile(r"[\s\x00-\x1f,;!?()\[\]{}<>\"'`|*^=~\\“”‘’«»…、。，；：！？（）【】《》「」『』〈〉·]+")
+_BETWEEN_WORDS = re.compile(
+    r"[\s\x00-\x1f,;!?()\[\]{}<>\"'`|*^=~\\“”‘’„‚‹›«»¿¡…،؛؟।、。，；：！？（）【】《》「」『』〈〉·]+"
+)
 # What a sentence puts around a word, and the tokenizer does not see.
 _AROUND_WORDS = "-_./:@&"
 _COMPOUND_PART = re.compile(r"[^\W\d_]{3,}")
@@ -129,6 +139,7 @@ HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE
 #: How much of a hash people write down, where not all of it.
 _SHORT_HASHES = (7, 8, 10, 12)
 _WORD_CHARACTER = re.compile(r"[^\W_]")
+_QUESTION_MARK = re.compile("[?？؟]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +180,25 @@ def index_title(source: str, path: str) -> str:
     return stem if dot else named
 
 
-# One search asks several times.
-@lru_cache(maxsize=64)
 def query_terms(query: str) -> tuple[QueryTerm, ...]:
     """Return what to look for, any of it: words, phrases of bigrams, at most `MAX_QUERY_TERMS`.
 
     Stop words are dropped unless nothing else is left. Empty when the query has no letter or digit.
     """
+    strong, weak = _strong_and_weak(query)
+    return strong or weak
+
+
+def listed_terms(query: str) -> tuple[QueryTerm, ...]:
+    """Return the terms of a query that is a list of words; none of one with stop words, which asks a question."""
+    strong, weak = _strong_and_weak(query)
+    return strong if not weak and not _QUESTION_MARK.search(query) else ()
+
+
+# One search asks several times.
+@lru_cache(maxsize=64)
+def _strong_and_weak(query: str) -> tuple[tuple[QueryTerm, ...], tuple[QueryTerm, ...]]:
+    """Return the terms of a query, and apart from them its stop words."""
     # Characters may grow under NFKC (one Arabic ligature becomes eighteen), so the cut comes after it, too.
     text = unicodedata.normalize("NFKC", query[:MAX_QUERY_CHARACTERS])[:MAX_QUERY_CHARACTERS]
     strong: dict[str, QueryTerm] = {}
@@ -184,7 +207,7 @@ def query_terms(query: str) -> tuple[QueryTerm, ...]:
         (weak if is_stop_word else strong).setdefault(term.text.casefold(), term)
         if len(strong) >= MAX_QUERY_TERMS:
             break
-    return tuple((strong or weak).values())[:MAX_QUERY_TERMS]
+    return tuple(strong.values())[:MAX_QUERY_TERMS], tuple(weak.values())[:MAX_QUERY_TERMS]
 
 
 def match_expression(query: str) -> str | None:
@@ -291,12 +314,11 @@ def _run_term(words: Sequence[str], typed: str, *, prefix: bool = False, pair: b
 def _silent(run: str) -> list[bool]:
     """Return for each character of a run if it is a particle, or part of a stop word that stands between others."""
     silent = [character in CHINESE_STOP_CHARACTERS for character in run]
-    kana = list(_HIRAGANA.finditer(run))
-    for stretch in kana:
-        if stretch[0] in stop_words_of("japanese"):
+    for stretch in _HIRAGANA.finditer(run):
+        if japanese_particles().fullmatch(stretch[0]):
             silent[stretch.start() : stretch.end()] = [True] * len(stretch[0])
-    language = "japanese" if kana else "korean" if _HANGUL.search(run) else None
-    return [True] * len(run) if language is not None and run in stop_words_of(language) else silent
+    language = "korean" if _HANGUL.match(run) else "japanese"
+    return [True] * len(run) if _SPOKEN.search(run) and run in stop_words_of(language) else silent
 
 
 def _word_terms(text: str, stops: Collection[str]) -> Iterator[tuple[QueryTerm, bool]]:

@@ -68,7 +68,7 @@ _CONTENT_WORDS = _words(
 _ENGLISH_TOO = _words(
     """
     ad agora ai al amen amp ante as ate aura bene bin bis ca car chose circa com come comment con cosa dal dan dans dar
-    dell des dice die dies do dos dove due er era est ex fare fez fin fine font for force ha has hat haut hay he ho il
+    dell dice die dies do dos dove due er era est ex fare fez fin fine font for force ha has hat haut hay he ho il
     im in io la largo ma man mayor me mia mine mit modo na nos nove num nun ob on or ora os otto par parte pas pa passe
     pendant per personnes piece plus point pour primo pro qua salvo sans se sea sei ser sin so sob sola solo son stare
     state sub sue tempo ti ton total tout un usa va valor van varias ver versus via vi vs war was weg will
@@ -105,6 +105,17 @@ def stop_words_of(language: str) -> frozenset[str]:
     listed = {word.strip("'").casefold() for word in get_stop_words(language, cache=False)}
     listed = {word for word in listed if " " not in word} - _CONTENT_WORDS
     return frozenset(listed | {_plain(word) for word in listed} if language in _LATIN else listed)
+
+
+@cache
+def japanese_particles() -> re.Pattern[str]:
+    """Return what matches a stretch of Hiragana between other characters that is a stop word, or one and particles."""
+    listed = sorted(stop_words_of("japanese"), key=len, reverse=True)
+    long, single = (
+        "|".join(word for word in listed if len(word) > 1),
+        "|".join(word for word in listed if len(word) == 1),
+    )
+    return re.compile(f"(?:{long})+(?:{single}){{0,2}}|{single}")
 
 
 def _evident(words: frozenset[str]) -> list[str]:

@@ -15,7 +15,7 @@ from memory.search.exactness import exact_pieces
 from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
 from memory.search.overlap import repeats, said_by
 from memory.search.reordering import DecaySettings, MmrSettings, factors_of, varied_hits
-from memory.search.terms import Coverage, fold, sought
+from memory.search.terms import Coverage, fold, rare_words, sought
 from memory.segmenting import index_title
 from memory.store.reader import ChunkRow, StoreReader
 
@@ -114,8 +114,8 @@ def ranked(
         model: whose vectors they are.
         max_results: at least 1.
         min_score: 0..1, compared before age counts. What only keywords can speak for, because it has no vector or holds
-            what the query means exactly, is never lost to it; neither is what ranks above something that is kept, among
-            the first `TOP`.
+            what the query means exactly or a rare word of a list of words, is never lost to it; neither is what ranks
+            above something that is kept, among the first `TOP`.
         now: Unix seconds.
         known: candidates that have been read.
         named: chunks of the documents that the query names, the best name first. They come before all others.
@@ -274,12 +274,16 @@ def _scored(
         calibration=calibration_of(model),
         named=named,
     )
+    # In a list of words each one was meant.
+    low = [item.id for (item, _), score in zip(hits, found, strict=True) if score < min_score]
+    words = rare_words(query, reader.term_counts(query)) if low and reader.text_reason is None else ()
+    holding = reader.text_scores(" ".join(words), low) if words else {}
     scored = descending([replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)], TOP)
     return _parted(
         [
             (item, row)
             for item, (_, row), place in zip(scored, hits, places, strict=True)
-            if item.score >= min_score or place.exact or place.cosine is None
+            if item.score >= min_score or place.exact or place.cosine is None or item.id in holding
         ]
     )
 

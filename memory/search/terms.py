@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from memory.segmenting import QueryTerm, query_terms
+from memory.segmenting import QueryTerm, listed_terms, query_terms
 from memory.store.reader import TermCounts
 
 #: Full-width ASCII is written with these; one character each way, so positions stay true.
@@ -29,6 +29,9 @@ _ACCENTED = re.compile("[\u00c0-\u024f]")
 
 #: Words longer than this are looked for without their last letters: a cheap stem.
 _STEM_FROM = 6
+
+#: A rare word is held by so many chunks at most, or by this share of them. Longer lists of words are texts.
+_FEW, _RARE, _SHORT_LIST = 5, 0.05, 8
 
 #: Weight of a pair of characters that no text has.
 _STRADDLING = 0.3
@@ -77,6 +80,18 @@ class Coverage:
         if not self._total:
             return 0.0
         return min(1.0, sum(weight for term, weight in self._terms if _begins_word(term, text, folded)) / self._total)
+
+
+def rare_words(query: str, counts: TermCounts) -> list[str]:
+    """Return the words of a short list of words that few chunks hold, or the only one, as they were typed.
+
+    A pair of characters is no word unless it is all of the query.
+    """
+    terms = [term for term in listed_terms(query) if not term.outdated]
+    words = [term for term in terms if not term.pair] if len(terms) > 1 else terms
+    most = max(_FEW, _RARE * counts.chunks) if len(words) > 1 else counts.chunks
+    short = len(words) <= _SHORT_LIST
+    return [term.typed for term in words if short and 0 < counts.holding.get(term.text, 0) <= most]
 
 
 def _single_terms(query: str) -> Iterator[QueryTerm]:

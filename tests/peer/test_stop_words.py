@@ -1,0 +1,118 @@
+"""Words that say nothing are dropped from a query, in ten languages; words that say something never are."""
+
+from __future__ import annotations
+
+import pytest
+
+from memory.search.terms import sought
+from memory.segmenting import query_terms
+
+
+def words(query: str) -> list[str]:
+    """The words that a query is searched for, as they were typed."""
+    return [term.typed for term in query_terms(query) if not term.outdated]
+
+
+@pytest.mark.parametrize(
+    ("query", "left"),
+    [
+        ("ayer hablamos sobre la estrategia de despliegue", ["hablamos", "estrategia", "despliegue"]),
+        ("¿qué fue lo que decidimos sobre el despliegue?", ["decidimos", "despliegue"]),
+        ("que decidimos ayer sobre el despliegue tambien", ["decidimos", "despliegue"]),
+        ("o que nós decidimos sobre o banco de dados", ["decidimos", "banco", "dados"]),
+        ("de que falamos com vocês sobre a implantação", ["falamos", "implantação"]),
+        ("le but de la réunion avec l'équipe", ["but", "réunion", "équipe"]),
+        ("pourquoi nous avons choisi cette base de données", ["choisi", "base", "données"]),
+        ("was war die Ursache für den Ausfall", ["Ursache", "Ausfall"]),
+        ("wer hat die Migration gemacht und warum", ["Migration", "gemacht"]),
+        ("che cosa abbiamo deciso per il gateway", ["deciso", "gateway"]),
+        ("perché non abbiamo finito questa migrazione", ["finito", "migrazione"]),
+        ("что мы решили об этой базе данных", ["решили", "базе", "данных"]),
+        ("هذا هو القرار الذي كان في الاجتماع", ["القرار", "الاجتماع"]),
+        ("우리 배포 전략 그리고 누구", ["배포", "전략"]),
+        ("それはデプロイの", ["それはデプロイの", "デプ", "プロ", "ロイ"]),
+        ("これまで", ["これ", "れま", "まで"]),
+        ("之前讨论的方案", ["之前讨论的方案", "前讨", "讨论", "方案"]),
+        ("that thing we discussed about things", ["discussed"]),
+    ],
+)
+def test_words_that_say_nothing_are_dropped_in_each_language(query: str, left: list[str]) -> None:
+    assert words(query) == left
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        # A stop word of another language, in a query that is not in that language.
+        ("die", "die"),
+        ("die cast parts", "die"),
+        ("war die roles", "war"),
+        ("sole", "sole"),
+        ("the sole of the shoe", "sole"),
+        ("come", "come"),
+        ("people who come to dinner", "come"),
+        ("pour the concrete", "pour"),
+        ("main", "main"),
+        ("main son pour", "son"),
+        ("my son plays chess", "son"),
+        ("as", "as"),
+        ("state of the art", "state"),
+        ("car sans font", "font"),
+        ("AI with fine print", "AI"),
+        ("vi and dos", "vi"),
+        ("MIT man page", "man"),
+        ("el niño", "niño"),
+        ("schöne Ferien für die Kinder und den Hund", "schöne"),
+        ("le but de la saison des pluies", "but"),
+        # What the lists of a language hold although people look for it.
+        ("test", "test"),
+        ("page number of the system index", "page"),
+        ("page number of the system index", "number"),
+        ("page number of the system index", "system"),
+        ("Jahr", "Jahr"),
+        ("in welchem Jahr war die Migration", "Jahr"),
+        ("el trabajo de los sábados en la tienda", "trabajo"),
+        ("cuál es el estado del empleo", "empleo"),
+        ("o nome do povo e o tempo que ele tem", "povo"),
+        ("quel est le mot de la langue avec une force", "mot"),
+        ("il lavoro di questa gente", "lavoro"),
+        ("в каком году была жизнь на этой планете", "жизнь"),
+        ("كم عدد سنوات هذه الوكالة في مايو", "سنوات"),
+        ("그리고 우리 아이 전자 시간", "아이"),
+        ("그리고 우리 아이 전자 시간", "시간"),
+        ("すしの店", "すし"),
+        ("讨论之前的计划", "讨论"),
+    ],
+)
+def test_a_word_that_says_something_survives(query: str, kept: str) -> None:
+    assert kept in words(query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "to be or not to be",
+        "de la que el",
+        "de que para com",
+        "le la les des",
+        "und der die das",
+        "che di per il",
+        "и в на что",
+        "هذا الذي من في",
+        "우리 그리고",
+        "それは",
+        "の",
+        "的",
+        "我们",
+        "thing",
+        "ยัง",
+    ],
+)
+def test_a_query_of_such_words_alone_is_searched_for_them(query: str) -> None:
+    assert words(query)
+    assert sought(query)
+
+
+def test_a_mixed_query_is_not_taken_for_the_language_of_a_few_of_its_words() -> None:
+    assert words("what does der die das mean") == ["der", "die", "das", "mean"]
+    assert words("quién es el owner of the gateway and where") == ["quién", "es", "el", "owner", "gateway"]
