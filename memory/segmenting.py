@@ -91,6 +91,7 @@ _MARKS_AS_LETTERS = {
     ord(mark): 0xE000 + ord(mark) % 0x1000
     for mark in re.findall(f"[{_MARKS}]", "".join(map(chr, (*range(0x0E00, 0x10A0), *range(0x1780, 0x1800)))))
 }
+_UNIT_END = "\uefff"
 # People put characters without width between words, or not.
 _NO_WIDTH = re.compile("[\u200b-\u200d\u2060]+")
 # A vowel that is written first; a letter, others that are stacked below it, and marks; vowels that are letters.
@@ -99,7 +100,6 @@ _UNIT = re.compile(
 )
 # Typed in either order: the ring of SARA AM, which NFKC takes apart, and a tone mark.
 _RING_FIRST = re.compile("([\u0e4d\u0ecd])([\u0e48-\u0e4b\u0ec8-\u0ecb])")
-_COMPOSED = (("\u0e4d\u0e32", "\u0e33"), ("\u0ecd\u0eb2", "\u0eb3"))
 
 _CJK_RUN = re.compile(_everything_but(_CJK_RANGES) + "+")
 _UNSPACED_SIGN = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
@@ -236,8 +236,8 @@ def _spread(match: re.Match[str]) -> str:
 
 def _spread_units(match: re.Match[str]) -> str:
     """Do the same with the units of a run of Thai, Lao, Burmese or Khmer."""
-    units = _units(match[0])
-    return f" {' '.join(map(add, units, units[1:]))} {units[-1]} ".translate(_MARKS_AS_LETTERS)
+    units = [_written(unit) for unit in _units(match[0])]
+    return f" {' '.join(map(add, units, units[1:]))} {units[-1]} "
 
 
 def _units(run: str) -> Sequence[str]:
@@ -245,6 +245,11 @@ def _units(run: str) -> Sequence[str]:
     if not _UNSPACED_SIGN.match(run):
         return run
     return _UNIT.findall(_RING_FIRST.sub(r"\2\1", _NO_WIDTH.sub("", run)))
+
+
+def _written(unit: str) -> str:
+    """Return a cluster as it is indexed: with an end, so that a prefix finds no longer one."""
+    return f"{unit.translate(_MARKS_AS_LETTERS)}{_UNIT_END}"
 
 
 def _spell_out(text: str) -> str:
@@ -291,24 +296,26 @@ def _terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
 
 
 def _run_terms(run: str) -> Iterator[tuple[QueryTerm, bool]]:
-    units = _units(run)
-    pairs = list(map(add, units, units[1:]))
+    typed = _units(run)
+    units = typed if typed is run else [_written(unit) for unit in typed]
     silent = _silent(run)
-    if not pairs:
-        yield _run_term([units[0]], units[0], prefix=True), any(silent)
+    if len(units) == 1:
+        yield QueryTerm(text=units[0], typed=_composed(typed[0]), prefix=True), any(silent)
+    pairs = list(map(add, units, units[1:]))
     stops = [pair in CHINESE_STOP_BIGRAMS or any(silent[at : at + 2]) for at, pair in enumerate(pairs)]
     if 2 < len(units) <= MAX_PHRASE_CHARACTERS and not all(stops):
-        yield _run_term(pairs, "".join(units)), False
-    for pair, is_stop in zip(pairs, stops, strict=True):
-        yield _run_term([pair], pair, pair=True), is_stop
-    if units is not run:
+        yield QueryTerm(text=" ".join(pairs), typed=_composed("".join(typed))), False
+    for at, is_stop in enumerate(stops):
+        # A run of two is a word.
+        whole = len(stops) == 1
+        yield QueryTerm(text=pairs[at], typed=_composed(typed[at] + typed[at + 1]), pair=not whole), is_stop
+    if typed is not run:
         yield QueryTerm(text=run, typed=run, outdated=True), False
 
 
-def _run_term(words: Sequence[str], typed: str, *, prefix: bool = False, pair: bool = False) -> QueryTerm:
-    for apart, one in _COMPOSED:
-        typed = typed.replace(apart, one)
-    return QueryTerm(text=" ".join(words).translate(_MARKS_AS_LETTERS), typed=typed, prefix=prefix, pair=pair)
+def _composed(text: str) -> str:
+    """Return a text as people type it, with the vowels that NFKC takes apart."""
+    return text.replace("\u0e4d\u0e32", "\u0e33").replace("\u0ecd\u0eb2", "\u0eb3")
 
 
 def _silent(run: str) -> list[bool]:
