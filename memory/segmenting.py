@@ -25,7 +25,6 @@ from memory.asked_dates import dates_in
 from memory.stop_words import (
     CHINESE_STOP_BIGRAMS,
     CHINESE_STOP_CHARACTERS,
-    japanese_particles,
     stop_words_for,
     stop_words_of,
 )
@@ -79,36 +78,22 @@ def _everything_but(ranges: tuple[tuple[int, int], ...]) -> str:
 
 # Letters and marks of Thai, Lao, Burmese, Khmer. The tokenizer takes marks for the ends of words and code points for
 # private use for letters, so that is what marks become.
-_UNSPACED = (
-    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ebd\u0ec0-\u0ece\u0edc-\u0edf"
-    "\u1000-\u103f\u1050-\u108f\u109a-\u109d\u1780-\u17d3\u17d7\u17dc\u17dd"
-)
-_MARKS = (
-    "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u1056-\u1059\u105e-\u1060"
-    "\u1062-\u1064\u1067-\u106d\u1071-\u1074\u1082-\u108d\u108f\u109a-\u109d\u17b4-\u17d3\u17dd"
-)
-_MARKS_AS_LETTERS = {
-    ord(mark): 0xE000 + ord(mark) % 0x1000
-    for mark in re.findall(f"[{_MARKS}]", "".join(map(chr, (*range(0x0E00, 0x10A0), *range(0x1780, 0x1800)))))
-}
+_UNSPACED = "ก-\u0e3aเ-\u0e4eກ-\u0eceໜ-ໟက-\u103fၐ-\u108fႚ-\u109dក-\u17d3ៜ\u17dd"
+_BLOCKS = map(chr, (*range(0x0E00, 0x0F00), *range(0x1000, 0x10A0), *range(0x1780, 0x1800)))
+_MARKS = "".join(sign for sign in _BLOCKS if unicodedata.category(sign)[0] == "M")
+_MARKS_AS_LETTERS = {ord(mark): 0xE000 + ord(mark) % 0x1000 for mark in _MARKS}
 _UNIT_END = "\uefff"
-# People put characters without width between words, or not.
-_NO_WIDTH = re.compile("[\u200b-\u200d\u2060]+")
 # A vowel that is written first; a letter, others that are stacked below it, and marks; vowels that are letters.
-_UNIT = re.compile(
-    f"[\u0e40-\u0e44\u0ec0-\u0ec4]?[^{_MARKS}](?:[\u1039\u17d2][^{_MARKS}]|[{_MARKS}])*[\u0e30\u0e32\u0e45\u0eb0\u0eb2]*|[{_MARKS}]+"
-)
-# Typed in either order: the ring of SARA AM, which NFKC takes apart, and a tone mark.
+_UNIT = re.compile(f"[เ-ไເ-ໄ]?[^{_MARKS}](?:[\u1039\u17d2][^{_MARKS}]|[{_MARKS}])*[ะาๅະາ]*|[{_MARKS}]+")
+# People put characters without width between words, or not, and type the ring of SARA AM before or after a tone mark.
+_NO_WIDTH = re.compile("[\u200b-\u200d\u2060]*")
 _RING_FIRST = re.compile("([\u0e4d\u0ecd])([\u0e48-\u0e4b\u0ec8-\u0ecb])")
 
 _CJK_RUN = re.compile(_everything_but(_CJK_RANGES) + "+")
-_UNSPACED_SIGN = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
-_UNSPACED_RUN = re.compile(f"[{_UNSPACED}](?:[\u200b-\u200d\u2060]*[{_UNSPACED}])*")
+_UNSPACED_RUN = re.compile(f"[{_UNSPACED}](?:{_NO_WIDTH.pattern}[{_UNSPACED}])*")
+_UNSPACED_SIGN = re.compile(f"[{_UNSPACED}]")
 _RUN = re.compile(f"{_CJK_RUN.pattern}|{_UNSPACED_RUN.pattern}")
 _HIRAGANA = re.compile("[\u3041-\u309f]+")
-_HANGUL = re.compile("[\uac00-\ud7a3]")
-# Hiragana, Hangul, and the pronouns that Japanese writes in Han.
-_SPOKEN = re.compile("[\u3041-\u309f\uac00-\ud7a3何彼私我貴]")
 
 # Chinese punctuation that NFKC maps to ASCII. Replacing it by hand first spares most Chinese texts the
 # slow way through `unicodedata.normalize`, which is quick for what is normal already.
@@ -210,16 +195,11 @@ def _strong_and_weak(query: str) -> tuple[tuple[QueryTerm, ...], tuple[QueryTerm
     return tuple(strong.values())[:MAX_QUERY_TERMS], tuple(weak.values())[:MAX_QUERY_TERMS]
 
 
-def match_expression(query: str) -> str | None:
-    """Return the FTS5 expression that finds any of the query's terms, None when it has none.
+def match_terms(query: str) -> tuple[str, ...]:
+    """Return the FTS5 expression of each of the query's terms; empty when it has none.
 
     Every term is a quoted string, so nothing that a person types is ever an operator.
     """
-    return " OR ".join(match_terms(query)) or None
-
-
-def match_terms(query: str) -> tuple[str, ...]:
-    """Return the FTS5 expression of each of the query's terms, quoted; empty when it has none."""
     return tuple(_quoted(term) for term in query_terms(query))
 
 
@@ -320,12 +300,16 @@ def _composed(text: str) -> str:
 
 def _silent(run: str) -> list[bool]:
     """Return for each character of a run if it is a particle, or part of a stop word that stands between others."""
+    japanese = stop_words_of("japanese")
+    if run in japanese or run in stop_words_of("korean"):
+        return [True] * len(run)
     silent = [character in CHINESE_STOP_CHARACTERS for character in run]
-    for stretch in _HIRAGANA.finditer(run):
-        if japanese_particles().fullmatch(stretch[0]):
-            silent[stretch.start() : stretch.end()] = [True] * len(stretch[0])
-    language = "korean" if _HANGUL.match(run) else "japanese"
-    return [True] * len(run) if _SPOKEN.search(run) and run in stop_words_of(language) else silent
+    for found in _HIRAGANA.finditer(run):
+        kana, first = found[0], found.start()
+        # One, or two of which the first is longer than a particle.
+        if kana in japanese or any(kana[:at] in japanese and kana[at:] in japanese for at in range(2, len(kana))):
+            silent[first : found.end()] = [True] * len(kana)
+    return silent
 
 
 def _word_terms(text: str, stops: Collection[str]) -> Iterator[tuple[QueryTerm, bool]]:

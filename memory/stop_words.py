@@ -1,13 +1,12 @@
 """Words that say nothing about what a person looks for. Queries drop them; the index keeps them.
 
-English and Chinese lists are our own: the package `stop-words` has `system`, `test` and `page` in its English one, and
-no pairs of characters. The other lists are the package's. Script tells Russian, Arabic, Korean and Japanese words.
-Words in Latin letters are taken for English, unless several of them say that the query is in another language.
+English and Chinese lists are our own: the package `stop-words` has `system`, `test` and `page` in its English one,
+and no pairs of characters. The others are the package's. Words in Latin letters are taken for English unless several
+of them say that the query is in another language.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Collection
 from functools import cache
@@ -51,16 +50,13 @@ _LATIN = ("spanish", "portuguese", "french", "german", "italian")
 _CONTENT_WORDS = _words(
     """
     cuenta ejemplo emplean emplear empleo estado estados fuerza lugar manera momento tiempo total trabaja trabajamos
-    trabajan trabajar trabajo trabajas trabajais valor verdad verdadera verdadero
-    caminho cara comprido corrente desligado direita fim horas iniciar inicio ligado maioria maiorias nome povo tempo
-    tentar tipo trabalhar trabalho verdade verdadeiro
-    chose choses droite essai force mine mot nom parole passé personne personnes pièce plein point sujet valeur voie
-    état étée étés été
-    comprare consecutivi consecutivo fine gente lavoro nome persone
-    важная важное важные важный год года году день жизнь занят занята занято заняты имя лет люди миллионов мира
-    процентов прекрасно спасибо сказать человек время времени
-    برس دقيقة زيارة سنة سنوات شخصا صباح عام عاما قوة لقاء للامم مايو ايار مساء مليار مليون وكالة الوقت اطار
-    구토하다 두번째로 시각 시간 아이 자기집 전자 첫번째로 토하다 허
+    trabajan trabajar trabajo trabajas trabajais valor verdad verdadera verdadero caminho cara comprido corrente
+    desligado direita fim horas iniciar inicio ligado maioria maiorias nome povo tempo tentar tipo trabalhar trabalho
+    verdade verdadeiro chose choses droite essai force mine mot nom parole passé personne personnes pièce plein point
+    sujet valeur voie état étée étés été comprare consecutivi consecutivo fine gente lavoro persone важная важное
+    важные важный год года году день жизнь занят занята занято заняты имя лет люди миллионов мира процентов прекрасно
+    спасибо сказать человек время времени برس زيارة سنة سنوات شخصا صباح عام عاما قوة لقاء للامم مايو ايار مساء مليار
+    مليون وكالة الوقت اطار 구토하다 두번째로 시각 시간 아이 자기집 전자 첫번째로 토하다
     """
 )
 
@@ -68,15 +64,12 @@ _CONTENT_WORDS = _words(
 _ENGLISH_TOO = _words(
     """
     ad agora ai al amen amp ante as ate aura bene bin bis ca car chose circa com come comment con cosa dal dan dans dar
-    dell dice die dies do dos dove due er era est ex fare fez fin fine font for force ha has hat haut hay he ho il
-    im in io la largo ma man mayor me mia mine mit modo na nos nove num nun ob on or ora os otto par parte pas pa passe
+    dell dice die dies do dos dove due er era est ex fare fez fin fine font for force ha has hat haut hay he ho il im
+    in io la largo ma man mayor me mia mine mit modo na nos nove num nun ob on or ora os otto par parte pas pa passe
     pendant per personnes piece plus point pour primo pro qua salvo sans se sea sei ser sin so sob sola solo son stare
     state sub sue tempo ti ton total tout un usa va valor van varias ver versus via vi vs war was weg will
     """
 )
-
-_CYRILLIC = re.compile("[\u0400-\u04ff]")
-_ARABIC = re.compile("[\u0600-\u06ff]")
 
 #: Words that must say that a query is in another language than English.
 _EVIDENT = 2
@@ -85,16 +78,9 @@ _EVIDENT = 2
 def stop_words_for(words: Collection[str]) -> frozenset[str]:
     """Return the stop words that apply to a query of these words, all in lower case."""
     distinct = frozenset(words)
-    languages = []
-    if len(distinct - ENGLISH_STOP_WORDS) >= _EVIDENT:
-        languages = _evident(distinct)
+    languages = _evident(distinct) if len(distinct - ENGLISH_STOP_WORDS) >= _EVIDENT else []
     stops = frozenset.intersection(*map(stop_words_of, languages)) if languages else ENGLISH_STOP_WORDS
-    joined = "".join(distinct)
-    if _CYRILLIC.search(joined):
-        stops |= stop_words_of("russian")
-    if _ARABIC.search(joined):
-        stops |= stop_words_of("arabic")
-    return stops
+    return stops if "".join(distinct).isascii() else stops | stop_words_of("russian") | stop_words_of("arabic")
 
 
 @cache
@@ -107,28 +93,16 @@ def stop_words_of(language: str) -> frozenset[str]:
     return frozenset(listed | {_plain(word) for word in listed} if language in _LATIN else listed)
 
 
-@cache
-def japanese_particles() -> re.Pattern[str]:
-    """Return what matches a stretch of Hiragana between other characters that is a stop word, or one and particles."""
-    listed = sorted(stop_words_of("japanese"), key=len, reverse=True)
-    long, single = (
-        "|".join(word for word in listed if len(word) > 1),
-        "|".join(word for word in listed if len(word) == 1),
-    )
-    return re.compile(f"(?:{long})+(?:{single}){{0,2}}|{single}")
-
-
 def _evident(words: frozenset[str]) -> list[str]:
     """Return the Latin languages that a query is evidently in, several when they share its stop words.
 
-    A language is evident by `_EVIDENT` of its stop words that are no English ones. English words that it does not know
-    speak against it, each as loudly as two of them.
+    Stop words that are not English speak for a language. English ones that it does not have speak against it, twice.
     """
     held = {}
     for language in _LATIN:
         stops = stop_words_of(language)
-        own = words & stops - ENGLISH_STOP_WORDS - _ENGLISH_TOO
-        if len(own) >= _EVIDENT and len(own) > 2 * len((words & ENGLISH_STOP_WORDS) - stops):
+        own = len(words & stops - ENGLISH_STOP_WORDS - _ENGLISH_TOO)
+        if own >= _EVIDENT and own > 2 * len(words & ENGLISH_STOP_WORDS - stops):
             held[language] = len(words & stops)
     return [language for language, count in held.items() if count == max(held.values())]
 

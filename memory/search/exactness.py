@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memory.search.terms import fold
@@ -36,77 +36,54 @@ _HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
 #: Occurrences that count, so that a place which says a word all the time is not above one with the word as its heading.
 _MOST_OCCURRENCES = 9
 
-#: Names that are looked up of one query.
-_MOST_FILE_NAMES = 8
+#: Names that are looked up of one query, and characters of one.
+_MOST_FILE_NAMES, _LONGEST_FILE_NAME = 8, 255
 
-#: Longer queries name no document.
-_LONGEST_FILE_NAME = 255
-
-# What a citation adds to a path.
+# What people write around a path, and what a citation adds to it.
+_BETWEEN_FILE_NAMES = re.compile(r"[\s\"'`“”‘’「」『』，。？！()\[\]<>]+")
 _LINES = re.compile(r"(?:#L\d+(?:-L\d+)?|:\d+(?:-\d+)?)$", re.IGNORECASE)
-_AROUND_FILE_NAMES = " \t.,;:!?()[]<>\"'`“”‘’「」『』。，？！"
-_BETWEEN_FILE_NAMES = re.compile(r"[\s\"'`“”「」『』，。？！()\[\]<>]+")
-_ROLLOUT_TIME = re.compile(r"^rollout-....-..-..t..-..-..-")
+_ROLLOUT_TIME = re.compile(r"^rollout-....-..-..T..-..-..-", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """What may name a document: a query, or a piece of one that has an ending or a slash.
-
-    `path` is as it was typed, with slashes; `rest` is what the query says beside it.
-    """
+    """What may name a document: a query, or a piece with an ending or a slash. `rest` is the query without it."""
 
     path: str
     rest: str
 
     @property
-    def looked_up(self) -> Iterator[tuple[str, str]]:
-        """Yield folders and names for `StoreReader.named`, which knows upper and lower case of ASCII alone."""
-        written = {unicodedata.normalize(form, self.path) for form in ("NFC", "NFD")}
-        written |= {change(path) for path in written for change in (str.lower, str.upper, str.title)}
-        for path in sorted({"".join(sign.lower() if sign.isascii() else sign for sign in path) for path in written}):
-            folders, _, name = path.rpartition("/")
-            yield "/" if not folders or self._is_absolute else f"/{folders}/", _ROLLOUT_TIME.sub("", name)
+    def places(self) -> set[tuple[str, str]]:
+        """Folders and names for `StoreReader.named`, which tells cases of letters apart unless they are ASCII."""
+        cases = (str, str.lower, str.upper, str.title)
+        written = {unicodedata.normalize(form, case(self.path)) for form in ("NFC", "NFD") for case in cases}
+        parted = (path.rpartition("/") for path in ({self.path} if self.path.isascii() else written))
+        absolute = self.path.startswith(("/", "~"))
+        return {(f"/{at}/" if at and not absolute else "/", _ROLLOUT_TIME.sub("", name)) for at, _, name in parted}
 
     def fits(self, path: str) -> int:
         """Return how well it names a document: 3 by its path, 2 by the end of that, 1 without its ending, 0 not."""
-        typed, there = _same_spelling(self.path), _same_spelling(path)
-        if typed == there or (self._is_absolute and typed.endswith(f"/{there.lstrip('/')}")):
+        typed, there = (f"/{unicodedata.normalize('NFC', one).casefold()}" for one in (self.path, path))
+        if typed == there or (typed.startswith(("//", "/~")) and typed.endswith(there)):
             return 3
-        if f"/{there}".endswith(f"/{typed}"):
+        if there.endswith(typed):
             return 2
-        folders, slash, name = f"/{there}".rpartition("/")
-        if self.rest and "/" not in typed:
-            return 0
-        stems = {name.rpartition(".")[0], name.partition(".jsonl")[0]} - {""}
-        stems |= {_ROLLOUT_TIME.sub("", stem) for stem in stems}
-        return int(any(f"{folders}{slash}{stem}".endswith(f"/{typed}") for stem in stems))
-
-    @property
-    def _is_absolute(self) -> bool:
-        return self.path.startswith(("/", "~"))
+        folders, _, name = there.rpartition("/")
+        stems = (name.rpartition(".")[0], name.partition(".jsonl")[0])
+        ends = {f"{folders}/{end}" for stem in stems if stem for end in (stem, _ROLLOUT_TIME.sub("", stem))}
+        # A word of a question is no name without its ending.
+        return int(any(end.endswith(typed) for end in ends) and (not self.rest or "/" in self.path))
 
 
 def file_names(query: str) -> list[FileName]:
     """Return what of a query may name a document: all of it, or pieces with an ending or a slash."""
-    found = []
-    if len(query) <= _LONGEST_FILE_NAME and (whole := _file_name(query)):
-        found.append(FileName(whole, ""))
-    for piece in _BETWEEN_FILE_NAMES.split(query):
-        name = _file_name(piece)
-        if ("/" in name or "." in name) and len(name) <= _LONGEST_FILE_NAME and name not in [one.path for one in found]:
-            found.append(FileName(name, query.replace(piece, " ").strip()))
-    return found[:_MOST_FILE_NAMES]
-
-
-def _file_name(text: str) -> str:
-    """Return a text as the path of a document, without what people write around one; empty if it is none."""
-    text = _LINES.sub("", text.strip(_AROUND_FILE_NAMES + "\n")).replace("\\", "/").rstrip("/")
-    return "" if "\n" in text or "\0" in text else text
-
-
-def _same_spelling(path: str) -> str:
-    return unicodedata.normalize("NFC", path).casefold()
+    pieces = [piece for piece in _BETWEEN_FILE_NAMES.split(query) if "/" in piece or "." in piece or "\\" in piece]
+    found: dict[str, FileName] = {}
+    for written, rest in [(query, ""), *((piece, query.replace(piece, " ").strip()) for piece in pieces)]:
+        path = _LINES.sub("", written.strip(" \t\n.,;:!?()[]<>\"'`“”‘’「」『』，。？！")).replace("\\", "/").rstrip("/")
+        if path and len(path) <= _LONGEST_FILE_NAME and path.isprintable():
+            found.setdefault(path, FileName(path, rest))
+    return list(found.values())[:_MOST_FILE_NAMES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Protocol, TypeAlias
 
 from memory.asked_dates import dates_in
@@ -101,7 +99,6 @@ def ranked(
     min_score: float,
     now: float,
     known: Mapping[int, ChunkRow] | None = None,
-    named: Sequence[int] = (),
 ) -> Ranked:
     """Return the hits of a search, best first, at most `max_results`, and the copies of each.
 
@@ -118,22 +115,20 @@ def ranked(
             above something that is kept, among the first `TOP`.
         now: Unix seconds.
         known: candidates that have been read.
-        named: chunks of the documents that the query names, the best name first. They come before all others.
     """
     rows = dict(known or ())
-    candidates = cosines.keys() | bm25.keys() | set(named)
-    rows |= reader.chunk_rows([id_ for id_ in candidates if id_ not in rows])
-    rows = {id_: rows[id_] for id_ in sorted(candidates) if id_ in rows}
+    rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])
+    rows = {id_: rows[id_] for id_ in sorted(cosines.keys() | bm25.keys()) if id_ in rows}
     reference = hybrid.fusion == "weighted" and bool(cosines)
     if reference:
         held: dict[int, _Held] = {}
-        copies = _copies(reader, rows, sought(query), held, named)
+        copies = _copies(reader, rows, sought(query), held)
         cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
         fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
         fused = relevant(fused, min_score=min_score)
     else:
         held = _held(reader, query, {id_: row for id_, row in rows.items() if id_ in bm25})
-        copies = _copies(reader, rows, sought(query), held, named)
+        copies = _copies(reader, rows, sought(query), held)
         cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
         fused = fuse_minmax(
             cosines,
@@ -144,47 +139,28 @@ def ranked(
             text_weight=hybrid.minmax.text_weight,
             scale=MEANING if exact_pieces(query).looked_up else 1.0,
         )
-    first = _first(named, fused, rows, copies)
-    fused = [item for item in fused if item.id not in first]
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
     # What age and variety choose from is as much as each side was asked for.
     wanted = max_results * hybrid.candidate_multiplier if reordered else max_results
-    before = [(item, rows[id_]) for id_, item in first.items()]
-    hits = _distinct(fused, rows, max(wanted, TOP), before=[row for _, row in before])
+    hits = _distinct(fused, rows, max(wanted, TOP))
     if not reference:
-        hits = _scored(reader, query, hits, cosines, held, model=model, min_score=min_score)
+        hits = parted(_scored(reader, query, hits, cosines, held, model=model, min_score=min_score))
     if not reordered:
-        return tuple(_parted([*before, *hits])[:max_results] if before else hits[:max_results]), copies
+        return tuple(hits[:max_results]), copies
     hits = _reordered(reader, hits, copies, hybrid, max_results, now=now, model=model if cosines else None)
     # Variety decides the order; a score goes on saying how well its place answers.
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
     reported = {item.id: item for item in by_relevance}
-    hits = [(reported[item.id], row) for item, row in hits]
-    return tuple(_parted([*before, *hits])[:max_results] if before else hits), copies
-
-
-def _first(
-    named: Sequence[int], fused: Sequence[Fused], rows: Mapping[int, ChunkRow], copies: Copies
-) -> dict[int, Fused]:
-    """Return the hits of the documents that a query names, by the id of their chunk. They are certain."""
-    stood_for = {row.id for others in copies.values() for row in others}
-    known = {item.id: item for item in fused}
-    found = {id_: known.get(id_, Fused(id=id_, rank=0.0, score=1.0, vector=None, text=1.0)) for id_ in named}
-    return {id_: replace(item, score=1.0) for id_, item in found.items() if id_ in rows and id_ not in stood_for}
+    return tuple((reported[item.id], row) for item, row in hits), copies
 
 
 def _copies(
-    reader: StoreReader,
-    rows: Mapping[int, ChunkRow],
-    terms: Sequence[str],
-    held: Mapping[int, _Held],
-    named: Sequence[int],
+    reader: StoreReader, rows: Mapping[int, ChunkRow], terms: Sequence[str], held: Mapping[int, _Held]
 ) -> Copies:
     """Return the chunks that say the same as another one, by that one's id, the best first.
 
-    The copy that is shown is of a document that the query names, else holds most of the query. The newest of equals.
+    The copy that is shown holds most of the query, as by its note's name. Of equal copies it is the newest.
     """
-    order = {id_: -place for place, id_ in enumerate(named)}
     groups: dict[str, list[ChunkRow]] = {}
     for id_, said in said_by(rows.values(), terms).items():
         groups.setdefault(said, []).append(rows[id_])
@@ -194,14 +170,7 @@ def _copies(
     copies = {}
     for group in several:
         group.sort(
-            key=lambda row: (
-                order.get(row.id, -math.inf),
-                held.get(row.id, _NOTHING),
-                written.get(row.key, 0),
-                row.key.path,
-                -row.id,
-            ),
-            reverse=True,
+            key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id), reverse=True
         )
         copies[group[0].id] = tuple(group[1:])
     return copies
@@ -217,13 +186,13 @@ def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
     return folded
 
 
-def _parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
+def parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
     """Lower each score that equals the one above by a hundredth: scores tell places apart as the order does."""
-    parted: list[tuple[Fused, ChunkRow]] = []
+    lowered: list[tuple[Fused, ChunkRow]] = []
     for item, row in hits:
-        above = parted[-1][0].score if parted else 2.0
-        parted.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
-    return parted
+        above = lowered[-1][0].score if lowered else 2.0
+        lowered.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
+    return lowered
 
 
 def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
@@ -279,13 +248,11 @@ def _scored(
     words = rare_words(query, reader.term_counts(query)) if low and reader.text_reason is None else ()
     holding = reader.text_scores(" ".join(words), low) if words else {}
     scored = descending([replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)], TOP)
-    return _parted(
-        [
-            (item, row)
-            for item, (_, row), place in zip(scored, hits, places, strict=True)
-            if item.score >= min_score or place.exact or place.cosine is None or item.id in holding
-        ]
-    )
+    return [
+        (item, row)
+        for item, (_, row), place in zip(scored, hits, places, strict=True)
+        if item.score >= min_score or place.exact or place.cosine is None or item.id in holding
+    ]
 
 
 def _reordered(
@@ -321,17 +288,15 @@ def _reordered(
     )
 
 
-def _distinct(
-    fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int, *, before: Sequence[ChunkRow]
-) -> list[tuple[Fused, ChunkRow]]:
-    """Return the best `limit` that do not repeat a better one, or one that comes `before` all of them.
+def _distinct(fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int) -> list[tuple[Fused, ChunkRow]]:
+    """Return the best `limit` that do not repeat a better one.
 
     A chunk that a commit took away meanwhile is nobody's answer.
     """
     kept: list[tuple[Fused, ChunkRow]] = []
     for item in fused:
         row = rows.get(item.id)
-        if row is not None and not repeats(row, chain(before, (other for _, other in kept))):
+        if row is not None and not repeats(row, (other for _, other in kept)):
             kept.append((item, row))
             if len(kept) == limit:
                 break

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memory.search.exactness import file_names
 from memory.search.fusion import Fused
-from memory.search.overlap import said_by
-from memory.search.ranking import Copies, HybridSettings, Ranked, ranked
+from memory.search.overlap import repeats, said_by
+from memory.search.ranking import Copies, HybridSettings, Ranked, parted, ranked
 from memory.search.terms import sought
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBackend
@@ -137,9 +137,8 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
         cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
         if by_text:
             bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25.keys() | asked])
-    named = _named(reader, wanted, near.vector if near is not None else None)
-    model = side.model if side is not None else ""
-    hits, copies = _ranked(reader, wanted, candidates, cosines, bm25, named, model=model)
+    ranking = _ranked(reader, wanted, candidates, cosines, bm25, model=side.model if side is not None else "")
+    hits, copies = _named_first(reader, wanted, ranking, near.vector if near is not None else None)
     return Found(
         hits=hits,
         terms=tuple(candidates.terms),
@@ -152,7 +151,7 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
 def _found_by_words(reader: StoreReader, wanted: Wanted, candidates: _Candidates, texts: Future[list[Hit]]) -> Found:
     """Raise TimeoutError when even the keywords have not been looked up by the deadline."""
     bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
-    hits, copies = _ranked(reader, wanted, candidates, {}, bm25, _named(reader, wanted, None), model="")
+    hits, copies = _named_first(reader, wanted, _ranked(reader, wanted, candidates, {}, bm25, model=""), None)
     return Found(hits=hits, terms=tuple(candidates.terms), mode="keyword", degraded=(), copies=copies)
 
 
@@ -195,32 +194,44 @@ class _Candidates:
         return [hit for hit in hits if self.rows[hit.id].key not in withheld]
 
 
+def _named_first(reader: StoreReader, wanted: Wanted, ranked: Ranked, vector: Vector | None) -> Ranked:
+    """Put a chunk of each document that the query names before all others."""
+    ids = _named(reader, wanted, vector)
+    if not ids:
+        return ranked
+    hits, copies = list(ranked[0]), dict(ranked[1])
+    rows = reader.chunk_rows(ids)
+    first: list[tuple[Fused, ChunkRow]] = []
+    for row in (rows[id_] for id_ in ids if id_ in rows):
+        same = next((hit for hit in hits if hit[1].text == row.text), None)
+        found = same[0] if same is not None else Fused(row.id, rank=0.0, score=1.0, vector=None, text=1.0)
+        if same is not None and same[1].id != row.id:
+            copies[row.id] = (same[1], *(copy for copy in copies.get(same[1].id, ()) if copy.id != row.id))
+        first.append((replace(found, id=row.id, score=1.0), row))
+        hits = [hit for hit in hits if hit is not same and not repeats(hit[1], [row])]
+    return tuple(parted([*first, *hits])[: wanted.max_results]), copies
+
+
 def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[int]:
     """Return a chunk of each document that the query names, the best name first: the one that the rest is about."""
     found: dict[DocumentKey, tuple[int, int, str, str]] = {}
     for name in file_names(wanted.query):
-        keys = [DocumentKey(source, name.path) for source in wanted.sources]
-        keys = [key for key in keys if reader.file(key) is not None]
-        keys = keys or [key for folder, last in name.looked_up for key in reader.named(folder, last)]
-        for key in keys:
-            fits = name.fits(key.path)
-            if fits and key.source in wanted.sources and key not in found:
-                found[key] = -fits, key.path.count("/"), key.path, name.rest
-    if wanted.withheld is not None and found:
-        withheld = wanted.withheld(reader, found.keys())
-        found = {key: place for key, place in found.items() if key not in withheld}
+        exact = [DocumentKey(source, name.path) for source in wanted.sources]
+        exact = [key for key in exact if reader.file(key) is not None]
+        for key in exact or [key for place in name.places for key in reader.named(*place)]:
+            if key.source in wanted.sources and (fits := name.fits(key.path)):
+                found.setdefault(key, (-fits, key.path.count("/"), key.path, name.rest))
+    withheld = wanted.withheld(reader, found.keys()) if wanted.withheld is not None and found else ()
+    keys = sorted(found.keys() - set(withheld), key=found.__getitem__)[: wanted.max_results]
     chunks = []
-    for key in sorted(found, key=found.__getitem__):
+    for key in keys:
         rest = found[key][-1]
-        ids = reader.first_chunks(key, _MOST_OF_NAMED if rest else 1)
-        scores: Mapping[int, float] = {}
-        if rest and reader.text_reason is None:
-            scores = reader.text_scores(rest, ids)
-        if rest and not scores and vector is not None:
-            scores = reader.vector_scores(vector, ids)
-        chunks += [max(ids, key=lambda id_: (scores.get(id_, 0.0), -ids.index(id_)))] if ids else []
-        if len(chunks) >= wanted.max_results:
-            break
+        ids = [chunk.id for chunk in reader.chunks_of(key)[:_MOST_OF_NAMED]]
+        about = reader.text_scores(rest, ids) if rest and reader.text_reason is None else {}
+        if rest and not about and vector is not None:
+            about = reader.vector_scores(vector, ids)
+        # Of equals max() takes the first.
+        chunks += [max(ids, key=lambda id_: about.get(id_, 0.0))] if ids else []
     return chunks
 
 
@@ -275,7 +286,6 @@ def _ranked(
     candidates: _Candidates,
     cosines: dict[int, float],
     bm25: dict[int, float],
-    named: Sequence[int],
     *,
     model: str,
 ) -> Ranked:
@@ -290,7 +300,6 @@ def _ranked(
         min_score=wanted.min_score,
         now=wanted.now,
         known=candidates.rows,
-        named=named,
     )
 
 

@@ -30,8 +30,8 @@ _ACCENTED = re.compile("[\u00c0-\u024f]")
 #: Words longer than this are looked for without their last letters: a cheap stem.
 _STEM_FROM = 6
 
-#: A rare word is held by so many chunks at most, or by this share of them. Longer lists of words are texts.
-_FEW, _RARE, _SHORT_LIST = 5, 0.05, 8
+#: A rare word is held by so many chunks at most, or by this share of them; it is one of so many words of a query.
+_FEW, _RARE, _MOST_LISTED = 5, 0.05, 8
 
 #: Weight of a pair of characters that no text has.
 _STRADDLING = 0.3
@@ -83,15 +83,10 @@ class Coverage:
 
 
 def rare_words(query: str, counts: TermCounts) -> list[str]:
-    """Return the words of a short list of words that few chunks hold, or the only one, as they were typed.
-
-    A pair of characters is no word unless it is all of the query.
-    """
-    terms = [term for term in listed_terms(query) if not term.outdated]
-    words = [term for term in terms if not term.pair] if len(terms) > 1 else terms
+    """Return the words of a list of words that few chunks hold, or the only one, as they were typed."""
+    words = [term for term in listed_terms(query) if not term.outdated and not term.pair][:_MOST_LISTED]
     most = max(_FEW, _RARE * counts.chunks) if len(words) > 1 else counts.chunks
-    short = len(words) <= _SHORT_LIST
-    return [term.typed for term in words if short and 0 < counts.holding.get(term.text, 0) <= most]
+    return [term.typed for term in words if 0 < counts.holding.get(term.text, 0) <= most]
 
 
 def _single_terms(query: str) -> Iterator[QueryTerm]:

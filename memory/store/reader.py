@@ -237,16 +237,11 @@ class StoreReader(ABC):
 
     @abstractmethod
     def named(self, folder: str, name: str) -> list[DocumentKey]:
-        """Return the documents of a file name without an ending and with any, at most `MOST_NAMED` of
-        each, the newest first. Empty for an index of an earlier version that no writer has opened since.
+        """Return the documents of a file name as it is and with any ending, at most `MOST_NAMED` of each, newest first.
 
-        ASCII letters of both are in lower case here, of any case in the index. `folder` is the end of the document's
-        folders, with a slash at both ends. The name of a Codex rollout is what follows its time.
+        ASCII letters are of any case. `folder` is the end of the document's folders, with a slash at both ends. The
+        name of a Codex rollout is what follows its time. An index that no writer has opened since version 3 has none.
         """
-
-    @abstractmethod
-    def first_chunks(self, key: DocumentKey, count: int) -> list[int]:
-        """Return the ids of the first chunks of a document, of one that is being read anew the ones that it had."""
 
     @abstractmethod
     def begun_by(self, text_hash: str) -> list[DocumentKey]:

@@ -79,26 +79,15 @@ ORDER BY ordinal
 """  # noqa: S608 - a constant
 
 # Two ranges of the index on names: this name, and this name with a full stop.
-_IN_FOLDER = "substr('/' || lower(rtrim(path, replace(path, '/', ''))), -length(?1)) = ?1"
+_IN_FOLDER = "substr('/' || lower(rtrim(path, replace(path, '/', ''))), -length(?1)) = lower(?1)"
 SELECT_NAMED = f"""
-SELECT source, path FROM (
-    SELECT source, path FROM files WHERE {FILE_NAME} = ?2 AND {_IN_FOLDER} ORDER BY id DESC LIMIT {MOST_NAMED}
-)
-UNION ALL
-SELECT source, path FROM (
-    SELECT source, path FROM files WHERE {FILE_NAME} > ?2 || '.' AND {FILE_NAME} < ?2 || '/' AND {_IN_FOLDER}
-    ORDER BY id DESC LIMIT {MOST_NAMED}
+SELECT * FROM (
+    SELECT source, path FROM files WHERE {FILE_NAME} = lower(?2) AND {_IN_FOLDER} ORDER BY id DESC LIMIT {MOST_NAMED}
+) UNION ALL SELECT * FROM (
+    SELECT source, path FROM files WHERE {FILE_NAME} > lower(?2) || '.' AND {FILE_NAME} < lower(?2) || '/'
+    AND {_IN_FOLDER} ORDER BY id DESC LIMIT {MOST_NAMED}
 )
 """  # noqa: S608 - constants
-
-SELECT_FIRST_CHUNKS = """
-SELECT id FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?) AND ordinal >= 0
-ORDER BY ordinal LIMIT ?
-"""
-SELECT_FIRST_STALE_CHUNKS = """
-SELECT id FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?) AND ordinal < 0
-ORDER BY ordinal DESC LIMIT ?
-"""
 
 SELECT_BEGUN_BY = """
 SELECT f.source, f.path
@@ -234,12 +223,6 @@ class SqliteReader(StoreReader):
                 return []
             rows = fetch(connection, SELECT_NAMED, (folder, name))
         return [DocumentKey(*row) for row in rows]
-
-    def first_chunks(self, key: DocumentKey, count: int) -> list[int]:
-        with self._readers.borrow() as connection:
-            rows = fetch(connection, SELECT_FIRST_CHUNKS, (*name_of(key), count))
-            rows = rows or fetch(connection, SELECT_FIRST_STALE_CHUNKS, (*name_of(key), count))
-        return [row[0] for row in rows]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
         with self._readers.borrow() as connection:

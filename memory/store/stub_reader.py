@@ -30,8 +30,6 @@ from memory.store.reader import (
 from memory.store.stub_chunks import MemoryChunk, bm25, holders
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
-_ROLLOUT_TIME = re.compile(r"^rollout-....-..-..t..-..-..-")
-
 
 class InMemoryReader(StoreReader):
     """The reading half of `InMemoryStore`. Exact cosine by numpy; BM25 without stemming."""
@@ -105,13 +103,10 @@ class InMemoryReader(StoreReader):
             found: tuple[list[DocumentKey], list[DocumentKey]] = [], []
             for key in reversed(self._files):
                 folders, _, own = f"/{key.path.lower()}".rpartition("/")
-                own = _ROLLOUT_TIME.sub("", own)
-                if f"{folders}/".endswith(folder) and (own == name or own.startswith(f"{name}.")):
-                    found[own != name].append(key)
+                own = own[28:] if re.match("rollout-....-..-..t..-..-..-", own) else own
+                if f"{folders}/".endswith(folder.lower()) and f"{own}.".startswith(f"{name.lower()}."):
+                    found[own != name.lower()].append(key)
             return found[0][:MOST_NAMED] + found[1][:MOST_NAMED]
-
-    def first_chunks(self, key: DocumentKey, count: int) -> list[int]:
-        return [chunk.id for chunk in self.chunks_of(key)[:count]]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
         with self._lock:

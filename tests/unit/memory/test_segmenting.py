@@ -14,7 +14,7 @@ from memory.segmenting import (
     FTS5_TOKENIZER,
     MAX_QUERY_TERMS,
     index_text,
-    match_expression,
+    match_terms,
     query_terms,
 )
 
@@ -33,10 +33,11 @@ class Index:
             self.connection.execute("INSERT INTO notes(rowid, body) VALUES (?, ?)", (self.count, index_text(text)))
 
     def find(self, query: str) -> list[int]:
-        expression = match_expression(query)
-        if expression is None:
+        terms = match_terms(query)
+        if not terms:
             return []
-        rows = self.connection.execute("SELECT rowid FROM notes WHERE notes MATCH ? ORDER BY rank", (expression,))
+        found = " OR ".join(terms)
+        rows = self.connection.execute("SELECT rowid FROM notes WHERE notes MATCH ? ORDER BY rank", (found,))
         return [row[0] for row in rows]
 
 
@@ -142,7 +143,7 @@ def test_stop_words_alone_are_still_looked_for(index: Index) -> None:
 
 @pytest.mark.parametrize("query", ["", "   ", "?!", '""\'', "\0", "()*^", "-- ++", "。。。", "🙂"])
 def test_a_query_without_letters_asks_for_nothing(query: str) -> None:
-    assert match_expression(query) is None
+    assert match_terms(query) == ()
 
 
 @pytest.mark.parametrize(

@@ -703,7 +703,7 @@ def test_documents_are_found_by_the_names_of_their_files(store: Store) -> None:
 
     assert named("/", "team.md") == ["memory/old/team.md", "memory/people/Team.md"]
     assert named("/", "team") == ["memory/team", "memory/old/team.md", "memory/people/Team.md"]
-    assert named("/people/", "team.md") == named("/memory/people/", "team") == ["memory/people/Team.md"]
+    assert named("/people/", "team.md") == named("/Memory/people/", "TEAM") == ["memory/people/Team.md"]
     assert named("/ople/", "team.md") == named("/memory/people/a/", "team") == named("/", "eam.md") == []
     assert named("/", "0199") == named("/", "0199.jsonl") == [rollout]
     assert named("/", "größe") == ["memory/größe.md"]
@@ -714,9 +714,3 @@ def test_of_many_documents_with_one_name_the_newest_are_told(store: Store) -> No
     found = store.named("/", "readme.md")
     assert len(found) == MOST_NAMED
     assert found[0].path == f"memory/{MOST_NAMED + 4}/README.md"
-
-
-def test_the_first_chunks_of_a_document_are_told_in_their_order(store: Store) -> None:
-    store.write([document(NOTE, "one", "two", "three"), document(OTHER, "four")])
-    assert store.first_chunks(NOTE, 2) == ids_of(store, NOTE)[:2]
-    assert store.first_chunks(TALK, 2) == []
