@@ -88,9 +88,8 @@ def stop_words_of(language: str) -> frozenset[str]:
     """Return the stop words of a language of the package, lower case, and as they are typed without accents."""
     from stop_words import get_stop_words  # only here: it reads a file for each language
 
-    listed = {word.strip("'").casefold() for word in get_stop_words(language, cache=False)}
-    listed = {word for word in listed if " " not in word} - _CONTENT_WORDS
-    return frozenset(listed | {_plain(word) for word in listed} if language in _LATIN else listed)
+    listed = {word.strip("'").casefold() for word in get_stop_words(language, cache=False)} - _CONTENT_WORDS
+    return frozenset(listed | {_plain(word) for word in listed if language in _LATIN and not word.isascii()})
 
 
 def _evident(words: frozenset[str]) -> list[str]:

@@ -227,6 +227,7 @@ def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[i
     for key in keys:
         rest = found[key][-1]
         ids = [chunk.id for chunk in reader.chunks_of(key)[:_MOST_OF_NAMED]]
+        rest = rest if len(ids) > 1 else ""
         about = reader.text_scores(rest, ids) if rest and reader.text_reason is None else {}
         if rest and not about and vector is not None:
             about = reader.vector_scores(vector, ids)

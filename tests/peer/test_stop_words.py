@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from memory.search.terms import sought
@@ -116,3 +119,15 @@ def test_a_query_of_such_words_alone_is_searched_for_them(query: str) -> None:
 def test_a_mixed_query_is_not_taken_for_the_language_of_a_few_of_its_words() -> None:
     assert words("what does der die das mean") == ["der", "die", "das", "mean"]
     assert words("quién es el owner of the gateway and where") == ["quién", "es", "el", "owner", "gateway"]
+
+
+def test_the_lists_are_read_when_a_query_needs_them() -> None:
+    program = """
+import sys
+from memory.segmenting import index_text, query_terms
+index_text("hello \u4eca\u5929"), query_terms("sourdough"), query_terms("what is the sourdough")
+assert "stop_words" not in sys.modules
+query_terms("der Sauerteig und die Hefe")
+assert "stop_words" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
