@@ -134,10 +134,9 @@ CREATE_FILES_BY_NAME = f"CREATE INDEX files_by_name ON files ({FILE_NAME})"
 # Thai, Lao, Burmese and Khmer were indexed without pairs before. An index that holds some is built anew from its own
 # vectors, since its fingerprint is not the wanted one any more; others stay as they are.
 MARK_UNSPACED = """
-UPDATE meta SET value = value || ' without pairs of Thai, Lao, Burmese and Khmer'
-WHERE name = 'fingerprint' AND value <> '' AND (
-    EXISTS (SELECT 1 FROM chunks WHERE text GLOB '*[ก-ໞက-႟ក-៓]*')
-    OR EXISTS (SELECT 1 FROM files WHERE path GLOB '*[ก-ໞက-႟ក-៓]*')
+UPDATE meta SET value = value || ' without pairs of Thai, Lao, Burmese and Khmer' WHERE name = 'fingerprint' AND (
+    EXISTS (SELECT 1 FROM chunks WHERE text GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
+    OR EXISTS (SELECT 1 FROM files WHERE path GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
 )
 """
 

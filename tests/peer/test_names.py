@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from memory.chunking import text_hash
 from memory.search.builtin import BuiltinManager
 from memory.search_manager import SearchResources, get_search_manager
-from memory.store.writer import DocumentWrite, NewChunk
-from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.search import SearchRequest
 from schemas.settings import Settings
+from tests.storing import document
 from tests.without_fts5 import without_fts5
 from tests.written_index import write_index
 
@@ -79,18 +78,7 @@ def asked(settings: Settings) -> Iterator[BuiltinManager]:
 def write_transcripts(settings: Settings) -> None:
     store = write_index(settings)
     for path in TRANSCRIPTS:
-        text = f"user: something that was said in {len(path)}"
-        store.write(
-            [
-                DocumentWrite(
-                    key=DocumentKey(SESSIONS_SOURCE, path),
-                    expected_revision=store.revision(DocumentKey(SESSIONS_SOURCE, path)),
-                    stat=FileStat(1, 1, 1),
-                    content_hash="",
-                    added=(NewChunk(0, 1, 1, text, text_hash(text)),),
-                )
-            ]
-        )
+        store.write([document(DocumentKey(SESSIONS_SOURCE, path), f"user: something that was said in {len(path)}")])
 
 
 def first(manager: BuiltinManager, query: str, **request: Any) -> str | None:
@@ -98,34 +86,20 @@ def first(manager: BuiltinManager, query: str, **request: Any) -> str | None:
     return results[0].path if results else None
 
 
-@pytest.mark.parametrize(
-    ("query", "path"),
-    [
-        ("MEMORY.md", "MEMORY.md"),
-        ("memory.md", "MEMORY.md"),
-        ("MEMORY", "MEMORY.md"),
-        ("memory/people/team.md", "memory/people/team.md"),
-        ("memory/archive/team.md", "memory/archive/team.md"),
-        ("people/team.md", "memory/people/team.md"),
-        ("People/TEAM.md", "memory/people/team.md"),
-        ("archive/team", "memory/archive/team.md"),
-        ("./memory/archive/team.md", "memory/archive/team.md"),
-        ("memory/people/team.md#L1-L3", "memory/people/team.md"),
-        ("`memory/people/team.md`", "memory/people/team.md"),
-        ("/home/someone/workspace/memory/people/team.md", "memory/people/team.md"),
-        ("2026-03-01.md", "memory/2026-03-01.md"),
-        ("2026-03-01", "memory/2026-03-01.md"),
-        ("plan", "memory/plan.md"),
-        ("Plan.md", "memory/plan.md"),
-        ("meeting with bob", "memory/meeting with bob.md"),
-        ("Meeting with Bob.md", "memory/meeting with bob.md"),
-        ("größe", "memory/Größe.md"),
-        ("Gro\u0308ße.md", "memory/Größe.md"),
-        ("план.md", "memory/ПЛАН.md"),
-        ("what does people/team.md say?", "memory/people/team.md"),
-        ("is there anything about shoes in Größe.md", "memory/Größe.md"),
-    ],
-)
+TEAM, FORMER, DAY = "memory/people/team.md", "memory/archive/team.md", "memory/2026-03-01.md"
+NAMES = {
+    "MEMORY.md": ["MEMORY.md", "memory.md", "MEMORY"],
+    TEAM: [TEAM, "people/team.md", "People/TEAM.md", f"{TEAM}#L1-L3", f"`{TEAM}`", f"/srv/space/{TEAM}"],
+    FORMER: [FORMER, "archive/team", f"./{FORMER}"],
+    DAY: ["2026-03-01.md", "2026-03-01"],
+    "memory/plan.md": ["plan", "Plan.md"],
+    "memory/meeting with bob.md": ["meeting with bob", "Meeting with Bob.md"],
+    "memory/Größe.md": ["größe", "Gro\u0308ße.md", "is there anything about shoes in Größe.md"],
+    "memory/ПЛАН.md": ["план.md"],
+}
+
+
+@pytest.mark.parametrize(("query", "path"), [(query, path) for path, queries in NAMES.items() for query in queries])
 def test_a_note_comes_first_when_its_name_is_asked_for(
     configured: Settings, notes: Path, query: str, path: str
 ) -> None:
@@ -146,26 +120,15 @@ def test_every_note_of_a_name_comes_before_notes_that_say_it(configured: Setting
         assert [result.start_line for result in results[:2]] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("query", "path"),
-    [
-        (TRANSCRIPTS[0], TRANSCRIPTS[0]),
-        (f"{SESSION}.jsonl", TRANSCRIPTS[0]),
-        (SESSION.upper(), TRANSCRIPTS[0]),
-        (TRANSCRIPTS[1], TRANSCRIPTS[1]),
-        (ROLLOUT, TRANSCRIPTS[1]),
-        (TRANSCRIPTS[1].rpartition("/")[2], TRANSCRIPTS[1]),
-        (TRANSCRIPTS[1].rpartition("/")[2].removesuffix(".jsonl"), TRANSCRIPTS[1]),
-    ],
-)
-def test_a_transcript_is_found_by_its_name_and_by_its_id(
-    settings: Settings, notes: Path, query: str, path: str
-) -> None:
+@pytest.mark.parametrize("path", TRANSCRIPTS)
+def test_a_transcript_is_found_by_its_name_and_by_its_id(settings: Settings, notes: Path, path: str) -> None:
     both = changed(settings, {"sources": ["memory", "sessions"]})
     write_transcripts(both)
+    name = path.rpartition("/")[2]
     with asked(both) as manager:
-        assert first(manager, query) == path
-        assert first(manager, query, sources=("memory",)) != path
+        for query in (path, name, name.removesuffix(".jsonl"), name[-42:-6].upper()):
+            assert first(manager, query) == path
+            assert first(manager, query, sources=("memory",)) != path
 
 
 def test_a_name_is_found_where_keywords_cannot_be_searched(settings: Settings, notes: Path) -> None:
@@ -202,15 +165,11 @@ def test_the_rest_of_a_question_chooses_the_place_in_the_note_that_it_names(conf
 
 
 def test_copies_of_a_named_note_are_told_beside_it(settings: Settings, workspace: Path) -> None:
-    for name in ("memory/one.md", "memory/two.md"):
+    names = ("memory/one.md", "memory/two.md")
+    for name in names:
         (workspace / name).write_text("The very same words.\n", "utf-8")
     write_index(settings)
     with asked(settings) as manager:
-        for name, other in _pairs(["memory/one.md", "memory/two.md"]):
+        for name, other in zip(names, reversed(names), strict=True):
             [hit] = manager.search(SearchRequest(query=name)).results
             assert (hit.path, hit.also_in and hit.also_in.paths) == (name, (other,))
-
-
-def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    yield names[0], names[1]
-    yield names[1], names[0]

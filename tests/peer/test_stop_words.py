@@ -43,52 +43,37 @@ def test_words_that_say_nothing_are_dropped_in_each_language(query: str, left: l
     assert words(query) == left
 
 
-@pytest.mark.parametrize(
-    ("query", "kept"),
-    [
-        # A stop word of another language, in a query that is not in that language.
-        ("die", "die"),
-        ("die cast parts", "die"),
-        ("war die roles", "war"),
-        ("sole", "sole"),
-        ("the sole of the shoe", "sole"),
-        ("come", "come"),
-        ("people who come to dinner", "come"),
-        ("pour the concrete", "pour"),
-        ("main", "main"),
-        ("main son pour", "son"),
-        ("my son plays chess", "son"),
-        ("as", "as"),
-        ("state of the art", "state"),
-        ("car sans font", "font"),
-        ("AI with fine print", "AI"),
-        ("vi and dos", "vi"),
-        ("MIT man page", "man"),
-        ("el niño", "niño"),
-        ("schöne Ferien für die Kinder und den Hund", "schöne"),
-        ("le but de la saison des pluies", "but"),
-        # What the lists of a language hold although people look for it.
-        ("test", "test"),
-        ("page number of the system index", "page"),
-        ("page number of the system index", "number"),
-        ("page number of the system index", "system"),
-        ("Jahr", "Jahr"),
-        ("in welchem Jahr war die Migration", "Jahr"),
-        ("el trabajo de los sábados en la tienda", "trabajo"),
-        ("cuál es el estado del empleo", "empleo"),
-        ("o nome do povo e o tempo que ele tem", "povo"),
-        ("quel est le mot de la langue avec une force", "mot"),
-        ("il lavoro di questa gente", "lavoro"),
-        ("в каком году была жизнь на этой планете", "жизнь"),
-        ("كم عدد سنوات هذه الوكالة في مايو", "سنوات"),
-        ("그리고 우리 아이 전자 시간", "아이"),
-        ("그리고 우리 아이 전자 시간", "시간"),
-        ("すしの店", "すし"),
-        ("讨论之前的计划", "讨论"),
-    ],
-)
-def test_a_word_that_says_something_survives(query: str, kept: str) -> None:
-    assert kept in words(query)
+# Queries, and words of theirs that must be searched for: stop words of other languages, and what a list of stop words
+# holds although people look for it.
+CONTENT = {
+    "die cast parts": "die",
+    "war die roles": "war die",
+    "the sole of the shoe": "sole",
+    "people who come to dinner": "come",
+    "main son pour": "main son pour",
+    "my son plays chess": "son",
+    "car sans font": "car sans font",
+    "state of the AI fine print": "state AI fine",
+    "MIT man page of vi and dos": "MIT man page vi dos",
+    "schöne Ferien für die Kinder und den Hund": "schöne Ferien Kinder Hund",
+    "le but de la saison des pluies": "but saison pluies",
+    "test of the page number of a system": "test page number system",
+    "in welchem Jahr war die Migration": "Jahr Migration",
+    "el trabajo de los sábados en la tienda": "trabajo sábados tienda",
+    "cuál es el estado del empleo": "estado empleo",
+    "o nome do povo e o tempo que ele tem": "nome povo tempo",
+    "quel est le mot de la langue avec une force": "mot langue force",
+    "il lavoro di questa gente": "lavoro gente",
+    "в каком году была жизнь на этой планете": "году жизнь планете",
+    "كم عدد سنوات هذه الوكالة في مايو": "سنوات مايو",
+    "그리고 우리 아이 전자 시간": "아이 전자 시간",
+    "すしの店": "すし",
+} | dict.fromkeys(["die", "sole", "come", "main", "as", "test", "Jahr", "trabajo"])
+
+
+@pytest.mark.parametrize(("query", "kept"), CONTENT.items())
+def test_a_word_that_says_something_survives(query: str, kept: str | None) -> None:
+    assert set((kept or query).split()) <= set(words(query))
 
 
 @pytest.mark.parametrize(
