@@ -47,7 +47,7 @@ _ROLLOUT_TIME = re.compile(r"^rollout-....-..-..T..-..-..-", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """What may name a document: a query, or a piece with an ending or a slash. `rest` is the query without it."""
+    """Possible name of a document: a query, or a piece with an ending or a slash. `rest` is the query without it."""
 
     path: str
     rest: str
