@@ -262,6 +262,7 @@ class AgentStatusAlways(TypedDict):
     deadLetters: list[DeadLetter]
     notes: list[str]
     troubles: list[TroubleState]
+    advice: list[TroubleState]
 
 
 class AgentStatus(AgentStatusAlways, total=False):
