@@ -207,8 +207,11 @@ class GgufProvider(LocalProvider):
         self._computing = threading.Lock()
 
     def _load(self, module: Any) -> Any:
-        tokens = MOST_TOKENS
         try:
+            about = module.Llama(model_path=str(self._file), vocab_only=True, verbose=False).metadata
+            # Beyond the tokens that a model was trained with llama.cpp may end the process.
+            trained = int(about.get(f"{about.get('general.architecture')}.context_length", MOST_TOKENS))
+            tokens = min(MOST_TOKENS, trained)
             model = module.Llama(
                 model_path=str(self._file),
                 embedding=True,

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from memory.embedding.local import UnusableModel
 from memory.embedding.onnx_model import content_digest
@@ -277,7 +276,8 @@ def _fetch_files(model: ListedModel, draft: Path, hub: str, told: Callable[[int]
             f"{model.name} needs {missing / 1e6:,.0f} MB and {draft.parent} has {free / 1e6:,.0f} MB free: make room, "
             "or set local.model_cache_dir to a folder on another disk"
         )
-    with httpx2.Client(follow_redirects=True, max_redirects=5, timeout=_SILENT_SECONDS) as client:
+    hooks = {"request": [_check_place]}
+    with httpx2.Client(follow_redirects=True, max_redirects=5, timeout=_SILENT_SECONDS, event_hooks=hooks) as client:
         for file in model.files:
             _fetch_file(client, file, draft / file.name, hub, told)
 
@@ -293,7 +293,8 @@ def _fetch_file(client: httpx2.Client, file: ModelFile, path: Path, hub: str, to
         headers = {"range": f"bytes={held}-", "accept-encoding": "identity"}
         try:
             with client.stream("GET", url, headers=headers) as answer:
-                _check_answer(answer, url)
+                if answer.status_code not in {200, 206}:
+                    raise _unreachable(url, f"HTTP {answer.status_code}")
                 with path.open("ab") as content:
                     if answer.status_code != 206:  # all of it, whatever was asked for
                         told(-held)
@@ -303,7 +304,7 @@ def _fetch_file(client: httpx2.Client, file: ModelFile, path: Path, hub: str, to
                         told(len(data))
                         if content.tell() > file.size:
                             break
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             why = str(error) or type(error).__name__
         breaks = 0 if _held(path) > held else breaks + 1
         if breaks >= _MOST_BREAKS:
@@ -313,13 +314,10 @@ def _fetch_file(client: httpx2.Client, file: ModelFile, path: Path, hub: str, to
         raise UserError(f"{url} is not the file that is pinned (its SHA-256 is another one): nothing of it was kept")
 
 
-def _check_answer(answer: httpx2.Response, url: str) -> None:
-    for place in (*answer.history, answer):
-        parts = urlsplit(str(place.url))
-        if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
-            raise UserError(f"{url} leads to {parts.scheme}://{parts.hostname}, and models are fetched over https only")
-    if answer.status_code not in {200, 206}:
-        raise _unreachable(url, f"HTTP {answer.status_code}")
+def _check_place(request: httpx2.Request) -> None:
+    """Raise UserError rather than send a request, or follow a redirect, in the clear."""
+    if request.url.scheme != "https" and request.url.host not in _LOOPBACK:
+        raise UserError(f"the hub leads to {request.url}, and models are fetched over https only")
 
 
 def _unreachable(url: str, why: str) -> UserError:

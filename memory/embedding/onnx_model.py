@@ -303,9 +303,7 @@ def _json(path: Path, *, kind: type = dict) -> Any:
     except (OSError, ValueError) as error:
         raise UnusableModel(f"{path} cannot be read ({error})", "copy it from where the model comes from") from error
     if not isinstance(found, kind):
-        raise UnusableModel(
-            f"{path} is not what sentence-transformers writes", "copy it from where the model comes from"
-        )
+        raise UnusableModel(f"{path} is not of the usual form", "copy it from where the model comes from")
     return found
 
 
