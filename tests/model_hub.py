@@ -71,7 +71,7 @@ class ModelHub:
             data = (self.folder / name).read_bytes()
             digest = hashlib.sha256(data).hexdigest()
             files.append(ModelFile(Path(name).name, "people/tiny", REVISION, name, len(data), digest))
-        given = {"dimensions": 32, "tokens": 64, "query_prompt": "query: ", "document_prompt": "passage: ", **facts}
+        given = {"dimensions": 32, "tokens": 64, "prompts": {"query": "query: ", "document": "passage: "}, **facts}
         return ListedModel("tiny", "people/tiny", "English", "MIT", 1.0, files=tuple(files), **given)  # type: ignore[arg-type]
 
     def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:

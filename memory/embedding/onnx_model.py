@@ -1,11 +1,10 @@
 """Models of the user's own as a folder with an ONNX export, as optimum and sentence-transformers write it.
 
-The export's own files say what is done before and after the graph: the tokenizer, the most tokens, the prompts of
-queries and documents, and how the vectors of tokens become one. Vectors are brought to unit length on arrival
-(`memory.embedding.vectors`), whether or not the export does so.
+The export's own files say what happens around the graph: the tokenizer, the most tokens, the prompts of queries and
+documents, and how the vectors of tokens become one. All vectors get unit length on arrival (`vectors`).
 
-The graph is run by onnxruntime and the tokenizer by tokenizers, without fastembed: that knows two of the three ways to
-pool, wants to be told which one instead of reading it, and brings nine further packages.
+onnxruntime and tokenizers are used without fastembed. That has to be told how to pool instead of reading it, cannot
+take the last token, and brings nine further packages.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 import secrets
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,22 +28,18 @@ from schemas.errors import Permanent
 #: Names of a graph in an export, the one that is taken first.
 _GRAPHS = ("model.onnx", "model_quantized.onnx", "model_int8.onnx", "model_uint8.onnx", "model_fp16.onnx")
 
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-
-_POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+#: Ways to pool, by their names in exports of sentence-transformers before and since version 6.
+_POOLINGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "lasttoken"}
+_POOLINGS |= {name: name for name in _POOLINGS.values()}
 
 #: Inputs of a graph that a text alone decides.
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids"})
 
-#: An output with one vector for each text, and those with one for each token.
+#: The output with one vector for each text, and those with one for each token.
 _POOLED = "sentence_embedding"
-_TOKENS = ("last_hidden_state", "token_embeddings")
+_OUTPUTS = (_POOLED, "last_hidden_state", "token_embeddings")
 
-_EXPORT = "optimum-cli export onnx --task feature-extraction --model {folder} {folder}/onnx"
+_AGAIN = "copy it from where the model comes from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +59,11 @@ class OnnxExport:
     document_prompt: str
 
     def digest(self, kept: Path | None) -> str:
-        """Return a digest of everything that decides the vectors; `kept` as in `content_digest`. Not the folder."""
+        """Return a digest of everything that decides the vectors, which its place does not; `kept` as below."""
         # Weights beyond 2 GB are in files beside it: model.onnx_data, model.onnx.data.
         parts = sorted(path for path in self.graph.parent.iterdir() if path.name.startswith(self.graph.name))
-        facts = asdict(self) | {
-            "graph": [[part.name, content_digest(part, kept)] for part in parts],
-            "tokenizer": content_digest(self.tokenizer, kept),
-        }
+        contents = {"graph": [content_digest(part, kept) for part in parts]}
+        facts = asdict(self) | contents | {"tokenizer": content_digest(self.tokenizer, kept)}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -89,27 +81,31 @@ def read_export(folder: Path) -> OnnxExport:
 
     tokenizer = next((path for path in (folder, graph.parent) if (path / "tokenizer.json").is_file()), None)
     if tokenizer is None:
-        raise UnusableModel(f"{folder} has no tokenizer.json", "copy it from where the model comes from")
-    config, modules = facts("config.json"), _modules(folder)
+        raise UnusableModel(f"{folder} has no tokenizer.json", _AGAIN)
+    listed = [module for module in _json(folder / "modules.json", kind=list) if isinstance(module, dict)]
+    modules = {str(module.get("type")).rpartition(".")[2]: str(module.get("path")) for module in listed}
     pooling = _json(folder / modules.get("Pooling", "1_Pooling") / "config.json")
     dense = _json(folder / modules["Dense"] / "config.json") if "Dense" in modules else {}
-    widths = (dense.get("out_features"), pooling.get("word_embedding_dimension"), config.get("hidden_size"))
-    dimensions = next((width for width in (*widths, config.get("dim")) if isinstance(width, int) and width > 0), None)
+    config = facts("config.json")
+    widths = [dense.get("out_features"), pooling.get("embedding_dimension"), pooling.get("word_embedding_dimension")]
+    widths += [config.get("hidden_size"), config.get("dim")]
+    dimensions = next((width for width in widths if isinstance(width, int) and width > 0), None)
     if dimensions is None:
-        raise UnusableModel(
-            f"neither config.json nor 1_Pooling/config.json in {folder} says how many dimensions the model has",
-            "copy config.json from where the model comes from",
-        )
+        raise UnusableModel(f"no config.json in {folder} says how many dimensions the model has", _AGAIN)
     sentence = facts("config_sentence_transformers.json")
     prompts = sentence["prompts"] if isinstance(sentence.get("prompts"), dict) else {}
     usual = prompts.get(sentence.get("default_prompt_name")) or ""
     documents = (prompts.get(name) for name in ("document", "passage", "corpus"))
+    tokens = [facts("sentence_bert_config.json").get("max_seq_length")]
+    tokens += [facts("tokenizer_config.json").get("model_max_length"), config.get("max_position_embeddings")]
+    if isinstance(tokens[-1], int) and "roberta" in str(config.get("model_type")):
+        tokens[-1] -= 2  # its first two positions are never used
     return OnnxExport(
         graph=graph,
         tokenizer=tokenizer / "tokenizer.json",
         dimensions=dimensions,
-        tokens=_most_tokens(config, facts("sentence_bert_config.json"), facts("tokenizer_config.json")),
-        pooling="graph" if "Dense" in modules else _pooling(folder, pooling, has_prompts=any(prompts.values())),
+        tokens=min([MOST_TOKENS, *(number for number in tokens if isinstance(number, int) and number > 0)]),
+        pooling="graph" if "Dense" in modules else _pooling(folder, pooling),
         query_prompt=str(prompts.get("query") or usual),
         document_prompt=str(next(filter(None, documents), usual)),
     )
@@ -125,7 +121,7 @@ class OnnxProvider(LocalProvider):
         super().__init__(
             model=name,
             dimensions=export.dimensions,
-            # The rate is that of a model of middle size; what is measured takes its place.
+            # The rate is a guess for a model of middle size; what is measured takes its place.
             limits=ProviderLimits(inputs=8, tokens=2_000, input_bytes=8191, concurrency=THREADS, chunks_per_second=2.0),
             package="onnxruntime",
             extra="onnx",
@@ -139,33 +135,25 @@ class OnnxProvider(LocalProvider):
         # Requests run beside each other; what goes wrong is raised, not printed as well.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        tokenizers = importlib.import_module("tokenizers")
+        path = export.tokenizer
         try:
-            tokenizer = tokenizers.Tokenizer.from_file(str(export.tokenizer))
+            tokenizer = importlib.import_module("tokenizers").Tokenizer.from_file(str(path))
             tokenizer.enable_truncation(max_length=export.tokens)
             tokenizer.no_padding()
-        except Exception as error:
-            raise _unusable(export.tokenizer, "no tokenizer", error) from error
-        try:
-            session = module.InferenceSession(str(export.graph), options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise _unusable(export.graph, "no ONNX graph", error) from error
-        graph = _Graph(session, tokenizer, export)
-        try:
-            vector = graph.vector("load the weights")
+            path = export.graph
+            session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            vector = _Graph(session, tokenizer, export).vector("load the weights")
         except UnusableModel:
             raise
         except Exception as error:
-            raise _unusable(export.graph, "no graph that embeds a text", error) from error
+            words = " ".join(str(error).split())[:200]
+            raise UnusableModel(f"{path} cannot be used ({words})", "export or fetch the model again") from error
         if vector.shape != (export.dimensions,):
-            raise UnusableModel(
-                f"{export.graph} makes vectors of the shape {vector.shape}, and its folder says {export.dimensions} "
-                "dimensions",
-                "copy config.json and 1_Pooling/config.json from where the graph comes from",
-            )
+            made, said = " x ".join(map(str, vector.shape)), export.dimensions
+            raise UnusableModel(f"{path} makes vectors of {made} numbers, and its config.json says {said}", _AGAIN)
         if not np.isfinite(vector).all():
-            raise UnusableModel(f"the vectors of {export.graph} are no numbers", "export or fetch the model again")
-        return graph
+            raise UnusableModel(f"the vectors of {path} are no numbers", "export or fetch the model again")
+        return _Graph(session, tokenizer, export)
 
     def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
         prompt = self._export.query_prompt if query else self._export.document_prompt
@@ -177,29 +165,24 @@ class _Graph:
 
     def __init__(self, session: Any, tokenizer: Any, export: OnnxExport) -> None:
         self._session, self._tokenizer, self._pooling = session, tokenizer, export.pooling
-        self._inputs = {
-            field.name: np.int32 if field.type == "tensor(int32)" else np.int64 for field in session.get_inputs()
-        }
+        kinds = {field.name: field.type for field in session.get_inputs()}
+        self._inputs = {name: np.int32 if kind == "tensor(int32)" else np.int64 for name, kind in kinds.items()}
         outputs = [field.name for field in session.get_outputs()]
-        self._output = next((name for name in (_POOLED, *_TOKENS) if name in outputs), outputs[0])
+        self._output = next((name for name in _OUTPUTS if name in outputs), outputs[0])
         unknown = sorted(set(self._inputs) - _INPUTS)
         if unknown:
-            raise UnusableModel(
-                f"{export.graph} asks for {unknown[0]}, which a text alone does not give",
-                "export it again with --task feature-extraction",
-            )
+            what = f"{export.graph} asks for {unknown[0]}, which a text alone does not give"
+            raise UnusableModel(what, "export it again with --task feature-extraction")
         if export.pooling == "graph" and self._output != _POOLED:
-            raise UnusableModel(
-                f"the model of {export.graph} has a Dense layer, which the graph does not",
-                f"name an export whose graph has the output {_POOLED}",
-            )
+            what = f"the model of {export.graph} has a Dense layer, and the graph has not"
+            raise UnusableModel(what, f"name an export whose graph has the output {_POOLED}")
 
     def vector(self, text: str) -> Matrix:
         """Return the vector of one text; shape (dimensions,)."""
         encoded = self._tokenizer.encode(text)
-        if not encoded.ids:
-            raise Permanent("the model's tokenizer finds nothing in it")
         count = len(encoded.ids)
+        if not count:
+            raise Permanent("the model's tokenizer finds nothing in it")
         given = {
             "input_ids": encoded.ids,
             "attention_mask": [1] * count,
@@ -208,12 +191,11 @@ class _Graph:
         }
         feed = {name: np.array([given[name]], dtype=kind) for name, kind in self._inputs.items()}
         [[found]] = self._session.run([self._output], feed)
-        found = np.asarray(found, dtype=np.float32)
-        if found.ndim == 1 or self._pooling == "graph":
-            return found
-        if self._pooling == "mean":
-            return np.asarray(found.mean(axis=0), dtype=np.float32)
-        return np.asarray(found[0 if self._pooling == "cls" else -1], dtype=np.float32)
+        rows = np.asarray(found, dtype=np.float32)
+        if rows.ndim == 1:
+            return rows
+        pooled: Matrix = rows.mean(axis=0) if self._pooling == "mean" else rows[0 if self._pooling == "cls" else -1]
+        return pooled
 
 
 def content_digest(file: Path, kept: Path | None) -> str:
@@ -228,7 +210,7 @@ def content_digest(file: Path, kept: Path | None) -> str:
         stat = file.stat()
         return _digest(file, f"{stat.st_dev}-{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}", kept)
     except OSError as error:
-        raise UnusableModel(f"{file} cannot be read ({error.strerror})", "see that its folder is whole") from error
+        raise UnusableModel(f"{file} cannot be read ({error.strerror})", _AGAIN) from error
 
 
 @lru_cache(maxsize=64)
@@ -239,11 +221,11 @@ def _digest(file: Path, stamp: str, kept: Path | None) -> str:
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if note is not None:
-        with suppress(OSError):  # a home that cannot be written reads the file again
+        with suppress(OSError):  # where it cannot be written, the file is read again
             note.parent.mkdir(parents=True, exist_ok=True)
             draft = note.with_name(f"{stamp}.{secrets.token_hex(4)}.tmp")
             draft.write_text(digest, "ascii")
-            os.replace(draft, note)  # noqa: PTH105 - both are paths of one folder
+            draft.replace(note)
     return digest
 
 
@@ -255,43 +237,20 @@ def _graph(folder: Path) -> Path:
     if found:
         names = ", ".join(path.name for path in found)
         raise UnusableModel(f"{folder} has several graphs ({names})", "keep one, or call one model.onnx")
-    if any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
-        command = _EXPORT.format(folder=folder)
+    if any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
+        command = f"optimum-cli export onnx --task feature-extraction --model {folder} {folder}/onnx"
         raise UnusableModel(f"{folder} has weights but no ONNX export", f"make one: {command}")
     raise UnusableModel(f"{folder} has neither model.onnx nor onnx/model.onnx", "name a folder with an ONNX export")
 
 
-def _modules(folder: Path) -> dict[str, str]:
-    """Return the folder of each kind of module, "Pooling" and "Dense" among them."""
-    listed = _json(folder / "modules.json", kind=list)
-    entries = [entry for entry in listed if isinstance(entry, dict)]
-    return {str(entry.get("type")).rpartition(".")[2]: str(entry.get("path", "")) for entry in entries}
-
-
-def _pooling(folder: Path, said: dict[str, Any], *, has_prompts: bool) -> str:
-    wanted = [name for name, value in said.items() if name.startswith("pooling_mode") and value is True]
-    if not wanted:
-        wanted = [str(said["pooling_mode"])] if isinstance(said.get("pooling_mode"), str) else []
-    known = _POOLINGS | {name: name for name in _POOLINGS.values()}
-    if len(wanted) > 1 or any(name not in known for name in wanted) or (has_prompts and not _includes_prompt(said)):
-        raise UnusableModel(
-            f"{folder} pools its vectors by {', '.join(wanted)}, which is not done here",
-            f"name an export whose graph has the output {_POOLED}, or another model",
-        )
-    # sentence-transformers does the same with a model that does not say.
-    return known[wanted[0]] if wanted else "mean"
-
-
-def _includes_prompt(said: dict[str, Any]) -> bool:
-    return said.get("include_prompt") is not False
-
-
-def _most_tokens(config: dict[str, Any], sentence: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    positions = config.get("max_position_embeddings")
-    if isinstance(positions, int) and "roberta" in str(config.get("model_type")):
-        positions -= 2  # the first two of its positions are never used
-    said = (sentence.get("max_seq_length"), tokenizer.get("model_max_length"), positions)
-    return min([MOST_TOKENS, *(number for number in said if isinstance(number, int) and number > 0)])
+def _pooling(folder: Path, said: dict[str, Any]) -> str:
+    given = said.get("pooling_mode", [name for name in said if name.startswith("pooling_mode_") and said[name] is True])
+    # sentence-transformers takes the mean, too, where nothing is said.
+    wanted = [str(name) for name in (given if isinstance(given, list) else [given])] or ["mean"]
+    if len(wanted) == 1 and wanted[0] in _POOLINGS and said.get("include_prompt") is not False:
+        return _POOLINGS[wanted[0]]
+    how = f"{', '.join(wanted)}{'' if said.get('include_prompt', True) else ' without the prompt'}"
+    raise UnusableModel(f"{folder} pools by {how}, which is not done here", f"name a graph with the output {_POOLED}")
 
 
 def _json(path: Path, *, kind: type = dict) -> Any:
@@ -301,12 +260,7 @@ def _json(path: Path, *, kind: type = dict) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         return kind()
     except (OSError, ValueError) as error:
-        raise UnusableModel(f"{path} cannot be read ({error})", "copy it from where the model comes from") from error
+        raise UnusableModel(f"{path} cannot be read ({error})", _AGAIN) from error
     if not isinstance(found, kind):
-        raise UnusableModel(f"{path} is not of the usual form", "copy it from where the model comes from")
+        raise UnusableModel(f"{path} is not of the usual form", _AGAIN)
     return found
-
-
-def _unusable(path: Path, what: str, error: Exception) -> UnusableModel:
-    words = " ".join(str(error).split())[:200]
-    return UnusableModel(f"{path} is {what} ({words})", "export or fetch the model again")

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from memory.embedding.local import E5Provider, GgufProvider, UnusableModel, UseProvider
-from memory.embedding.model_catalogue import CATALOGUE, check_installed
+from memory.embedding.model_catalogue import CATALOGUE, check_fetched
 from memory.embedding.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.openai import OpenAIProvider
 from memory.embedding.pacing import request_tokens
@@ -267,31 +267,28 @@ def _make_own(name: str, cache: Path | None) -> EmbeddingProvider | Lacking:
     Raises:
         UnusableModel: it cannot be read.
     """
-    listed = CATALOGUE.get(name)
-    path = _own_path(name, cache)
-    if listed is not None and not path.is_dir():
-        return Lacking(f"the model {name} is not on this machine", f"fetch it with `recalld model pull {name}`")
-    if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
+    listed, path = CATALOGUE.get(name), _own_path(name, cache)
+    is_file = path.is_file() and path.suffix == ".gguf"
+    if not path.is_dir() and not is_file:
+        if listed is not None:
+            return Lacking(f"the model {name} is not on this machine", f"fetch it with `recalld model pull {name}`")
         known = ", ".join((*_LOCAL_MODELS, *CATALOGUE))
         return Lacking(
             f"local.model_path {name} cannot be loaded: it is neither a known model, nor a folder, nor a .gguf file",
             f"name one of {known}, or a folder with an ONNX export, or unset it",
         )
-    if path.is_file():
-        if not _installed("llama_cpp"):
-            return Lacking(
-                f"llama-cpp-python, which loads {path.name}, is not installed", 'pip install "recalld[gguf]"'
-            )
+    for package in ("llama_cpp",) if is_file else ("onnxruntime", "tokenizers"):
+        if not _installed(package):
+            extra = "gguf" if is_file else "onnx"
+            return Lacking(f"{package}, which {path.name} needs, is not installed", f'pip install "recalld[{extra}]"')
+    if is_file:
         return GgufProvider(path, digest=content_digest(path, cache))
-    if listed is not None:
-        check_installed(listed, path, cache)
+    if listed is not None and cache is not None:
+        check_fetched(listed, cache)
     export = read_export(path)
-    if not (_installed("onnxruntime") and _installed("tokenizers")):
-        return Lacking("onnxruntime, which runs a model in a folder, is not installed", 'pip install "recalld[onnx]"')
-    identity: dict[str, object] = {"digest": export.digest(cache)}
-    if listed is not None:
-        identity["model"] = name
-    return OnnxProvider(export, name=name if listed is not None else path.name, identity=identity)
+    known_as: dict[str, object] = {"model": name} if listed is not None else {}
+    shown = name if listed is not None else path.name
+    return OnnxProvider(export, name=shown, identity={"digest": export.digest(cache), **known_as})
 
 
 def _own_path(name: str, cache: Path | None) -> Path:

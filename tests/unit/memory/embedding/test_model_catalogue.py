@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from memory.embedding.local import UnusableModel
-from memory.embedding.model_catalogue import CATALOGUE, check_installed, fetch
+from memory.embedding.model_catalogue import CATALOGUE, check_fetched, fetch
 from memory.embedding.selection import choose_provider
 from schemas.errors import UserError
 from schemas.machine_sections import Credentials
@@ -186,10 +186,10 @@ def test_a_folder_where_nothing_can_be_kept_is_one_sentence(hub: ModelHub, tmp_p
 def test_a_fetched_model_that_was_changed_is_not_used(hub: ModelHub, cache: Path) -> None:
     folder, _ = fetched(hub, cache)
     model = hub.model()
-    check_installed(model, folder, cache)
+    check_fetched(model, cache)
     (folder / "model.onnx").write_bytes(b"something else")
     with pytest.raises(UnusableModel, match="recalld model pull tiny"):
-        check_installed(model, folder, cache)
+        check_fetched(model, cache)
     shutil.rmtree(folder)
     assert fetched(hub, cache)[0] == folder
 

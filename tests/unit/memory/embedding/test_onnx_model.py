@@ -230,9 +230,9 @@ def ask_for_dense(folder: Path) -> None:
         (to_weights, "has weights but no ONNX export; make one: optimum-cli export onnx"),
         (add_graphs, "several graphs (model_a.onnx, model_b.onnx)"),
         (spoil("tokenizer.json", None), "has no tokenizer.json"),
-        (spoil("tokenizer.json", "{}"), "tokenizer.json is no tokenizer"),
-        (spoil("onnx/model.onnx", b"\0garbage" * 100), "model.onnx is no ONNX graph"),
-        (spoil("onnx/model.onnx", b""), "model.onnx is no ONNX graph"),
+        (spoil("tokenizer.json", "{}"), "tokenizer.json cannot be used"),
+        (spoil("onnx/model.onnx", b"\0garbage" * 100), "model.onnx cannot be used"),
+        (spoil("onnx/model.onnx", b""), "model.onnx cannot be used"),
         (spoil("config.json", "{not json"), "config.json cannot be read"),
         (spoil("config.json", "[]"), "config.json is not of the usual form"),
         (spoil("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}'), "pooling_mode_max_tokens"),
@@ -251,7 +251,9 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(
 
 
 def test_vectors_that_are_not_what_the_folder_says_are_one_sentence(tmp_path: Path) -> None:
-    assert "its folder says 48 dimensions" in lacking(write_model(tmp_path / "wide", hidden_size=48))
+    assert "vectors of 32 numbers, and its config.json says 48" in lacking(
+        write_model(tmp_path / "wide", hidden_size=48)
+    )
     nowhere = np.full_like(table(), np.nan)
     assert "are no numbers" in lacking(write_model(tmp_path / "nan", vectors=nowhere))
     asks = ("input_ids", "past_key_values.0.key")
