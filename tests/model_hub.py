@@ -25,8 +25,7 @@ class ModelHub:
 
     `break_after` bytes of a body the connection ends, `breaks` times (None: always). `ignores_ranges` sends all of
     a file whatever was asked for. `spoils` changes a byte. `status` is answered instead of a file. `moves_to` is
-    another server that the redirect names. `ranges` are the first bytes of the bodies that were asked for, `headers`
-    those of the last request after the redirect.
+    another server that the redirect names. `ranges` are the first bytes of the bodies that were asked for.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +37,6 @@ class ModelHub:
         self.status = 200
         self.moves_to: str | None = None
         self.ranges: list[int] = []
-        self.headers: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         hub = self
@@ -90,7 +88,7 @@ class ModelHub:
         data = path.read_bytes()
         if self.spoils:
             data = data[:-1] + bytes([data[-1] ^ 1])
-        self.headers = dict(request.headers)
+        assert request.headers["Accept-Encoding"] == "identity"
         start = int(request.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
         self.ranges.append(start)
         partial = "Range" in request.headers and not self.ignores_ranges

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,18 +96,6 @@ def test_a_vector_does_not_depend_on_the_texts_beside_it(tmp_path: Path) -> None
     provider = provider_of(write_model(tmp_path))
     together = provider.embed_documents(["cat", "boiler valve tap sofa", "dentist"]).vectors
     assert np.array_equal(together[0], provider.embed_documents(["cat"]).vectors[0])
-
-
-def test_several_threads_agree(tmp_path: Path) -> None:
-    provider = provider_of(write_model(tmp_path))
-    found: list[np.ndarray] = []
-    threads = [threading.Thread(target=lambda: found.append(provider.embed_query("cat").vectors)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4
-    assert all(np.array_equal(matrix, found[0]) for matrix in found)
 
 
 # Identity -------------------------------------------------------------------------------------------------
