@@ -25,7 +25,7 @@ from memory.embedding.local import MOST_TOKENS, THREADS, LocalProvider, Unusable
 from memory.embedding.provider import Matrix, ProviderLimits
 from schemas.errors import Permanent
 
-#: Names of a graph in an export, the one that is taken first.
+#: Names of a graph in an export, in the order of preference.
 _GRAPHS = ("model.onnx", "model_quantized.onnx", "model_int8.onnx", "model_uint8.onnx", "model_fp16.onnx")
 
 #: Ways to pool, by their names in exports of sentence-transformers before and since version 6.
@@ -44,7 +44,7 @@ _AGAIN = "copy it from where the model comes from"
 
 @dataclass(frozen=True, slots=True)
 class OnnxExport:
-    """What a folder says of its model.
+    """Facts that a folder states about its model.
 
     `tokens` is the most that the model reads of a text. `pooling` is cls, mean, lasttoken, or graph where only the
     graph itself can make the vectors. The prompts stand before every text.
@@ -245,7 +245,7 @@ def _graph(folder: Path) -> Path:
 
 def _pooling(folder: Path, said: dict[str, Any]) -> str:
     given = said.get("pooling_mode", [name for name in said if name.startswith("pooling_mode_") and said[name] is True])
-    # sentence-transformers takes the mean, too, where nothing is said.
+    # Without a word of it sentence-transformers takes the mean, too.
     wanted = [str(name) for name in (given if isinstance(given, list) else [given])] or ["mean"]
     if len(wanted) == 1 and wanted[0] in _POOLINGS and said.get("include_prompt") is not False:
         return _POOLINGS[wanted[0]]

@@ -127,7 +127,7 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
         }
     )
     if name == "local":
-        # A folder or file of the user's own is told by a digest, and can be had where the settings still name it.
+        # A digest identifies a folder or file of the user's own: it can be had while the settings still name it.
         path = memory.local.model_path if "digest" in facts and "model" not in facts else facts.get("model")
         own = own.model_copy(update={"local": memory.local.model_copy(update={"model_path": path})})
     elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
