@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from recalld.settings_keys import SettingKey, agent_keys, memory_sections, top_level_keys
 from recalld.settings_merging import merge_agent
-from recalld.settings_sources import AgentSource, Source, Written
+from recalld.settings_sources import AgentSource, Source, Written, did_you_mean
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, Settings
 
@@ -165,7 +165,14 @@ def _sentence(found: Any, written: Written, key: SettingKey, *, inner: str) -> s
         return f"{at}: {known.get(kind) or message[:1].lower() + message[1:]}"
     if key.secret:
         return f"{at} is not valid; it must be {key.allowed}"
-    return f"{at} is {_shown(written.value)}; it must be {key.allowed}"
+    return f"{at} is {_shown(written.value)}; it must be {key.allowed}{_suggestion(written.value, key)}"
+
+
+def _suggestion(value: Any, key: SettingKey) -> str:
+    if not key.allowed.startswith("one of ") or not isinstance(value, str):
+        return ""
+    near = did_you_mean(value, key.allowed.removeprefix("one of ").split(", "))
+    return near or ("; openai-compatible takes any server with OpenAI's API" if key.name == "provider" else "")
 
 
 def _not_a_number(key: SettingKey | None, written: Written) -> str | None:

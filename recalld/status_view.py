@@ -92,6 +92,8 @@ def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
         yield _line("failed", f"and {len(letters) - _LISTED} more (`recalld dead list`)")
     if letters:
         yield _line("", "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it")
+    for advice in agent.get("advice", ()):
+        yield _line("advice", advice["message"])
     for note in agent.get("notes", ()):
         yield _line("note", note)
     findings = agent.get("integrity")

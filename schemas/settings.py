@@ -28,8 +28,9 @@ from schemas.machine_sections import (
 from schemas.memory_sections import Chunking, Limits, Local, Query, Redaction, Remote, Scope, Sync
 from schemas.settings_section import Section
 
-ProviderName = Literal["auto", "openai", "gemini", "mistral", "ollama", "voyage", "local", "none", "stub"]
-FallbackName = Literal["openai", "gemini", "mistral", "ollama", "voyage", "local", "none", "stub"]
+_Served = Literal["openai", "gemini", "mistral", "ollama", "voyage", "lmstudio", "deepinfra", "bedrock"]
+ProviderName = Literal["auto", _Served, "openai-compatible", "local", "none", "stub"]
+FallbackName = Literal[_Served, "local", "none", "stub"]
 Source = Literal["memory", "sessions"]
 
 #: An agent id becomes a folder name, a URL part and a token's file name.
@@ -55,6 +56,14 @@ class MemorySettings(Section):
         None, description="Input type sent with queries, for models that tell them apart."
     )
     document_input_type: str | None = Field(None, description="Input type sent with documents.")
+    query_prefix: str | None = Field(
+        None,
+        description="Put before every query that is sent to a provider; unset means what an open model's family wants "
+        "(nomic-embed-text, e5, mxbai, qwen3-embedding, embeddinggemma, arctic-embed, bge), empty means nothing.",
+    )
+    document_prefix: str | None = Field(
+        None, description="The same before every text that is indexed; it is embedded, not shown."
+    )
     sources: tuple[Source, ...] = Field(
         ("memory", "sessions"), description="What is indexed; an agent without session folders has no transcripts."
     )

@@ -244,7 +244,7 @@ class EndpointStatus(_Wire):
 class AgentStatus(_Wire):
     """One agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
 
-    `mode` and `degraded` are what a search says now.
+    `mode` and `degraded` are what a search says now. `advice` is what would make it better; nothing is wrong.
     """
 
     agent: str
@@ -269,6 +269,7 @@ class AgentStatus(_Wire):
     dead_letters: tuple[DeadLetter, ...] = ()
     notes: tuple[str, ...] = ()
     troubles: tuple[TroubleState, ...] = ()
+    advice: tuple[TroubleState, ...] = ()
     integrity: tuple[str, ...] | None = None
     deep: DeepFindings | None = None
 

@@ -191,9 +191,12 @@ class E5Provider(LocalProvider):
 
 
 class GgufProvider(LocalProvider):
-    """A model in a .gguf file, run by llama.cpp, which pools as the file says. `digest` is that of its content."""
+    """A model in a .gguf file, run by llama.cpp, which pools as the file says.
 
-    def __init__(self, file: Path, *, digest: str) -> None:
+    `digest` is that of its content. The `prefixes` stand before queries and documents; the file names none.
+    """
+
+    def __init__(self, file: Path, *, digest: str, prefixes: tuple[str, str] = ("", "")) -> None:
         super().__init__(
             model=file.stem,
             dimensions=0,  # only the loaded model knows
@@ -201,9 +204,9 @@ class GgufProvider(LocalProvider):
             limits=ProviderLimits(inputs=8, tokens=2_000, input_bytes=8191, concurrency=1, chunks_per_second=2.0),
             package="llama_cpp",
             extra="gguf",
-            identity={"digest": digest},
+            identity={"digest": digest, "prefixes": prefixes} if any(prefixes) else {"digest": digest},
         )
-        self._file = file
+        self._file, self._prefixes = file, prefixes
         self._computing = threading.Lock()
 
     def _load(self, module: Any) -> Any:
@@ -236,6 +239,7 @@ class GgufProvider(LocalProvider):
             )
         return model
 
-    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:  # noqa: ARG002 - the file names no prefixes
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
+        prefix = self._prefixes[0 if query else 1]
         with self._computing:
-            return np.array([model.embed(text) for text in texts], dtype=np.float32)
+            return np.array([model.embed(prefix + text) for text in texts], dtype=np.float32)

@@ -5,6 +5,7 @@ It does as version 0.3.36 did when it was tried by hand, ending the process beyo
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -54,7 +55,8 @@ try:
     matrix = provider.embed_documents(["the cat", "word " * 1000]).vectors
 except UnusableModel as error:
     sys.exit(print(error))
-print(provider.name, provider.model, matrix.shape, provider.embed_query("the cat").vectors[0] == matrix[0])
+same = (provider.embed_query("the cat").vectors[0] == matrix[0]).all()
+print(provider.name, provider.model, matrix.shape, bool(same))
 print(provider.identity)
 """
 
@@ -85,12 +87,18 @@ def ask(model: Path, *, installed: Path | None) -> list[str]:
 
 
 def test_a_gguf_file_embeds_and_long_texts_do_not_end_the_process(tmp_path: Path, stand_in: Path) -> None:
-    said, identity = ask(write_gguf(tmp_path / "nomic.Q8_0.gguf"), installed=stand_in)
-    assert said == "local nomic.Q8_0 (2, 3) [ True  True  True]"
+    said, identity = ask(write_gguf(tmp_path / "mine.Q8_0.gguf"), installed=stand_in)
+    assert said == "local mine.Q8_0 (2, 3) True"
     (tmp_path / "elsewhere").mkdir()
-    moved = (tmp_path / "nomic.Q8_0.gguf").rename(tmp_path / "elsewhere" / "other.gguf")
+    moved = (tmp_path / "mine.Q8_0.gguf").rename(tmp_path / "elsewhere" / "other.gguf")
     assert ask(moved, installed=stand_in)[1] == identity
     assert ask(write_gguf(moved, other="fact"), installed=stand_in)[1] != identity
+
+
+def test_a_gguf_file_gets_the_prefixes_of_its_family(tmp_path: Path, stand_in: Path) -> None:
+    said, identity = ask(write_gguf(tmp_path / "nomic-embed-text-v1.5.Q8_0.gguf"), installed=stand_in)
+    assert said.endswith("False"), "a query is not embedded like a document"
+    assert json.loads(identity)["prefixes"] == ["search_query: ", "search_document: "]
 
 
 def test_a_gguf_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, stand_in: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,32 @@ def test_queries_and_documents_get_their_own_prompts(tmp_path: Path) -> None:
     provider = provider_of(write_model(tmp_path, prompts=PROMPTS))
     assert provider.embed_query("cat").vectors[0] == pytest.approx(vector_of("query:", "cat"), abs=1e-5)
     assert provider.embed_documents(["cat"]).vectors[0] == pytest.approx(vector_of("passage:", "cat"), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "settings", "expected"),
+    [
+        ("e5-small-v2", None, {}, ("query: ", "passage: ")),
+        ("e5-small-v2", None, {"query_prefix": "", "document_prefix": "text: "}, ("", "text: ")),
+        ("e5-small-v2", {"query": "find: "}, {}, ("find: ", "")),
+        ("mine", None, {}, ("", "")),
+    ],
+)
+def test_where_an_export_names_no_prompts_its_family_does_and_settings_replace_both(
+    tmp_path: Path, name: str, prompts: dict | None, settings: dict, expected: tuple[str, str]
+) -> None:
+    folder = write_model(tmp_path / name, prompts=prompts)
+    local = {"provider": "local", "local": {"model_path": str(folder)}}
+    memory = MemorySettings.model_validate({**local, **settings})
+    made = choose_provider(memory, Credentials()).provider
+    assert made is not None
+    bare = read_export(folder)
+    wanted = replace(bare, query_prompt=expected[0], document_prompt=expected[1])
+    assert json.loads(made.identity)["digest"] == wanted.digest(None)
+    again = made_like(made.identity, memory, Credentials())
+    assert again is not None
+    assert again.provider is not None
+    assert again.provider.identity == made.identity
 
 
 def test_a_text_is_cut_at_the_most_tokens_of_the_model(tmp_path: Path) -> None:
