@@ -17,6 +17,9 @@ from schemas.settings import AgentSettings, Settings
 
 DEFAULT = "default"
 
+#: How the schema calls the forms of an extra path.
+_TAGS = frozenset({"text", "table"})
+
 
 class SettingsInvalid(UserError):
     """The settings cannot be used. One problem a line, each naming the key as it was written."""
@@ -137,10 +140,11 @@ def _check(
         model.model_validate(raw)
     except ValidationError as error:
         for found in error.errors(include_url=False, include_context=False):
-            place = ".".join(str(part) for part in found["loc"])
+            place = ".".join(str(part) for part in found["loc"] if part not in _TAGS)
             at = _nearest(place, written)
             if at is not None:
-                problems.append(_sentence(found, written[at], known[at], inner=place.removeprefix(at).lstrip(".")))
+                inner = place.removeprefix(f"{at}.") if place.startswith(f"{at}.") else ""
+                problems.append(_sentence(found, written[at], known[at], inner=inner))
             elif found["type"] == "missing" and place in known:
                 problems.append(f"{label}.{place} is missing; it must be {known[place].allowed}")
     return problems
@@ -159,7 +163,7 @@ def _sentence(found: Any, written: Written, key: SettingKey, *, inner: str) -> s
     at = f"{written.label}.{inner}" if inner else written.label
     kind, message = found["type"], found["msg"]
     if kind == "value_error":
-        return f"{written.label}: {message.removeprefix('Value error, ')}"
+        return f"{at}: {message.removeprefix('Value error, ')}"
     if inner:
         known = {"extra_forbidden": "unknown key", "missing": "is missing"}
         return f"{at}: {known.get(kind) or message[:1].lower() + message[1:]}"

@@ -30,6 +30,9 @@ FOREIGN_VARIABLES: Mapping[str, str] = {
 #: Meant for OpenAI's own client, so it must not turn another provider's requests (and key) to OpenAI's address.
 OPENAI_BASE_URL = "OPENAI_BASE_URL"
 
+#: Lists of paths that are relative to the workspace; only `~` is expanded.
+_MAY_BE_RELATIVE = frozenset({"extra_paths", "include", "exclude"})
+
 _PREFIX = "RECALLD_"
 #: Read before the settings are (`recalld.configuration`).
 SPECIAL_VARIABLES = frozenset({"RECALLD_HOME", "RECALLD_CONFIG"})
@@ -246,7 +249,7 @@ def _json_trouble(error: ValueError) -> str:
 
 def _place(key: str, value: Any, base: Path) -> Any:
     """Expand `~` and make paths absolute, without following symlinks; anything that is no path stays as it is."""
-    if key == "extra_paths" and isinstance(value, list | tuple):
+    if key in _MAY_BE_RELATIVE and isinstance(value, list | tuple):
         return [_expanded(item) for item in value]
     if key not in PATH_KEYS:
         return value
@@ -262,6 +265,8 @@ def _looks_like_a_path(value: Any) -> bool:
 
 
 def _expanded(value: Any) -> Any:
+    if isinstance(value, Mapping) and "path" in value:
+        return {**value, "path": _expanded(value["path"])}
     return os.path.expanduser(value) if isinstance(value, str) else value  # noqa: PTH111 - relative ones stay as they are
 
 

@@ -14,6 +14,9 @@ from recalld.terminal_text import printable_answer
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5
 
+#: What the globs of the settings leave out.
+_EXCLUDED = {"excluded": "file", "excludedFolders": "folder"}
+
 #: A service's answer is a second old at most.
 _JUST_FOUND_SECONDS = 3.0
 
@@ -172,6 +175,11 @@ def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
     parts = [f"{on_disk}, {index['files']} indexed"]
     parts += [f"{disk[name]} {name}" for name in ("missing", "stale", "vanished", "growing", "kept") if disk.get(name)]
     parts += [f"{disk['leftOut']} left out"] if disk.get("leftOut") else []
+    excluded = [_count(disk[key], noun) for key, noun in _EXCLUDED.items() if disk.get(key)]
+    parts += [f"{' and '.join(excluded)} excluded"] if excluded else []
+    parts += [
+        f"{_count(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()
+    ]
     return ", ".join(parts)
 
 

@@ -21,6 +21,9 @@ class DiskState(_Wire):
     were written to a moment ago are `growing` instead; those whose memory stays although no configured folder holds
     them (any more) are `kept`. What could not be read is `left_out`, instead of missing or stale, when its dead letter
     was dropped, until its file changes.
+
+    Files that the settings leave out are none of these: those that globs exclude (`excluded`, and `excluded_folders`
+    that were not looked into), and transcripts by the kinds of their sessions (`other_sessions`).
     """
 
     files: int | None = None
@@ -30,6 +33,9 @@ class DiskState(_Wire):
     growing: int = 0
     kept: int = 0
     left_out: int = 0
+    excluded: int = 0
+    excluded_folders: int = 0
+    other_sessions: dict[str, int] = {}
 
 
 class BuildState(_Wire):

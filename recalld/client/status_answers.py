@@ -15,6 +15,9 @@ class DiskStateAlways(TypedDict):
     growing: int
     kept: int
     leftOut: int
+    excluded: int
+    excludedFolders: int
+    otherSessions: dict[str, int]
 
 
 class DiskState(DiskStateAlways, total=False):

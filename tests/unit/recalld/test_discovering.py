@@ -277,14 +277,19 @@ def test_whatever_folders_are_called_the_settings_say_it(
         title=title,
         workspace=Path("/" + workspace.replace("\0", "")),
         sessions=tuple(sessions),
-        settings={"query": {"hybrid": {"mmr": {"lambda": 0.5}}}, "extra_paths": sessions, "model": workspace},
+        settings={
+            "query": {"hybrid": {"mmr": {"lambda": 0.5}}},
+            "extra_paths": [*sessions, {"path": remark, "exclude": sessions}],
+            "model": workspace,
+        },
         shared={"cache": {"enabled": False}},
         remarks=(remark,),
     )
     written = tomllib.loads(settings_file([one]))
     (agent,) = written["agents"]
     assert agent["workspace"] == str(one.workspace)
-    assert agent.get("sessions", []) == agent["extra_paths"] == sessions
+    assert agent.get("sessions", []) == sessions
+    assert agent["extra_paths"] == [*sessions, {"path": remark, "exclude": sessions}]
     assert agent["model"] == workspace
     assert agent["query"]["hybrid"]["mmr"]["lambda"] == 0.5
     assert written["cache"] == {"enabled": False}
