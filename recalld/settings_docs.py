@@ -43,7 +43,7 @@ _SAMPLES: dict[str, Any] = {
     "local.model_cache_dir": "~/.cache/models",
     "query_input_type": "query",
     "document_input_type": "document",
-    "store.url": "postgresql://user@host/memory",
+    "store.url": "",
     "store.path": "~/memory-indexes",
     "store.vector.extension_path": "~/lib/vec0.so",
     "cache.max_entries": 500_000,
