@@ -21,10 +21,10 @@ _LABEL_BYTES = 48
 _LABEL_CHARACTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 
 #: A line's start, up to a setting's name.
-_SETTING_START = re.compile(
-    rb"(?:^|\n)[ \t>#*+-]{0,16}(?:export |set |ENV |ARG |-e |--env |\$env:|[\"'`])?$"
-    rb"| (?:-d|-F|--data(?:-[a-z]{3,9})?|--form)[ =]?\\{0,3}[\"']$"  # the body that curl sends
-)
+_SETTING_START = re.compile(rb"(?:^|\n)[ \t>#*+-]{0,16}(?:export |set |ENV |ARG |-e |--env |\$env:|[\"'`])?$")
+
+#: ... and the start of the body that curl sends.
+_BODY_START = re.compile(rb" (?:-d|-F|--data(?:-[a-z]{3,9})?|--form)[ =]?\\{0,3}[\"']\Z")
 
 #: `"password": {"value": `, after the colon.
 _NESTED = re.compile(rb"\{\s{0,48}\\{0,15}[\"']value\\{0,15}[\"'][ \t]{0,4}:[ \t]{0,4}")
@@ -39,7 +39,8 @@ _PASSPHRASE = re.compile(rb"([a-z]{2,12}(?:[ -][a-z]{2,12}){3,11})[ \t.]{0,4}(?:
 #: What people take for a password, and programs for no name.
 _CHOSEN = re.compile(rb"(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~]{6,40}")
 
-#: A key of a header that is no technical name.
+#: How a header's name begins, and its key that is no technical name.
+_HEADER = (b"x-", b"X-")
 _SHORT_KEY = re.compile(
     rb"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])(?!(?i:[a-z]*key|string|test|token|v)[0-9]*\Z)[A-Za-z0-9]{5,16}"
 )
@@ -134,11 +135,14 @@ def _value_after(
     is_flag = how == "space" and _is_flag(data, start)
     if how == "space" and not is_flag and _PLAIN_WORD.match(data, joint.end()):
         return None
-    words = _PASSPHRASE.match(data, joint.end()) if core.needle == b"pass" and how in _SAYS else None
-    if words is not None and lowered.startswith(b"passphrase", position) and are_chosen_words(words[1]):
-        return Span(*words.span(1), core.kind)
-    nested = _NESTED.match(data, joint.end()) if data.startswith(b"{", joint.end()) else None
-    value = _value_at(data, nested.end() if nested is not None else joint.end(), run)
+    at = joint.end()
+    if core.needle == b"pass" and how in _SAYS and lowered.startswith(b"passphrase", position):
+        words = _PASSPHRASE.match(data, at)
+        if words is not None and are_chosen_words(words[1]):
+            return Span(*words.span(1), core.kind)
+    if data[at : at + 1] == b"{" and (nested := _NESTED.match(data, at)) is not None:
+        at = nested.end()
+    value = _value_at(data, at, run)
     if value is None:
         return None
     if not value.quoted and CALL.match(data, value.start, value.end):
@@ -170,7 +174,7 @@ def _value_after(
     candidate = Candidate(
         value=judged,
         # Nothing but a key stands in such a header, however short.
-        family=Family.PASSWORD if lowered.startswith(b"x-", start) and _SHORT_KEY.fullmatch(judged) else core.family,
+        family=Family.PASSWORD if data[start : start + 2] in _HEADER and _SHORT_KEY.fullmatch(judged) else core.family,
         form=form,
         quoted=value.quoted,
         alone=_AFTER_ALONE.match(data, following) is not None,
@@ -223,7 +227,9 @@ def _is_setting(data: bytes, start: int, following: int) -> bool:
     name_before = data[max(0, start - 24) : start]
     if name_before[-1:] in {b"?", b"&", b";", b"/"} or data[start : start + 2] == b"--":
         return True
-    if _SETTING_START.search(name_before) is None:
+    if _SETTING_START.search(name_before) is None and not (
+        name_before.endswith((b'"', b"'")) and _BODY_START.search(name_before)
+    ):
         return False
     return data[following : following + 1] in {b"", b"\r", b"\n", b" ", b"&", b";", b'"', b"'", b"`"}
 
