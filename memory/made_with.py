@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from memory.embedding.presets import BY_KEY, PRESETS
 from memory.embedding.selection import Lacking, ProviderChoice
@@ -25,21 +27,30 @@ from schemas.settings import MemorySettings
 ORDER = (*BY_KEY, "local", "none")
 
 
+def as_indexed(choice: ProviderChoice, folder: Path, options: StoreOptions) -> ProviderChoice:
+    """Return the choice with its `earlier` provider where the agent's index was made with that and is not made anew.
+
+    `rebuilt` stays where the two differ in prefixes only: to rebuild an index means to want them.
+    """
+    if choice.earlier is None or choice.provider is None:
+        return choice
+    made = list(_identities(folder, options, [NEXT, CURRENT]))
+    if choice.earlier.identity not in made or choice.provider.identity in made:
+        return choice
+    alike = _but_for_prefixes(choice.provider.identity) == _but_for_prefixes(choice.earlier.identity)
+    return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider if alike else None)
+
+
 def providers_in_use(folder: Path, options: StoreOptions, *, under_construction: bool) -> tuple[str, ...]:
     """Names of the providers of an agent's generations: of the one under construction, if asked for, then of the one
     that answers. What cannot be read has none.
     """
-    generations = Generations(folder, options)
-    return tuple(_names(generations, folder, options, [NEXT, CURRENT] if under_construction else [CURRENT]))
+    return tuple(map(name_in, _identities(folder, options, [NEXT, CURRENT] if under_construction else [CURRENT])))
 
 
 def embedding_in_use(folder: Path, options: StoreOptions) -> str | None:
     """The embedding identity of the generation that answers; None where there is none, or it cannot be read."""
-    try:
-        name = Generations(folder, options).current()
-        return _embedding_of(folder / name, options) if name is not None else None
-    except RecalldError:
-        return None
+    return next(_identities(folder, options, [CURRENT]), None)
 
 
 def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use: Iterable[str]) -> ProviderChoice:
@@ -61,12 +72,14 @@ def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use
     return ProviderChoice(None, choice.requested, "none", None, str(lacking), lacking=lacking)
 
 
-def _names(generations: Generations, folder: Path, options: StoreOptions, pointers: Iterable[str]) -> Iterator[str]:
+def _identities(folder: Path, options: StoreOptions, pointers: Iterable[str]) -> Iterator[str]:
+    """Return the embedding identities of an agent's generations that can be read."""
+    generations = Generations(folder, options)
     for pointer in pointers:
         try:
             name = generations.next() if pointer == NEXT else generations.current()
             if name is not None:
-                yield name_in(_embedding_of(folder / name, options))
+                yield _embedding_of(folder / name, options)
         except RecalldError:
             continue
 
@@ -85,11 +98,19 @@ def _embedding_of(path: Path, options: StoreOptions) -> str:
 
 def name_in(identity: str) -> str:
     """The name of the provider in its identity; "none" where there is none."""
+    return str(_facts(identity).get("provider", "none"))
+
+
+def _but_for_prefixes(identity: str) -> dict[str, Any]:
+    return {name: fact for name, fact in _facts(identity).items() if name not in {"query_prefix", "document_prefix"}}
+
+
+def _facts(identity: str) -> dict[str, Any]:
     try:
         facts = json.loads(identity)
     except ValueError:
-        return "none"
-    return str(facts.get("provider", "none")) if isinstance(facts, dict) else "none"
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 class _Gone(RecalldError):

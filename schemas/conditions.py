@@ -18,6 +18,8 @@ class ConditionCode(StrEnum):
     INDEXING_STILL = "indexing_still"
     #: Many messages of an agent begin alike: a program seems to write them.
     MESSAGES_ALIKE = "messages_alike"
+    #: An index was made without the prefixes that its model's family wants: one with them finds better.
+    PREFIXES_MISSING = "prefixes_missing"
 
 
 @dataclass(frozen=True, slots=True)
