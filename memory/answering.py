@@ -60,7 +60,7 @@ def no_vectors(
 
 
 def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:
-    """Return what a rebuild with the model's prefixes would cost at most; None where the index has what it should."""
+    """Return what a rebuild with prefixes or task types would cost at most; None where the index has what it should."""
     if choice.rebuilt is None or not chunks:
         return None
     price = price_of(memory if choice.taken_over is None else MemorySettings(), choice.name, choice.rebuilt.model)
@@ -72,7 +72,8 @@ def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, c
         "cost": cost,
         "minutes": max(1, round(chunks / choice.rebuilt.limits.chunks_per_second / 60)),
     }
-    return Condition(ConditionCode.PREFIXES_MISSING, agent, params=params)
+    code = ConditionCode.TASK_TYPES_MISSING if choice.name == "gemini" else ConditionCode.PREFIXES_MISSING
+    return Condition(code, agent, params=params)
 
 
 def lacking_troubles(

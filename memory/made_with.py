@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from memory.embedding.presets import BY_KEY, PRESETS
 from memory.embedding.selection import Lacking, ProviderChoice
@@ -28,17 +27,13 @@ ORDER = (*BY_KEY, "local", "none")
 
 
 def as_indexed(choice: ProviderChoice, folder: Path, options: StoreOptions) -> ProviderChoice:
-    """Return the choice with its `earlier` provider where the agent's index was made with that and is not made anew.
-
-    `rebuilt` stays where the two differ in prefixes only: to rebuild an index means to want them.
-    """
+    """Return the choice with its `earlier` provider where the agent's index was made with that and is not made anew."""
     if choice.earlier is None or choice.provider is None:
         return choice
     made = list(_identities(folder, options, [NEXT, CURRENT]))
     if choice.earlier.identity not in made or choice.provider.identity in made:
         return choice
-    alike = _but_for_prefixes(choice.provider.identity) == _but_for_prefixes(choice.earlier.identity)
-    return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider if alike else None)
+    return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
 
 
 def providers_in_use(folder: Path, options: StoreOptions, *, under_construction: bool) -> tuple[str, ...]:
@@ -98,19 +93,11 @@ def _embedding_of(path: Path, options: StoreOptions) -> str:
 
 def name_in(identity: str) -> str:
     """The name of the provider in its identity; "none" where there is none."""
-    return str(_facts(identity).get("provider", "none"))
-
-
-def _but_for_prefixes(identity: str) -> dict[str, Any]:
-    return {name: fact for name, fact in _facts(identity).items() if name not in {"query_prefix", "document_prefix"}}
-
-
-def _facts(identity: str) -> dict[str, Any]:
     try:
         facts = json.loads(identity)
     except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
+        return "none"
+    return str(facts.get("provider", "none")) if isinstance(facts, dict) else "none"
 
 
 class _Gone(RecalldError):

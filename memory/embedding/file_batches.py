@@ -112,12 +112,8 @@ class FileBatches(BatchApi):
         ids: list[str] = []
         size = 0
         for custom_id, text in texts:
-            line = (
-                json.dumps(
-                    self._line(custom_id, self._provider.worded(text, "document")), separators=(",", ":")
-                ).encode()
-                + b"\n"
-            )
+            sent = self._line(custom_id, self._provider.worded(text, "document"))
+            line = json.dumps(sent, separators=(",", ":")).encode() + b"\n"
             if len(ids) >= self.limits.inputs or size + len(line) > self.limits.file_bytes:
                 break
             content.write(line)

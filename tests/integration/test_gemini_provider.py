@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
 
+from memory.answering import no_prefixes
 from memory.chunking import text_hash
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.exchange import Oversized
 from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
+from memory.taking_over import provider_of
+from recalld.wiring import fingerprint_of
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 from schemas.machine_sections import Credentials
@@ -24,7 +29,7 @@ from tests.gemini_server import GeminiServer
 from tests.raw_server import DROP, answer, raw_server
 from tests.waiting import wait_until
 from tests.working import Workers
-from tests.written_index import write_index
+from tests.written_index import write_index, writer_of
 from workers.broker_server import BrokerServer
 
 KEY = "AIza-very-secret-0123456789"
@@ -184,11 +189,12 @@ def _settings(settings: Settings, base_url: str) -> Settings:
     return Settings.model_validate({"home": settings.home, "agents": [agent], **common})
 
 
-def test_an_index_of_the_compatible_api_goes_on_with_it_until_the_address_names_the_other(
+def test_an_index_of_the_compatible_api_goes_on_with_it_until_a_person_rebuilds_it(
     settings: Settings, broker_server: BrokerServer
 ) -> None:
     with GeminiServer() as server:
         old = _settings(settings, server.root)
+        agent = old.agents[0]
         with Workers(old) as workers:
             workers.write("memory/1.md", "The heron stands in the reeds.")
             write_index(old, earlier_version=True).close()
@@ -198,10 +204,17 @@ def test_an_index_of_the_compatible_api_goes_on_with_it_until_the_address_names_
             wait_until(lambda: workers.complete() and workers.counts().files == 2)
         assert server.paid == {"The heron stands in the reeds.": 1, "An otter came by.": 1}
         assert {entry.path for entry in server.log} == {"/embeddings"}
-        with Workers(_settings(settings, server.url)) as workers:
+        told = no_prefixes("main", agent, provider_of(old, agent), chunks=2)
+        assert told is not None
+        assert (told.code, told.params["texts"]) == (ConditionCode.TASK_TYPES_MISSING, "2 texts")
+        identity = fingerprint_of(old, agent, rebuild=True)
+        with closing(writer_of(old)) as writer:
+            writer.start_rebuild(identity.digest, identity.description)
+        with Workers(old) as workers:
             workers.mark("memory/1.md", "memory/2.md", lane=Lane.BACKFILL)
             wait_until(lambda: server.paid.total() == 4, what="the new index is made over the other API")
         assert server.log[-1].path == PATH
+        assert provider_of(old, agent).rebuilt is None
 
 
 def test_an_index_of_either_api_is_asked_over_its_own_while_the_other_is_built() -> None:
@@ -211,10 +224,11 @@ def test_an_index_of_either_api_is_asked_over_its_own_while_the_other_is_built()
 
     def chosen(base_url: str | None) -> tuple[MemorySettings, str]:
         memory = MemorySettings.model_validate({"provider": "gemini", "remote": {"base_url": base_url}})
-        provider = choose_provider(memory, keys).provider
-        assert provider is not None
-        accounts.add(provider.account)
-        return memory, provider.identity
+        choice = choose_provider(memory, keys)
+        assert choice.provider is not None
+        assert (choice.earlier is None) == (base_url is not None), "an address that names an API means that API"
+        accounts.add(choice.provider.account)
+        return memory, choice.provider.identity
 
     google = "https://generativelanguage.googleapis.com/v1beta"
     default, native = chosen(None)
