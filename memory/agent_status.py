@@ -151,7 +151,7 @@ def _troubles(
     if index.trouble is not None:
         troubles.append(TroubleState(part="index", message=index.trouble, since=now))
     else:
-        troubles += sides_in_trouble(vectors=index.vector_search, text=index.text_search, now=now)
+        troubles += sides_in_trouble(text=index.text_search, now=now)
     troubles += lacking_troubles(agent.id, sources.choice, index.state, now=now)
     if told:
         known = {trouble.part for trouble in troubles}

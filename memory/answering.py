@@ -90,9 +90,7 @@ def trouble_of(part: str, condition: Condition, *, now: float) -> TroubleState:
     return TroubleState(part=part, message=text_of(condition), since=now, code=condition.code)
 
 
-def sides_in_trouble(*, vectors: Availability, text: Availability, now: float) -> Iterator[TroubleState]:
-    """Troubles of this process's SQLite: it has no FTS5, or cannot load sqlite-vec."""
+def sides_in_trouble(*, text: Availability, now: float) -> Iterator[TroubleState]:
+    """Troubles of this process's SQLite: it has no FTS5."""
     if not text.available:
         yield TroubleState(part="keywords", message=str(text.reason), since=now)
-    if vectors.available and vectors.reason:
-        yield TroubleState(part="vectors", message=vectors.reason, since=now)

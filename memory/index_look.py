@@ -14,7 +14,7 @@ from memory.left_out import left_out
 from memory.session_roots import SESSIONS_SOURCE
 from memory.status_sources import StatusSources
 from memory.store.errors import CheckUnfinished
-from memory.store.reader import IndexedFile, StoreReader, VectorBackend
+from memory.store.reader import IndexedFile, StoreReader
 from memory.wire_forms import dead_letter
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
@@ -109,7 +109,7 @@ def _look(
         known=known,
         noted=tuple(noted),
         dead_letters=dead_letters,
-        vector_search=_vector_search(settings, sources, reader),
+        vector_search=_vector_search(settings, sources),
         text_search=_text_search(reader),
         integrity=integrity,
         trouble=None,
@@ -149,7 +149,7 @@ def _telling(files: Iterable[IndexedFile], noted: list[IndexedFile]) -> Iterator
         yield file
 
 
-def _vector_search(settings: Settings, sources: StatusSources, reader: StoreReader) -> Availability:
+def _vector_search(settings: Settings, sources: StatusSources) -> Availability:
     choice = sources.choice
     if not settings.store.vector.enabled:
         return Availability(available=False, reason="store.vector.enabled = false")
@@ -157,9 +157,7 @@ def _vector_search(settings: Settings, sources: StatusSources, reader: StoreRead
         return Availability(available=False, reason=choice.error or choice.reason or "provider = none: keywords only")
     if sources.provider_failure is not None:
         return Availability(available=False, reason=sources.provider_failure)
-    if reader.vector_backend is VectorBackend.OFF:
-        return Availability(available=False, reason=reader.vector_reason)
-    return Availability(available=True, reason=reader.vector_reason)
+    return Availability(available=True)
 
 
 def _text_search(reader: StoreReader) -> Availability:

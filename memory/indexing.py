@@ -179,7 +179,7 @@ class Indexer:
     def _request_vectors(self, store: Store, group: Group, lane: Lane) -> Group:
         """Find the group's vectors or ask for them, unless that would take too long."""
         group.deadline = self._clock() + VECTOR_PATIENCE_SECONDS
-        if not store.keeps_vectors:
+        if store.vector_reason is not None:
             return group
         texts = {chunk.text_hash: chunk.text for plan in group.plans for chunk in plan.added}
         if not self.supply.available:

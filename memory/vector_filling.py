@@ -72,7 +72,7 @@ def fill_vectors(
     """
     report = FillReport()
     rounds = rounds or Rounds()
-    if not supply.available or not store.keeps_vectors:
+    if not supply.available or store.vector_reason is not None:
         return report  # nothing is left that anybody could do
     deadline = clock() + seconds
     while report.error is None and clock() < deadline and not stopping():

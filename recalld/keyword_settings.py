@@ -177,5 +177,5 @@ def _agents(settings: Settings) -> list[KeywordAgent]:
         )
         # What is switched off, kept elsewhere or restricted is for the whole manager to say.
         for agent in settings.agents
-        if agent.enabled and settings.store.url is None and agent.scope.default == "allow" and not agent.scope.rules
+        if agent.enabled and agent.scope.default == "allow" and not agent.scope.rules
     ]

@@ -45,7 +45,7 @@ _SAMPLES: dict[str, Any] = {
     "document_input_type": "document",
     "query_prefix": "search_query: ",
     "document_prefix": "search_document: ",
-    "store.url": "postgresql://user@host/memory",
+    "store.url": "",
     "store.path": "~/memory-indexes",
     "store.vector.extension_path": "~/lib/vec0.so",
     "cache.max_entries": 500_000,

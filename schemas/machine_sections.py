@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from schemas.settings_section import Section
 
@@ -19,20 +19,32 @@ class Cache(Section):
 
 
 class StoreVector(Section):
-    """The sqlite-vec extension."""
+    """Vectors in an index."""
 
     enabled: bool = Field(True, description="Keep vectors at all; off means keywords only.")
     extension_path: Path | None = Field(
-        None, description="Path of the sqlite-vec library when the installed one should not be used."
+        None, description="Not used any more: vectors need no library. Older settings with it stay valid."
     )
 
 
 class StoreSettings(Section):
     """Where indexes live."""
 
-    url: str | None = Field(None, description="Database of a fleet; unset means one SQLite folder per agent.")
+    url: str | None = Field(
+        None, description="Not served yet (a fleet's PostgreSQL comes later): leave it unset for SQLite."
+    )
     path: Path | None = Field(None, description="Folder of the indexes; unset means <home>/indexes.")
     vector: StoreVector = StoreVector()
+
+    @field_validator("url")
+    @classmethod
+    def _is_served(cls, url: str | None) -> str | None:
+        if url:
+            raise ValueError(
+                "only SQLite is served, without a URL (PostgreSQL comes later); remove the key, and set store.path if "
+                "the indexes shall not be in <home>/indexes"
+            )
+        return url
 
 
 class Auth(Section):

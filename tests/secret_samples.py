@@ -288,6 +288,54 @@ session_key=§{h64}§
 --token §{L32}§
 the token is §{L32}§
 token: §{L20}/{L20}§
+TOKEN=§$k7{A12}9§
+export API_TOKEN="§$q{A14}4§"
+DB_PASSWORD=§$w8{A12}x3§
+api_key: §$z4{A16}b7§
+"token": "§$m2{A14}n5§"
+> §{b20}/{b18}4§
+`§{b20}+{b18}4§`
+- §{A39}7§
+the key of the bucket is §{b20}/{b18}4§, do not share it
+key = "§{b20}+{b18}4§"
+Cookie: §{A24}7§
+"cookie": "§{A24}7§"
+Cookie: §{A26}7=§
+Set-Cookie: opaque=§{A17}7§; Path=/
+Cookie: theme=dark; id=§{A18}7§
+Authorization: Digest username="joe", realm="r@x", uri="/a", response="§{h31}7§", qop=auth
+authorization: digest username="joe", nonce="§{h31}7§", uri="/a"
+Proxy-Authorization: Digest username="joe", cnonce="§{h7}7§", nc=00000001
+Authorization: Digest username=joe, uri=/a, response=§{h31}7§
+{"authorization": "Digest username=\\"joe\\", response=\\"§{h31}7§\\""}
+Authorization: Hawk id="dh37fgj492je", ts="1353832234", mac="§{b42}7=§"
+-H 'Authorization: Hawk id="dh37fgj492je", mac="§{b42}7=§"' https://x.example
+Authorization: AWS4-HMAC-SHA256 SignedHeaders=host;x-amz-date, Signature=§{h63}7§
+x-api-key: §{P}§
+X-API-Key: §{P}§
+-H 'x-api-key: §{P}§' https://x.example
+{"headers": {"x-api-key": "§{P}§"}}
+x-auth-token: §abc12§
+passphrase: §correct horse battery staple§
+Passphrase: §ladder cinnamon walrus orbit plum§
+- **Passphrase:** §ladder cinnamon walrus orbit plum§
+PASSPHRASE=§correct horse battery staple§
+passphrase = §ladder-cinnamon walrus orbit plum§
+https://x.example/in?reset_token_8f3a=§{A12}7§
+https://x.example/in?a=1&verify_token_u123=§{A10}7§&b=2
+https://x.example/in?email_verification_token_550e8400-e29b-41d4=§{A16}7§
+https://x.example/in?share_token_main=§{A8}7{A24}§
+{"password": {"value": "§{P}§"}}
+{"apiKey": { "value": "§{A24}7§", "origin": "file" }}
+{"a": "{\\"b\\": \\"{\\\\\\"password\\\\\\": \\\\\\"§{P}§\\\\\\"}\\"}"}
+{"a":"{\\"b\\":\\"{\\\\\\"c\\\\\\":\\\\\\"{\\\\\\\\\\\\\\"password\\\\\\\\\\\\\\":\\\\\\\\\\\\\\"§{P}§\\\\\\\\\\\\\\"}\\\\\\"}\\"}"}
+curl -u "me:§{P} and more§" https://x.example
+curl --user 'me:§correct horse 7§' https://x.example
+curl -ume:§{P}§ https://x.example
+{"command": "curl -u \\"me:§{P}§\\" https://x.example"}
+{"command": "curl -H \\"x-api-key: §{P}§\\" https://x.example"}
+curl -d 'api_key=§{P}§' https://x.example
+curl --data-raw "token=§{A6}7§&x=1" https://x.example
 """.splitlines()
     if line
 )
@@ -544,6 +592,121 @@ set the token to 400
 docker login -u me -p $TOKEN
 echo "$PASSWORD" | sudo -S ls
 echo done | tee log
+TOKEN=$GITHUB_TOKEN
+TOKEN=$token2
+TOKEN=$apiKeyV2
+TOKEN=$my_s3_key1
+export PASSWORD="$DB_PASSWORD_2024"
+token: $githubTokenV3Prod
+API_KEY=$OPENAI_API_KEY_2
+SECRET=${k7QzP2mNw9xLr4Tb}
+SECRET=$(pass show k7QzP2mNw9xLr4Tb)
+password="$db1_password2"
+PASSWORD=$K8S_B64_PW1
+$apiKey2 = $config1
+token=$accessTokenBase64
+password=$1
+da39a3ee5e6b4b0d3255bfef95601890afd80709
+DA39A3EE5E6B4B0D3255BFEF95601890AFD80709
+0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed
+5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed
+SGVsbG8gd29ybGQsIHRoaXMgaXMgYSBzZW50ZW5j
+5L2g5aW977yM5LiW55WM44CC5LuK5aSp5aSp5rCU
+eyJuYW1lIjoiSm9lIiwiYWdlIjo0Miwib2siOnRy
+src/Main/java/Com/Example/Gateway2Client
+/opt/Keys2024/Production/Backup1/Server12
+etag: "mV9c7Kq2/Xw4rT8yLpZ3nB6sHdJ1fG5aQeUoRi+t"
+"contentHash": "mV9c7Kq2/Xw4rT8yLpZ3nB6sHdJ1fG5aQeUoRi+t"
+cursor=mV9c7Kq2/Xw4rT8yLpZ3nB6sHdJ1fG5aQeUoRi+t
+state id mV9c7Kq2XXw4rT8yLpZ3nB6sHdJ1fG5aQeUoRirt is stale
+https://x.example/mV9c7Kq2Xw4rT8yLpZ3nB6sHdJ1fG5aQeUoRi7tZ
+getAwsSecretAccessKeyFromSecretsManager1
+file_mV9c7Kq2Xw4rT8yLpZ3nB6sHdJ1fG5aQeUoRi7tZ.png
+sha1-mV9c7Kq2/Xw4rT8yLpZ3nB6sHdJ1fG5aQeUoRi+t
+Cookie: theme=dark
+Cookie: consent=accepted-2026; _ga=GA1.2.1234567890.1234567890
+Cookie: locale=en-US; currency=EUR; cart=3-items
+cookie: settings.cookie_name_2
+cookie: none
+cookies: 400
+Cookie: required-for-login-2
+cookie: 2026-01-05T10:00:00Z
+cookie = cookies["session_2"]
+Cookie: <opaque-value-1>
+Cookie: experiment=checkout-button-v12; seen=1
+cookie: see/docs/cookies/version2
+Set-Cookie: lang=de; Max-Age=31536000; Domain=shop2.example.com
+Cookie: $COOKIE_HEADER_2
+WWW-Authenticate: Digest realm="r@x", qop="auth,auth-int", algorithm=SHA-256
+Authorization: Digest username="joe", realm="r@x", uri="/dir/index2.html", qop=auth, nc=00000001
+Authorization: Digest username="...", response="..."
+Authorization: Digest response="<response>", nonce="<nonce-1>"
+Authorization: Digest response="$RESPONSE1", cnonce="${CNONCE}"
+Authorization: Digest response="{response}", nonce="xxxxxxxx"
+Authorization: Hawk id="dh37fgj492je", ts="1353832234", ext="some-app-2"
+Authorization: Hawk mac="...", id="1"
+the digest response="ok" came after 12 ms
+response="200 OK", mac="00:1a:2b:3c:4d:5e"
+Authorization: digest authentication with MD5 is off
+nonce = 12345678, response = 2
+x-api-key: required
+x-api-key: <key>
+x-api-key: $API_KEY
+x-api-key: ${API_KEY_2}
+x-api-key: your-key-1
+x-api-key: apiKey2
+x-api-key: string1
+x-api-key: the header of every request
+x-api-key: {{ api_key }}
+x-api-key: test1
+x-api-key: xxxx1234
+x-request-id: abc123
+x-token-version: v2
+'x-api-key': apiKey1,
+passphrase: ask Anna
+passphrase: ask anna for it again
+passphrase: kept in the office safe
+passphrase: stored with the other backups
+passphrase: same as on the old laptop
+passphrase: changed by anna every month
+passphrase: four words from a dictionary
+passphrase: never written down anywhere else
+passphrase: nobody knows where it went
+passphrase: length, words, language
+passphrase: see 1Password under backups
+passphrase: generated by diceware last year
+passphrase = prompt user twice then compare
+https://x.example/in?token_type=bearer&x=1
+https://x.example/in?next_token_2=CAESBk15c1RlYW0x
+https://x.example/in?page_token_1a=CAESBk15c1RlYW0x
+https://x.example/in?token_count_1=400
+https://x.example/in?token_expires_at=2026-09-01T10:00:00Z
+https://x.example/in?token_id_2=<token>
+https://x.example/in?max_token_limit=4096
+https://x.example/in?access_token_url=https://x.example/oauth2/token
+https://x.example/in?token_name_1=deploy-bot
+https://x.example/in?reset_token_1=${TOKEN}
+{"password": {"value": "required"}}
+{"password": {"type": "string", "minLength": 12}}
+{"token": {"value": null, "ttl": 3600}}
+{"token": {"value": 42}}
+{"apiKey": {"value": "<your-key-1>"}}
+{"apiKey": {"value": "${OPENAI_API_KEY_2}"}}
+{"secret": {"value": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:db-1"}}
+{"tokens": {"value": 12345, "limit": 20000}}
+{"passwordPolicy": {"value": "12+ characters"}}
+{"a": "{\"b\": \"{\\\"password\\\": \\\"required\\\"}\"}"}
+curl -u "$USER:$PASS" https://x.example
+curl -u "user:<password>" https://x.example
+curl --user '${NAME}:${WORD}' https://x.example
+curl -u me https://x.example:8080/a
+curl "https://x.example:8443/a" -o "out:1"
+curl --unix-socket /run/x.sock http://localhost/v1:2
+curl -d 'grant_type=client_credentials' https://x.example
+curl -d "token=$TOKEN2" https://x.example
+curl -d 'max_tokens=400' https://x.example
+curl -F 'file=@report2.pdf' https://x.example
+curl -H "x-request-id: abc123" https://x.example
 """.splitlines()
     if line
 )

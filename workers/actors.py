@@ -98,7 +98,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
     """Give an agent's chunks the vectors they lack, for one turn."""
     with runtime.indexer(agent) as indexer:
         target = indexer.target()
-        if indexer.supply.available and not target.keeps_vectors:
+        if indexer.supply.available and target.vector_reason is not None:
             # Embedding them all the same would cost money for nothing.
             message = f"{target.vector_reason}: new chunks wait for their vectors"
             runtime.board.report(NO_VECTORS, message, agent=agent, code=ConditionCode.VECTORS_WAIT)

@@ -15,7 +15,7 @@ INDEX_PENDING = "index_pending"
 EMBED_PENDING = "embed_pending"
 COMPLETE_GENERATION = "complete_generation"
 
-#: Parts that workers report troubles of: their SQLite has no FTS5, or cannot load sqlite-vec; a new generation has no
+#: Parts that workers report troubles of: their SQLite has no FTS5, or vectors cannot be had; a new generation has no
 #: space; the index is left to processes that read their settings later; a round of clearing away, or of maintenance,
 #: failed.
 NO_KEYWORDS = "keywords"

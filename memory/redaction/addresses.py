@@ -18,10 +18,11 @@ _USER_INFO = re.compile(rb"[^\s/:@?\"'`<>\x00\\]{0,128}:([^\s/?\"'`<>\x00\xe0-\x
 _TOKEN_INFO = re.compile(rb"((?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,256})@")
 
 #: Signed addresses of Azure, AWS, Google and Aliyun, and keys in a query that have no name of their own.
-_SIGNATURE = re.compile(rb"=([A-Za-z0-9%+/_-]{16,1024}={0,2})")
-_SIGNATURE_NAMES = (b"sig", b"signature", b"?key", b"&key")
+_SIGNATURE = re.compile(rb"(?:(?<=sig)nature)?=([A-Za-z0-9%+/_-]{16,1024}={0,2})", re.IGNORECASE)
+_SIGNATURE_NAMES = (b"sig", b"?key", b"&key")
 _QUERY_SIGNS = b"?&;"
 
+#: All of them have "hook" in them: where that is missing, none is looked for.
 _WEBHOOKS = (
     (b"hooks.slack.com/", re.compile(rb"(?:services|workflows|triggers)/([A-Za-z0-9_/-]{16,256})"), "slack-webhook"),
     (b"/api/webhooks/", re.compile(rb"[0-9]{15,22}/([A-Za-z0-9_-]{40,128})"), "discord-webhook"),
@@ -66,7 +67,7 @@ def find_addresses(data: bytes, lowered: bytes) -> Iterator[Span]:
                 yield Span(*value.span(1), "signature")
                 end = value.end()
             position = lowered.find(name, end)
-    for needle, pattern, kind in _WEBHOOKS:
+    for needle, pattern, kind in _WEBHOOKS if b"hook" in lowered else ():
         position = lowered.find(needle)
         while position >= 0:
             end = position + len(needle)

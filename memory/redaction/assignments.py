@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from memory.redaction.labels import CORES, FORMS, JOINT, OTHER_CORES, Core
 from memory.redaction.masking import Span
-from memory.redaction.values import CALL, Candidate, Form, is_secret
+from memory.redaction.randomness import SURELY_RANDOM_BITS, word_bits
+from memory.redaction.values import CALL, Candidate, Family, Form, are_chosen_words, is_secret
 
 #: Bytes of a label before its core that are looked at.
 _LABEL_BYTES = 48
@@ -22,8 +23,30 @@ _LABEL_CHARACTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345
 #: A line's start, up to a setting's name.
 _SETTING_START = re.compile(rb"(?:^|\n)[ \t>#*+-]{0,16}(?:export |set |ENV |ARG |-e |--env |\$env:|[\"'`])?$")
 
+#: ... and the start of the body that curl sends.
+_BODY_START = re.compile(rb" (?:-d|-F|--data(?:-[a-z]{3,9})?|--form)[ =]?\\{0,3}[\"']\Z")
+
+#: `"password": {"value": `, after the colon.
+_NESTED = re.compile(rb"\{\s{0,48}\\{0,15}[\"']value\\{0,15}[\"'][ \t]{0,4}:[ \t]{0,4}")
+
+#: `_<id>=<token>`, and a parameter's name up to "token"; some tokens only lead through a list.
+_OF = re.compile(rb"_([A-Za-z0-9-]{1,64})=([A-Za-z0-9%+/_.~=-]{8,1024})")
+_PARAMETER = re.compile(rb"[?&;](?!(?:next|page|continuation|sync|max|min|num)_)[\w.-]{0,48}\Z", re.IGNORECASE)
+
+#: Words of a passphrase, up to the end of its line; the words of a sentence are no passphrase.
+_PASSPHRASE = re.compile(rb"([a-z]{2,12}(?:[ -][a-z]{2,12}){3,11})[ \t.]{0,4}(?:[\r\n]|\Z)")
+
 #: What people take for a password, and programs for no name.
 _CHOSEN = re.compile(rb"(?=[^0-9]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9!@#$%^&*+?~]{6,40}")
+
+#: How a header's name begins, and its key that is no technical name.
+_HEADER = (b"x-", b"X-")
+_SHORT_KEY = re.compile(
+    rb"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])(?!(?i:[a-z]*key|string|test|token|v)[0-9]*\Z)[A-Za-z0-9]{5,16}"
+)
+
+#: Joints after which a passphrase of words is looked for.
+_SAYS = frozenset({"colon", "equals", "tight"})
 
 #: "pass" and "pw" alone are words for other things, too.
 _SHORT_WORDS = frozenset({b"pass", b"pw", b"mdp"})
@@ -35,7 +58,7 @@ _SETS = re.compile(
 
 _NETRC_LOGIN = re.compile(rb"\blogin[ \t]+\S{1,64}[ \t]+\Z")
 
-_OPEN_QUOTE = re.compile(rb"[rRbBuU@]?(?P<quote>\\{0,3}(?:\"\"\"|[\"'`])|\xe2\x80[\x9c\x98]|\xe3\x80[\x8c\x8e])")
+_OPEN_QUOTE = re.compile(rb"[rRbBuU@]?(?P<quote>\\{0,15}(?:\"\"\"|[\"'`])|\xe2\x80[\x9c\x98]|\xe3\x80[\x8c\x8e])")
 _CLOSE_QUOTE = {
     b"\xe2\x80\x9c": b"\xe2\x80\x9d",
     b"\xe2\x80\x98": b"\xe2\x80\x99",
@@ -91,11 +114,14 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
             following = position + len(core.needle)
             end = core.end(lowered, position)
             joint = JOINT.match(lowered, end) if end else None
+            span = None
             if joint is not None:
                 span = _value_after(core, data, lowered, position, joint, run)
-                if span is not None:
-                    yield span
-                    following = span.end
+            elif core.family is Family.TOKEN and data.startswith(b"_", end):
+                span = _parameter_of(data, position, end)
+            if span is not None:
+                yield span
+                following = span.end
             position = lowered.find(core.needle, following)
 
 
@@ -109,7 +135,14 @@ def _value_after(
     is_flag = how == "space" and _is_flag(data, start)
     if how == "space" and not is_flag and _PLAIN_WORD.match(data, joint.end()):
         return None
-    value = _value_at(data, joint.end(), run)
+    at = joint.end()
+    if core.needle == b"pass" and how in _SAYS and lowered.startswith(b"passphrase", position):
+        words = _PASSPHRASE.match(data, at)
+        if words is not None and are_chosen_words(words[1]):
+            return Span(*words.span(1), core.kind)
+    if data[at : at + 1] == b"{" and (nested := _NESTED.match(data, at)) is not None:
+        at = nested.end()
+    value = _value_at(data, at, run)
     if value is None:
         return None
     if not value.quoted and CALL.match(data, value.start, value.end):
@@ -137,15 +170,29 @@ def _value_after(
             form = Form.EQUALS
     if joint["aside"] is not None and form is Form.COLON:
         form = Form.VERB
+    judged = data[value.start : min(value.end, value.start + _JUDGED_BYTES)]
     candidate = Candidate(
-        value=data[value.start : min(value.end, value.start + _JUDGED_BYTES)],
-        family=core.family,
+        value=judged,
+        # Nothing but a key stands in such a header, however short.
+        family=Family.PASSWORD if data[start : start + 2] in _HEADER and _SHORT_KEY.fullmatch(judged) else core.family,
         form=form,
         quoted=value.quoted,
         alone=_AFTER_ALONE.match(data, following) is not None,
         in_code=in_code,
     )
     return Span(value.start, value.end, core.kind) if is_secret(candidate) else None
+
+
+def _parameter_of(data: bytes, position: int, end: int) -> Span | None:
+    """The token of something with a number or a random id in an address: `?reset_token_8f3a=...`."""
+    found = _OF.match(data, end)
+    if found is None or _PARAMETER.search(data[max(0, position - _LABEL_BYTES) : position]) is None:
+        return None
+    value = found[2]
+    if not re.search(rb"[0-9]", found[1]) and word_bits(value) >= SURELY_RANDOM_BITS:
+        return None
+    is_token = not value.isdigit() and is_secret(Candidate(value, Family.TOKEN, Form.SETTING))
+    return Span(*found.span(2), "token") if is_token else None
 
 
 def _is_label(core: Core, data: bytes, lowered: bytes, start: int, position: int, *, bare: bool) -> bool:
@@ -180,7 +227,9 @@ def _is_setting(data: bytes, start: int, following: int) -> bool:
     name_before = data[max(0, start - 24) : start]
     if name_before[-1:] in {b"?", b"&", b";", b"/"} or data[start : start + 2] == b"--":
         return True
-    if _SETTING_START.search(name_before) is None:
+    if _SETTING_START.search(name_before) is None and not (
+        name_before.endswith((b'"', b"'")) and _BODY_START.search(name_before)
+    ):
         return False
     return data[following : following + 1] in {b"", b"\r", b"\n", b" ", b"&", b";", b'"', b"'", b"`"}
 

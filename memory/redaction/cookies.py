@@ -1,7 +1,7 @@
 """Cookies that log somebody in: in headers, in commands that send them, in records of a browser's traffic.
 
 RFC 6265, sections 4.1.1 (`Set-Cookie`) and 4.2.1 (`Cookie`). A cookie is judged by its name, or by a long random value;
-others stay, as do the names.
+others stay, as do the names. So is a header's value that has no name at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from memory.redaction.values import is_placeholder
 _START = re.compile(
     rb"s?(?:\\{0,3}[\"'`]?[ \t]{0,4}(?:[:=]|\xef\xbc\x9a)[ \t]{0,4}|[ \t]{1,4}"
     rb"|\\{0,3}[\"'][ \t]{0,4},\s{0,48}\\{0,3}[\"']value\\{0,3}[\"'][ \t]{0,4}:[ \t]{0,4})\\{0,3}[\"'`]?"
-    rb"(?=[^=\s]{1,128}=)"
+    rb"(?=[^=\s]{1,128}=(?![=\s\"'`]|\Z))"
+)
+
+#: From "cookie" over a value without a name.
+_NAMELESS = re.compile(
+    rb"\\{0,3}[\"'`]?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"'`]?((?=[^\s;\"'`]{0,64}?[0-9])[A-Za-z0-9%+/_-]{16,4096}={0,2})"
+    rb"(?:[\s\"'`;,\\]|\Z)"
 )
 
 #: `curl -b name=value`, and bytes of a command after its name in which the option is looked for.
@@ -41,7 +47,7 @@ _TRAILING = b",.)]}"
 
 #: Bytes of a value at least, when its cookie's name tells what it is, and when it does not; and how many are judged.
 _LEAST_NAMED = 6
-_LEAST_UNNAMED = 20
+_LEAST_UNNAMED = 16
 _JUDGED_BYTES = 256
 
 
@@ -53,6 +59,10 @@ def find_cookies(data: bytes, lowered: bytes) -> Iterator[Span]:
         start = _START.match(data, position)
         if start is not None:
             position = yield from _cookies(data, lowered, start.end(), len(data))
+        elif (nameless := _NAMELESS.match(data, position)) is not None:
+            position = nameless.end(1)
+            if _is_secret(b"", nameless[1]):
+                yield Span(*nameless.span(1), "cookie")
         position = lowered.find(b"cookie", position)
     position = lowered.find(b"curl")
     while position >= 0:

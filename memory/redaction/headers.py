@@ -1,6 +1,6 @@
-"""Credentials as HTTP and its tools carry them: `Authorization`, bearer, basic, and `curl -u`.
+"""Credentials as HTTP and its tools carry them: `Authorization`, bearer, basic, digest, Hawk, and `curl -u`.
 
-RFC 6750 (bearer), RFC 7617 (basic). Docker's `config.json` keeps `user:password` as basic does.
+RFC 6750 (bearer), RFC 7617 (basic), RFC 7616 (digest). Docker's `config.json` keeps `user:password` as basic does.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from memory.redaction.masking import Span
+from memory.redaction.values import is_placeholder
 
 _BEARER = re.compile(rb"[ \t]{1,4}([A-Za-z0-9_~+/-][A-Za-z0-9._~+/=-]{7,})")
 _BASIC = re.compile(rb"[ \t]{1,4}([A-Za-z0-9+/]{6,1024}={0,2})(?![A-Za-z0-9+/=])")
@@ -21,11 +22,24 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE,
 )
 _AUTHORIZATION_VALUE = re.compile(rb"[A-Za-z0-9_~+/.=:-]+")
+#: `Digest username="joe", response="..."`: a scheme with parameters, and those that prove who sends them.
+_PARAMETERS = re.compile(
+    rb"\\{0,3}[\"'`]?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"'`]?(?:digest|hawk|oauth|aws4-[a-z0-9-]{1,24})[ \t]{1,4}",
+    re.IGNORECASE,
+)
+_PARAMETER = re.compile(
+    rb"[ \t]{0,4}([\w-]{1,24})[ \t]{0,2}=[ \t]{0,2}"
+    rb"(?:\\{0,3}\"([^\"\\\r\n]{0,512})\\{0,3}\"|([^\s,\"\\]{1,512}))(?:[ \t]{0,4},\s{0,8})?"
+)
+_PROOFS = frozenset({b"response", b"nonce", b"cnonce", b"mac", b"signature", b"oauth_signature", b"oauth_token"})
+_LEAST_PROOF = 6
+
 _AUTH = re.compile(
     rb"\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"']?([A-Za-z0-9+/]{8,8192}+={0,2})(?![A-Za-z0-9+/=])"
 )
 _CURL_USER = re.compile(
-    rb"\s(?:-u|--user|--proxy-user|-U)(?:[ \t]{1,4}|=)[\"']?[^\s:\"'<>$]{1,128}:([^\s\"'<>\x80-\xff]{3,256})"
+    rb"\s(?:-u[ \t]{0,4}|(?:--user|--proxy-user|-U)(?:[ \t]{1,4}|=))(?P<quote>\\{0,3}[\"'])?[^\s:\"'<>$]{1,128}:"
+    rb"((?(quote)(?:[^\"'<>\\\r\n\x80-\xff]|\\(?![\"'])){3,256}|(?:[^\s\"'<>\\\x80-\xff]|\\(?![\"'])){3,256}))"
 )
 _SSHPASS = re.compile(rb"[ \t]{1,4}-p[ \t]{0,4}[\"']?([^\s\"'<>\x80-\xff]{3,256})")
 
@@ -72,8 +86,9 @@ def find_headers(data: bytes, lowered: bytes) -> Iterator[Span]:
     for command, pattern in _COMMANDS:
         for position in _after(lowered, command):
             for found in pattern.finditer(data, position, _command_end(data, lowered, position, command)):
-                if not _PLACEHOLDER.match(found[1]):
-                    yield Span(*found.span(1), "password")
+                secret = found.span(found.lastindex or 1)
+                if not _PLACEHOLDER.match(data, *secret):
+                    yield Span(*secret, "password")
     for command, pattern in ((b"sshpass", _SSHPASS), (b"echo", _ECHOED)):
         for position in _after(lowered, command):
             found = pattern.match(data, position)
@@ -85,7 +100,12 @@ def _authorizations(data: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield the values of `Authorization`. One may hold the word again and again: its end is looked for once."""
     end = digit = masked = 0
     for position in _after(lowered, b"authorization"):
-        begun = _AUTHORIZATION.match(data, position) if position >= masked else None
+        if position < masked:
+            continue
+        if (parameters := _PARAMETERS.match(data, position)) is not None:
+            masked = yield from _proofs(data, parameters.end())
+            continue
+        begun = _AUTHORIZATION.match(data, position)
         if begun is None:
             continue
         start = begun.start(1)
@@ -98,6 +118,17 @@ def _authorizations(data: bytes, lowered: bytes) -> Iterator[Span]:
         if digit < end and not _PLACEHOLDER.match(data, start, end):
             masked = end
             yield Span(start, start + len(data[start:end].rstrip(b".:")), "authorization")
+
+
+def _proofs(data: bytes, position: int) -> Generator[Span, None, int]:
+    """Yield the parameters of a header that are secret; return where the last of them ends."""
+    while (found := _PARAMETER.match(data, position)) is not None:
+        position = found.end()
+        start, end = found.span(found.lastindex or 1)
+        is_proof = found[1].lower() in _PROOFS and end - start >= _LEAST_PROOF
+        if is_proof and _DIGIT.search(data, start, end) and not is_placeholder(data[start:end]):
+            yield Span(start, end, "authorization")
+    return position
 
 
 def _after(lowered: bytes, needle: bytes) -> Iterator[int]:

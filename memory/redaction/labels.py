@@ -15,7 +15,7 @@ JOINT = re.compile(
     rb"""
     (?: [_-]? (?: [0-9]{1,2} | prod(?:uction)? | dev | test | staging | live | value | base | b(?:ase)?64 )
         (?![A-Za-z0-9_]) )?
-    (?: (?P<closing> \\{0,3}["'`] ) \]? | [*_]{1,3} (?![A-Za-z0-9]) | \] )? \*{0,3}
+    (?: (?P<closing> \\{0,15}["'`] ) \]? | [*_]{1,3} (?![A-Za-z0-9]) | \] )? \*{0,3}
     (?: [ ]? \( [^()\r\n]{1,48} \) | \xef\xbc\x88 (?:(?!\xef\xbc\x89)[^\r\n]){1,96} \xef\xbc\x89 )?
     (?P<aside> [ ] (?:for|of|to|on|at|in|f\xc3\xbcr) (?: [ ] [\w.@/'-]{1,32} ){1,4}? )?
     (?: [ \t]{0,8} (?: : [ ]? (?:str|string|secretstr|&(?:'static[ ])?str|text|optional\[str\]|str[ ]\|[ ]none)

@@ -15,14 +15,14 @@ from memory.redaction.headers import find_headers
 from memory.redaction.masking import mask_spans, without_masks
 from memory.redaction.pattern_budgets import ASKING, INDEXING, PatternBudget
 from memory.redaction.private_keys import find_private_keys
-from memory.redaction.tokens import find_tokens
+from memory.redaction.tokens import find_aws_secrets, find_tokens
 
 if TYPE_CHECKING:
     from memory.redaction.pattern_finding import PatternFinder
     from schemas.settings import MemorySettings
 
 #: Raised when a rule changes: indexes are built anew then.
-REDACTION_VERSION = 2
+REDACTION_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Redactor:
             *find_headers(seen, lowered),
             *find_cookies(seen, lowered),
             *find_assignments(seen, lowered),
+            *find_aws_secrets(seen),
         ]
         if self.find_patterns is not None:
             spans += self.find_patterns(text, data)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import codecs
 import re
 from collections.abc import Iterator
 from functools import cache
 
 from memory.redaction.masking import Span
+from memory.redaction.randomness import is_random_key
 from memory.redaction.token_formats import TOKEN_FORMATS
 
 _TOKEN_CHARACTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:~-"
@@ -30,6 +33,32 @@ _TOKEN = re.compile(
 #: What belongs to a run after a token's own characters and would tell something of it.
 _REST = re.compile(rb"[A-Za-z0-9_-]*")
 
+_BASE64_SHAPE = bytes(0x61 if bytes((byte,)).isalnum() or byte in b"+/" else 0x20 for byte in range(256))
+
+#: A secret access key of AWS: 30 random bytes in base64, with nothing that tells what they are.
+_AWS_SECRET_RUN = b"a" * 40
+
+#: Bytes before and after it in which its key id makes it one wherever it stands.
+_AWS_NEAR_BYTES = 256
+_AWS_KEY_ID = re.compile(rb"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])")
+
+#: The rest of a line on which it stands alone, and a line of base64 before or after it: then it is one of many.
+_LINE_BEFORE = re.compile(rb"(?:\A|\n)[ \t>*+\"'`-]{0,16}\Z")
+_LINE_AFTER = re.compile(rb"[ \t\"'`,;.]{0,16}(?:\r?\n|\Z)")
+_BLOCK_BEFORE = re.compile(rb"[A-Za-z0-9+/=]{24}[^\n]{0,4}\n[^\n]{0,16}\Z")
+_BLOCK_AFTER = re.compile(rb"[^\n]{0,4}\n[^\n]{0,16}?[A-Za-z0-9+/=]{24}")
+
+_HEXADECIMAL = re.compile(rb"[0-9a-fA-F]+")
+
+#: What stands before a key in a sentence, in quotes or after a name, and a name of something that is no secret.
+_AWS_BEFORE = re.compile(rb"(?:\A|[\s\"'`(\[:=,])\Z")
+_AWS_AFTER = re.compile(rb"\Z|[\s\"'`)\],;]|\.(?:\s|\Z)")
+_NO_SECRET = re.compile(
+    rb"(?:hash|digest|etag|sum|integrity|sha[-_]?[0-9]*|md5|cursor|print|revision|version|(?:\b|_)(?:id|blob|data|content))"
+    rb"[\"'`]?\s{0,4}[:=]?\s{0,4}[\"'`]?\Z",
+    re.IGNORECASE,
+)
+
 
 def find_tokens(data: bytes) -> Iterator[Span]:
     """Yield the tokens of known formats."""
@@ -45,6 +74,42 @@ def find_tokens(data: bytes) -> Iterator[Span]:
             position = rest.end() if rest is not None else found.end()
             yield Span(found.start(), position, _kind(data, found.start(), end))
         start = shape.find(_SHORTEST, end)
+
+
+def find_aws_secrets(data: bytes) -> Iterator[Span]:
+    """Yield the secret access keys of AWS that stand beside their key id, or by themselves."""
+    shape = data.translate(_BASE64_SHAPE)
+    start = shape.find(_AWS_SECRET_RUN)
+    while start >= 0:
+        end = shape.find(b" ", start)
+        if end < 0:
+            end = len(shape)
+        if end - start == len(_AWS_SECRET_RUN) and _is_aws_secret(data, start, end):
+            yield Span(start, end, "aws-secret")
+        start = shape.find(_AWS_SECRET_RUN, end)
+
+
+def _is_aws_secret(data: bytes, start: int, end: int) -> bool:
+    value = data[start:end]
+    if value.isalpha() or _HEXADECIMAL.fullmatch(value) or not is_random_key(value) or _is_text(value):
+        return False
+    before, after = data[max(0, start - _AWS_NEAR_BYTES) : start], data[end : end + _AWS_NEAR_BYTES]
+    if not _AWS_BEFORE.search(before) or not _AWS_AFTER.match(after):
+        return False
+    if _AWS_KEY_ID.search(before) or _AWS_KEY_ID.search(after):
+        return True
+    if _BLOCK_BEFORE.search(before) or _BLOCK_AFTER.match(after) or _NO_SECRET.search(before):
+        return False
+    return not value.isalnum() or bool(_LINE_BEFORE.search(before) and _LINE_AFTER.match(after))
+
+
+def _is_text(value: bytes) -> bool:
+    """Whether base64 is that of a text, or of its beginning."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(base64.b64decode(value))
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _kind(data: bytes, start: int, end: int) -> str:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from memory.redaction.randomness import RANDOM_BITS, SURELY_RANDOM_BITS, are_random_letters, is_random_key
+from memory.redaction.randomness import RANDOM_BITS, SURELY_RANDOM_BITS, are_random_letters, is_random_key, word_bits
 
 
 class Family(Enum):
@@ -58,6 +58,9 @@ _PLACEHOLDER = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
+#: A dollar sign before small letters and digits: a shell's variable, or the first character of a password.
+_DOLLAR = re.compile(rb"\$(?=\w*[0-9])(?=\w*[a-z])\w{7,}")
+
 #: Words that say something about a secret, or name its type, instead of telling it.
 _WORDS = frozenset(
     b"""
@@ -84,6 +87,19 @@ _PROSE = re.compile(
     re.IGNORECASE,
 )
 _UNDIVIDED = re.compile(rb"[A-Za-z]+")
+
+#: Words of sentences, and of what people write about a passphrase.
+_JOINING_WORDS = frozenset(
+    b"""
+    a an the your my our his her its their this that these those same i is are was were be been am do does did done has
+    have had will would shall should can could may might must no nor not none to from for of in into on onto or and with
+    without at by as if then than when where while who whose which what why how it he she they we you me him them us
+    there here ask see use set get only also just still again about after before until unless because so but all each
+    every some both very too more most less least keep kept keeps hold holds held find found give given take taken make
+    made need needs known know tell told sent send goes went come comes live lives lies stands written write please
+    enter type forgot show hide confirm repeat missing match nobody somebody everyone
+    """.split()
+)
 
 #: Bytes of a key that is nothing but letters.
 _LEAST_OF_KEY = 16
@@ -187,7 +203,15 @@ def is_secret(found: Candidate) -> bool:
 
 def is_placeholder(value: bytes) -> bool:
     """Whether a value only shows where a secret goes."""
+    if _DOLLAR.fullmatch(value) and word_bits(value) < SURELY_RANDOM_BITS:
+        return False  # no variable has such a name
     return value.endswith((b"...", b"\xe2\x80\xa6")) or _PLACEHOLDER.match(value) is not None
+
+
+def are_chosen_words(value: bytes) -> bool:
+    """Whether several plain words are a passphrase: no sentence, in which they would be joined by others."""
+    words = re.split(rb"[ -]", value)
+    return not any(word in _JOINING_WORDS or _WORD_ENDING.fullmatch(word) for word in words)
 
 
 def _letters_are_secret(found: Candidate) -> bool:

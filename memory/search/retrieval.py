@@ -15,7 +15,7 @@ from memory.search.overlap import repeats, said_by
 from memory.search.ranking import Copies, HybridSettings, Ranked, parted, ranked
 from memory.search.terms import sought
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
-from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBackend
+from memory.store.reader import ChunkRow, Hit, StoreReader, Vector
 from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
@@ -271,8 +271,6 @@ def _nearest(
     vector = _query_vector(reader, wanted, side, degraded)
     if vector is None:
         return None
-    if reader.vector_backend is VectorBackend.NUMPY and reader.vector_reason is not None:
-        degraded.append(reader.vector_reason)
     try:
         hits = candidates.best(lambda count: reader.search_vectors(vector, count, wanted.sources))
         return _Near(vector, {hit.id: hit.score for hit in hits})

@@ -26,18 +26,6 @@ class VectorState(StrEnum):
     REFUSED = "refused"
 
 
-class VectorBackend(StrEnum):
-    """What there is to handle vectors with.
-
-    SQLITE_VEC: all is well. NUMPY: sqlite-vec cannot be loaded; stored vectors are searched all the same
-    (exactly), and new chunks stay pending. OFF: vectors are switched off.
-    """
-
-    SQLITE_VEC = "sqlite-vec"
-    NUMPY = "numpy"
-    OFF = "off"
-
-
 #: A document that was found to be the same this often is not looked at again for its change time alone: where change
 #: times move by themselves, or somebody links all files every night, reading has an end.
 MOST_TOUCHES = 10
@@ -187,14 +175,9 @@ class StoreReader(ABC):
     """Read access to one generation. Safe to use from several threads. Sees only committed transactions."""
 
     @property
-    @abstractmethod
-    def vector_backend(self) -> VectorBackend:
-        """What this process handles vectors with."""
-
-    @property
-    @abstractmethod
     def vector_reason(self) -> str | None:
-        """Why it is not what it should be, in words for status; None when all is well."""
+        """Why vectors are neither searched nor kept (their chunks stay pending), in words; None when they are."""
+        return None
 
     @property
     def text_reason(self) -> str | None:

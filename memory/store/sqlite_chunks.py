@@ -8,8 +8,8 @@ import apsw
 
 from memory.segmenting import index_text, index_title
 from memory.store import vec0_tables
-from memory.store.reader import Vector, VectorBackend, VectorState
-from memory.store.sqlite_rows import as_blob, fetch, meta_value
+from memory.store.reader import Vector, VectorState
+from memory.store.sqlite_rows import fetch, meta_value
 from memory.store.sqlite_schema import SET_META, create_chunks_vec
 from memory.store.writer import NewChunk
 from schemas.documents import DocumentKey
@@ -26,16 +26,14 @@ DELETE_CHUNK = "DELETE FROM chunks WHERE id = ?"
 INSERT_FTS = "INSERT INTO chunks_fts (rowid, text) VALUES (?, ?)"
 DELETE_FTS = "DELETE FROM chunks_fts WHERE rowid = ?"
 
-INSERT_VECTOR = "INSERT INTO chunks_vec (rowid, embedding) VALUES (?, ?)"
-DELETE_VECTOR = "DELETE FROM chunks_vec WHERE rowid = ?"
-
 
 class ChunkRows:
     """Collects rows, to write them table by table: three tables in turn for each chunk cost far more."""
 
-    def __init__(self, connection: apsw.Connection, backend: VectorBackend) -> None:
+    def __init__(self, connection: apsw.Connection, *, keeps_vectors: bool) -> None:
         self._connection = connection
-        self._backend = backend
+        #: False where vectors are switched off: their chunks stay pending.
+        self.keeps_vectors = keeps_vectors
         [(last_chunk_id,)] = fetch(connection, SELECT_LAST_CHUNK_ID)
         self._last_chunk_id: int = last_chunk_id
         self._added: list[tuple[int, int, NewChunk]] = []  # id, file id, chunk
@@ -43,11 +41,6 @@ class ChunkRows:
         self._removed: list[tuple[int, str]] = []  # id, vector state
         self._joined: list[tuple[int, Vector]] = []
         self._files: set[int] = set()
-
-    @property
-    def keeps_vectors(self) -> bool:
-        """Whether vectors can be written at all; without sqlite-vec their chunks stay pending."""
-        return self._backend is VectorBackend.SQLITE_VEC
 
     def add(self, file_id: int, key: DocumentKey, chunks: Iterable[NewChunk]) -> None:
         """Insert chunks of a document."""
@@ -94,12 +87,12 @@ class ChunkRows:
         value = meta_value(self._connection, "dimensions")
         if value is None:
             value = str(rows[0][1].size)
-            self._connection.execute(create_chunks_vec(int(value)))
+            create_chunks_vec(self._connection, int(value))
             self._connection.execute(SET_META, ("dimensions", value))
         for chunk_id, vector in rows:
             if vector.shape != (int(value),):
                 raise ValueError(f"chunk {chunk_id}: shape {vector.shape} in an index of {value} dimensions")
-        self._connection.executemany(INSERT_VECTOR, ((chunk_id, as_blob(vector)) for chunk_id, vector in rows))
+        vec0_tables.insert_vectors(self._connection, rows)
 
     def _remove_chunks(self) -> None:
         # Ascending: FTS5 writes out what it has gathered whenever a rowid is below the one before it, which made
@@ -109,11 +102,7 @@ class ChunkRows:
         self._connection.executemany(DELETE_CHUNK, ids)
         self._connection.executemany(DELETE_FTS, ids)
         ready = [chunk_id for chunk_id, state in self._removed if state == VectorState.READY]
-        if not ready:
-            return
-        if self.keeps_vectors:
-            self._connection.executemany(DELETE_VECTOR, [(chunk_id,) for chunk_id in ready])
-        else:
+        if ready:
             vec0_tables.delete_vectors(self._connection, ready)
 
     def _add_chunks(self) -> None:

@@ -119,25 +119,6 @@ def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
         raise OtherVersion(f"{path} was written by an older recalld; run `recalld rebuild`")
 
 
-def load_vectors(connection: apsw.Connection, options: StoreOptions) -> str | None:
-    """Load sqlite-vec into the connection; returns why it cannot be had, None when it is there."""
-    try:
-        if options.extension_path is None:
-            import sqlite_vec
-
-            library = sqlite_vec.loadable_path()
-        else:
-            library = str(options.extension_path)
-        connection.enable_load_extension(True)  # noqa: FBT003 - apsw's signature
-        try:
-            connection.load_extension(library)
-        finally:
-            connection.enable_load_extension(False)  # noqa: FBT003 - apsw's signature
-    except (apsw.Error, ImportError, OSError) as error:
-        return f"sqlite-vec cannot be loaded: {error}"
-    return None
-
-
 def missing_keywords(connection: apsw.Connection) -> str | None:
     """Why keywords cannot be had on this connection, None when they can."""
     modules = {str(row[0]).lower() for row in connection.execute("PRAGMA module_list")}

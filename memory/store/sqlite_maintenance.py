@@ -2,7 +2,7 @@
 
 What replaced texts leave behind, and what it costs (30,000 chunks of 384 dimensions, half of them replaced):
 
-* sqlite-vec fills its last block only, so deleted vectors leave holes that every search reads: half as much time again,
+* Vectors go into the last block only, so deleted vectors leave holes that every search reads: half as much time again,
   a third more of the file. `compact_vectors` moves what is left in the emptiest blocks to the end.
 * FTS5 gathers segments and merges them as it is written to; searches by several words take a third longer over many of
   them. `merge_keywords` merges the rest.
@@ -17,8 +17,7 @@ from collections.abc import Sequence
 import apsw
 
 from memory.store import vec0_tables
-from memory.store.sqlite_chunks import DELETE_VECTOR, INSERT_VECTOR
-from memory.store.sqlite_rows import as_blob, fetch, meta_value
+from memory.store.sqlite_rows import fetch, meta_value
 from memory.store.sqlite_schema import SET_META
 
 #: Vectors that are moved in one transaction: 20 ms or so.
@@ -45,9 +44,6 @@ MERGED_AT = "keywords_merged_at"
 SELECT_MERGES_DELETIONS = "SELECT 1 FROM chunks_fts_config WHERE k = 'deletemerge' AND v = 0"
 LEAVE_DELETIONS = "INSERT INTO chunks_fts (chunks_fts, rank) VALUES ('deletemerge', 0)"
 
-DELETE_BLOCK = "DELETE FROM chunks_vec_chunks WHERE chunk_id = ?"
-DELETE_BLOCK_VECTORS = "DELETE FROM chunks_vec_vector_chunks00 WHERE rowid = ?"
-
 SELECT_CHUNKS_EVER = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
 COUNT_CHUNKS = "SELECT count(*) FROM chunks"
 
@@ -67,21 +63,15 @@ def is_worth_compacting(connection: apsw.Connection) -> bool:
 
 
 def compact_vectors(connection: apsw.Connection) -> bool:
-    """One step, in the transaction that is open; False when there is nothing (more) to do.
-
-    Needs sqlite-vec on the connection.
-    """
+    """One step, in the transaction that is open; False when there is nothing (more) to do."""
     emptiest = _emptiest(vec0_tables.fillings(connection))
     dimensions = meta_value(connection, "dimensions")
     if emptiest is None or dimensions is None:
         return False
     ids = vec0_tables.ids_in(connection, emptiest)[:MOVED_A_STEP]
     vectors = vec0_tables.vectors_of(connection, ids, int(dimensions))
-    connection.executemany(DELETE_VECTOR, [(id_,) for id_ in ids])
-    connection.executemany(INSERT_VECTOR, [(id_, as_blob(vectors[id_])) for id_ in ids])
-    if not vec0_tables.ids_in(connection, emptiest):
-        for statement in (DELETE_BLOCK, DELETE_BLOCK_VECTORS):
-            connection.execute(statement, (emptiest,))
+    vec0_tables.delete_vectors(connection, ids)
+    vec0_tables.insert_vectors(connection, [(id_, vectors[id_]) for id_ in ids])
     return True
 
 

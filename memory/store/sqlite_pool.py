@@ -11,10 +11,8 @@ import apsw
 
 from memory.store.errors import StoreUnreadable
 from memory.store.options import StoreOptions
-from memory.store.reader import VectorBackend
 from memory.store.sqlite_connection import (
     in_our_words,
-    load_vectors,
     missing_keywords,
     open_for_reading,
     translated,
@@ -36,7 +34,7 @@ _NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.
 class ReadConnections:
     """Lends connections, each to one thread at a time. Opens one at once, so that errors come at the start.
 
-    `vector_backend` and `vector_reason` say what became of sqlite-vec, `text_reason` why there are no keywords.
+    `text_reason` says why there are no keywords.
 
     Raises:
         StoreUnreadable, StoreCorrupt: from the constructor, and from `borrow` when the file changed.
@@ -53,8 +51,6 @@ class ReadConnections:
         self._changed = threading.Condition()
         # Of a file that is read as immutable: what it looked like. None in the normal way.
         self._frozen: tuple[int, ...] | None = None
-        self.vector_backend = VectorBackend.OFF
-        self.vector_reason: str | None = "vectors are switched off (store.vector.enabled)"
         self.text_reason: str | None = None
         self._idle.append(self._open())
 
@@ -129,9 +125,6 @@ class ReadConnections:
             except _NO_SHARED_MEMORY as error:
                 connection = self._open_immutable(error)
         self.text_reason = missing_keywords(connection)
-        if self._options.vector_enabled:
-            self.vector_reason = load_vectors(connection, self._options)
-            self.vector_backend = VectorBackend.NUMPY if self.vector_reason else VectorBackend.SQLITE_VEC
         return connection
 
     def _open_immutable(self, error: apsw.Error) -> apsw.Connection:

@@ -31,7 +31,6 @@ from memory.store.reader import (
     TermCounts,
     TranscriptMark,
     Vector,
-    VectorBackend,
 )
 from memory.store.sqlite_check import findings
 from memory.store.sqlite_pool import ReadConnections
@@ -164,12 +163,8 @@ class SqliteReader(StoreReader):
         return self._path.name
 
     @property
-    def vector_backend(self) -> VectorBackend:
-        return self._readers.vector_backend
-
-    @property
     def vector_reason(self) -> str | None:
-        return self._readers.vector_reason
+        return None if self._options.vector_enabled else "vectors are switched off (store.vector.enabled)"
 
     @property
     def text_reason(self) -> str | None:
@@ -357,7 +352,7 @@ class SqliteReader(StoreReader):
         dimensions = self._dimensions(connection)
         if dimensions is None:
             return None
-        if self.vector_backend is VectorBackend.OFF:
+        if self.vector_reason is not None:
             raise VectorSearchUnavailable(f"the index holds vectors, but {self.vector_reason}")
         if vector.shape != (dimensions,):
             raise VectorSearchUnavailable(

@@ -1,7 +1,7 @@
 """The tables of one SQLite generation, and how they came to be.
 
 `chunks_vec` is missing from the migrations: it is made when the number of dimensions is first known, in
-the transaction that brings the first vectors.
+the transaction that brings the first vectors (`create_chunks_vec`).
 """
 
 from __future__ import annotations
@@ -123,6 +123,35 @@ BEGIN UPDATE files SET ctime_ns = NULL WHERE id = new.id; END
 """
 ADD_TOUCHES = "ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0"
 
+# The tables in which sqlite-vec 0.1 keeps a vec0 table
+# (https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md).
+CREATE_CHUNKS_VEC_TABLES = """
+CREATE TABLE chunks_vec_info (key TEXT PRIMARY KEY, value ANY);
+CREATE TABLE chunks_vec_chunks (
+    chunk_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    size     INTEGER NOT NULL,
+    validity BLOB NOT NULL,
+    rowids   BLOB NOT NULL
+);
+CREATE TABLE chunks_vec_rowids (
+    rowid        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id,
+    chunk_id     INTEGER,
+    chunk_offset INTEGER
+);
+CREATE TABLE chunks_vec_vector_chunks00 (rowid PRIMARY KEY, vectors BLOB NOT NULL);
+INSERT INTO chunks_vec_info (key, value) VALUES
+    ('CREATE_VERSION', 'v0.1.9'),
+    ('CREATE_VERSION_MAJOR', 0),
+    ('CREATE_VERSION_MINOR', 1),
+    ('CREATE_VERSION_PATCH', 9);
+"""
+
+# As SQLite's own `.dump` brings back a virtual table: its module need not be there.
+DECLARE_CHUNKS_VEC = """
+INSERT INTO sqlite_schema (type, name, tbl_name, rootpage, sql) VALUES ('table', 'chunks_vec', 'chunks_vec', 0, ?)
+"""
+
 #: The name of a document's file, ASCII letters in lower case, of a Codex rollout without its time
 #: (`StoreReader.named`). Its folders are what is left when all letters of the name are taken from the end of the path.
 FILE_NAME = (
@@ -228,13 +257,20 @@ def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIG
     return applied
 
 
-def create_chunks_vec(dimensions: int) -> str:
-    """The statement that makes `chunks_vec`: rowid = chunks.id, unit vectors, L2 metric.
+def create_chunks_vec(connection: apsw.Connection, dimensions: int) -> None:
+    """Make `chunks_vec` in the open transaction: rowid = chunks.id, unit vectors, L2 metric.
 
-    L2 orders unit vectors like cosine does, and sqlite-vec computes it faster.
+    The same tables come about where sqlite-vec is missing, and it reads them wherever it is there. L2 orders unit
+    vectors like cosine does, and sqlite-vec computes it faster.
     """
     rows = vector_block_rows(dimensions)
-    return f"CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[{dimensions:d}], chunk_size = {rows:d})"
+    declared = f"CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[{dimensions:d}], chunk_size = {rows:d})"
+    connection.pragma("writable_schema", True)  # noqa: FBT003 - apsw's signature
+    try:
+        connection.execute(DECLARE_CHUNKS_VEC, (declared,))
+    finally:
+        connection.pragma("writable_schema", False)  # noqa: FBT003 - apsw's signature
+    connection.execute(CREATE_CHUNKS_VEC_TABLES)  # which makes other connections read the schema anew
 
 
 def vector_block_rows(dimensions: int) -> int:

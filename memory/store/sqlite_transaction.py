@@ -10,7 +10,7 @@ import apsw
 
 from memory.store import sqlite_letters, sqlite_transcripts
 from memory.store.letters import FORGOTTEN
-from memory.store.reader import Vector, VectorBackend, VectorState
+from memory.store.reader import Vector, VectorState
 from memory.store.sqlite_chunks import ChunkRows
 from memory.store.sqlite_rows import (
     SELECT_FILE_ID,
@@ -74,11 +74,11 @@ INCREMENT_META = "UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEX
 class WriteTransaction:
     """The changes of one transaction. Rows are collected and written table by table at its end."""
 
-    def __init__(self, connection: apsw.Connection, backend: VectorBackend) -> None:
+    def __init__(self, connection: apsw.Connection, *, keeps_vectors: bool) -> None:
         self.changed = False
         self.connection = connection
         self._connection = connection
-        self._rows = ChunkRows(connection, backend)
+        self._rows = ChunkRows(connection, keeps_vectors=keeps_vectors)
         self._now = time.time()
         self._number = int(meta_value(connection, "transactions") or 0) + 1
         self._settled: dict[DocumentKey, bool] = {}  # document, whether it brought a refusal

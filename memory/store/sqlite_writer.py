@@ -13,9 +13,8 @@ import apsw
 from memory.store import sqlite_maintenance, sqlite_thinning
 from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
-from memory.store.reader import Vector, VectorBackend
+from memory.store.reader import Vector
 from memory.store.sqlite_connection import (
-    load_vectors,
     missing_keywords,
     open_for_writing,
     refuse_strangers,
@@ -54,18 +53,12 @@ class SqliteStore(SqliteReader, Store):
                 refuse_strangers(self._writer, path)
                 migrate(self._writer)
             super().__init__(path, options)
-            if self.vector_backend is VectorBackend.SQLITE_VEC:
-                load_vectors(self._writer, options)
             if self.text_reason is None:
                 with translated(path), suppress(apsw.BusyError):  # the next one does it
                     sqlite_maintenance.leave_deletions(self._writer)
         except BaseException:
             self._writer.close()
             raise
-
-    @property
-    def keeps_vectors(self) -> bool:
-        return self.vector_backend is VectorBackend.SQLITE_VEC
 
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         if self.text_reason is not None:
@@ -134,7 +127,7 @@ class SqliteStore(SqliteReader, Store):
         vectors = keywords = 0
         begun = time.monotonic()
         with self._idle_step() as connection:
-            compact = self.keeps_vectors and sqlite_maintenance.is_worth_compacting(connection)
+            compact = self.vector_reason is None and sqlite_maintenance.is_worth_compacting(connection)
             merge = self.text_reason is None and sqlite_maintenance.is_worth_merging(connection)
         while compact and go_on():
             with self._idle_step() as connection:
@@ -171,7 +164,7 @@ class SqliteStore(SqliteReader, Store):
         with self._write_lock, translated(self._path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                transaction = WriteTransaction(self._writer, self.vector_backend)
+                transaction = WriteTransaction(self._writer, keeps_vectors=self.vector_reason is None)
                 yield transaction
                 transaction.finish()
                 self._writer.execute("COMMIT" if transaction.changed else "ROLLBACK")

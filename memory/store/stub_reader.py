@@ -24,7 +24,6 @@ from memory.store.reader import (
     TermCounts,
     TranscriptMark,
     Vector,
-    VectorBackend,
     VectorState,
 )
 from memory.store.stub_chunks import MemoryChunk, bm25, holders
@@ -45,14 +44,6 @@ class InMemoryReader(StoreReader):
         self._deletions = 0
         self._last_chunk_id = 0
         self._last_commit_at: float | None = None
-
-    @property
-    def vector_backend(self) -> VectorBackend:
-        return VectorBackend.NUMPY
-
-    @property
-    def vector_reason(self) -> str | None:
-        return None
 
     def meta(self, name: str) -> str | None:
         with self._lock:

@@ -134,11 +134,6 @@ class Store(StoreReader):
         StoreCorrupt: the file is damaged; nothing was written.
     """
 
-    @property
-    def keeps_vectors(self) -> bool:
-        """Whether vectors can be written in this process; where not, chunks stay pending (`vector_reason`)."""
-        return True
-
     @abstractmethod
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         """Apply all changes in their order, in as few transactions as a bounded number of chunks in each allows.

@@ -16,8 +16,8 @@ _REMEDIES = {
     "build": "`recalld index` goes on with it",
     "clock": "set the clocks (`timedatectl set-ntp true`)",
     "broker": "give it the room that it lacks, or name another one (REDIS_URL, broker.url)",
-    "vectors": "install sqlite-vec for this Python, or correct store.vector.extension_path",
     "keywords": "install apsw from its wheel: `pip install --force-reinstall --only-binary :all: apsw`",
+    "vectors": "correct `provider` in the settings; keywords work meanwhile",
     "embedding": "correct `provider` in the settings; keywords work meanwhile",
 }
 

@@ -8,14 +8,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import apsw
 
 from memory.agent_files import AgentFiles
-from memory.home_state import tree_bytes
-from memory.store.options import StoreOptions
-from memory.store.sqlite_connection import load_vectors
+from memory.home_state import sqlite_vec_version, tree_bytes
 from recalld.doctor.finding import Finding, Level
 from recalld.status_view import size
 from schemas.settings import Settings
@@ -93,21 +92,14 @@ def sqlite_parts(settings: Settings) -> Iterator[Finding]:
                 f"SQLite {apsw.sqlite_lib_version()} has no FTS5: nothing is found by its words",
                 "install apsw from its wheel: `pip install --force-reinstall --only-binary :all: apsw`",
             )
-        if not settings.store.vector.enabled:
-            yield Finding.fine("vectors", "store.vector.enabled = false")
-            return
-        reason = load_vectors(connection, StoreOptions.of(settings.store))
     finally:
         connection.close()
-    if reason is None:
-        yield Finding.fine("vectors", "sqlite-vec can be loaded")
-    else:
-        yield Finding(
-            "vectors",
-            Level.WARNING,
-            f"{reason}; vectors are compared one by one instead, which is slower",
-            "install sqlite-vec for this Python, or correct store.vector.extension_path",
-        )
+    if not settings.store.vector.enabled:
+        yield Finding.fine("vectors", "store.vector.enabled = false")
+        return
+    reading = sqlite_vec_version()
+    others = f"sqlite-vec {reading} reads them, too" if reading else "without sqlite-vec, which nothing here needs"
+    yield Finding.fine("vectors", f"plain tables, searched with numpy {version('numpy')}; {others}")
 
 
 def disk(settings: Settings, *, free: int | None = None) -> Finding:

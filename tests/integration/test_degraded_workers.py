@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5
 from tests.working import Workers
 from workers.broker_server import BrokerServer
-from workers.names import EMBED_PENDING, HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
+from workers.names import HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS
 
 
 @pytest.fixture
@@ -28,12 +27,6 @@ def remote(settings: Settings, server: EmbeddingServer) -> Settings:
     provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "k"}}
     agent = {"id": "main", "workspace": settings.agents[0].workspace, **provider}
     return Settings.model_validate({"home": settings.home, "agents": [agent], "cache": {"enabled": False}, **provider})
-
-
-def without_sqlite_vec(settings: Settings) -> Settings:
-    """The same settings on a machine where the library is not there."""
-    vector = settings.store.vector.model_copy(update={"extension_path": Path("/nowhere/vec0")})
-    return settings.model_copy(update={"store": settings.store.model_copy(update={"vector": vector})})
 
 
 def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has_it(
@@ -63,35 +56,6 @@ def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has
         wait_until(workers.complete)
         assert workers.finds("otter")
         wait_until(lambda: not workers.troubles())
-
-
-def test_without_sqlite_vec_keywords_are_indexed_and_nothing_is_embedded_until_it_is_back(
-    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, pauses: list[tuple[str, float]]
-) -> None:
-    with Workers(remote) as workers:
-        workers.write("memory/a.md", "The heron stands in the reeds.")
-        workers.mark("memory/a.md")
-        wait_until(workers.complete)
-    paid = server.requests
-    pauses.clear()
-    with Workers(without_sqlite_vec(remote)) as bare:
-        bare.write("memory/b.md", "The otter swims.")
-        bare.mark("memory/b.md")
-        wait_until(bare.settled)
-        assert bare.finds("otter")
-        trouble = wait_until(bare.troubles)
-        assert list(trouble) == [NO_VECTORS]
-        assert "sqlite-vec cannot be loaded" in trouble[NO_VECTORS]
-        wait_until(lambda: len(pauses) >= 3)
-        assert set(pauses) == {(EMBED_PENDING, 60.0)}, "no storm"
-        assert server.requests == paid, "nothing is paid that could not be kept"
-        counts = bare.counts()
-        assert (counts.vectors_ready, counts.vectors_pending) == (1, 1)
-    with Workers(remote) as workers:
-        wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
-    assert server.requests == paid + 1
-    assert not server.paid_twice
 
 
 def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_found_all_the_same(

@@ -469,6 +469,20 @@ def test_a_wrong_flag_is_one_sentence_that_names_it(case: Case) -> None:
     assert problem.startswith("--agent is 'no way'; it must be")
 
 
+@pytest.mark.parametrize("url", ["postgresql://u:hunter2@h/m", "sqlite:///x.db", "x"])
+def test_a_store_that_is_not_served_is_an_error_in_every_source(case: Case, url: str) -> None:
+    assert case.load(overrides={"store.url": ""}).settings.store.url == ""
+    case.environment["RECALLD_STORE__URL"] = url
+    [by_variable] = case.problems()
+    assert by_variable.startswith("RECALLD_STORE__URL: ")
+    del case.environment["RECALLD_STORE__URL"]
+    case.write(f'store.url = "{url}"\n')
+    [by_file] = case.problems()
+    assert f"{case.file}: store.url: " in by_file
+    assert "store.path" in by_file
+    assert "hunter2" not in by_file
+
+
 def test_all_offending_keys_are_reported_one_a_line(case: Case) -> None:
     case.write("model = 5\nquery.max_results = 0\nnonsense = 1\n[[agents]]\nid = 'a'\n")
     case.environment["RECALLD_SERVICE__PORT"] = "x"

@@ -73,7 +73,6 @@ def test_a_histogram_that_others_keep_is_told_in_rising_counts():
         ((), ()),
         (("no embedding provider: keywords only",), ("vectors",)),
         (("the search did not finish within 15 s: keywords only",), ("time",)),
-        (("sqlite-vec cannot be loaded: exact search over the stored vectors",), ("vectors",)),
         (("this SQLite has no FTS5: vectors only",), ("keywords",)),
         (("there is no index yet: nothing was searched",), ("index",)),
         (("the queue does not answer: how far the index is behind is not known",), ("queue",)),

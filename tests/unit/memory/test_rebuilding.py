@@ -111,7 +111,12 @@ def segmenter(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("change", [redaction, overlap, segmenter])
+def rules(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr("memory.redaction.redactor.REDACTION_VERSION", -1)
+    return {}
+
+
+@pytest.mark.parametrize("change", [redaction, rules, overlap, segmenter])
 def test_a_change_that_leaves_texts_as_they_are_pays_nothing_even_without_a_cache(
     world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[World, pytest.MonkeyPatch], dict[str, Any]]
 ) -> None:

@@ -252,28 +252,6 @@ def test_without_fts5_and_without_vectors_memory_is_unavailable(
         assert (told["results"], told["unavailable"]) == ([], True)
 
 
-def test_without_sqlite_vec_the_answer_is_as_good_and_says_so_until_it_is_back(settings: Settings, notes: Path):
-    write_index(settings)
-    bare = settings.model_copy(
-        update={
-            "store": settings.store.model_copy(
-                update={"vector": settings.store.vector.model_copy(update={"extension_path": Path("/nowhere/vec0")})}
-            )
-        }
-    )
-    answers = []
-    for store in (bare, settings):
-        with asked(store) as manager:
-            answer, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
-        assert (answer.mode, status.mode) == ("hybrid", "hybrid")
-        assert answer.degraded == status.degraded
-        assert status.ok == (store is settings)
-        answers.append(answer)
-    assert [reason.partition(":")[0] for reason in answers[0].degraded] == ["sqlite-vec cannot be loaded"]
-    assert answers[1].degraded == ()
-    assert answers[0].results == answers[1].results
-
-
 def test_a_search_answers_within_its_deadline(settings: Settings, resources: SearchResources, notes, monkeypatch):
     write_index(settings)
     agent = settings.agents[0]

@@ -228,12 +228,12 @@ def test_vectors_of_another_model_are_not_compared():
 def test_vectors_that_cannot_be_searched_leave_the_keywords():
     class Blind(InMemoryStore):
         def search_vectors(self, vector, k, sources=None):
-            raise VectorSearchUnavailable("sqlite-vec is missing")
+            raise VectorSearchUnavailable("of another size")
 
     found = find(index(store=Blind()), "dentist")
 
     assert found.mode == "keyword"
-    assert found.degraded == ("sqlite-vec is missing: keywords only",)
+    assert found.degraded == ("of another size: keywords only",)
     assert paths(found) == ["memory/dentist.md"]
 
 

@@ -23,7 +23,7 @@ def index_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sqlite_store(index_path: Path) -> Iterator[SqliteStore]:
-    """SQLite, with sqlite-vec."""
+    """A store of that generation."""
     store = SqliteStore(index_path, StoreOptions())
     yield store
     store.close()

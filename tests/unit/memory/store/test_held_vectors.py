@@ -21,7 +21,7 @@ from memory.store import sqlite_schema, vec0_tables
 from memory.store.held_vectors import HeldVectors
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector, VectorState
-from memory.store.sqlite_connection import load_vectors, open_for_reading
+from memory.store.sqlite_connection import open_for_reading
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.vector_shelf import VectorShelf
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Store
@@ -214,7 +214,6 @@ def test_searches_in_many_threads_read_the_vectors_of_their_own_transaction_whil
     def search() -> None:
         try:
             connection = open_for_reading(path, StoreOptions())
-            load_vectors(connection, StoreOptions())
             while not done.is_set():
                 with vec0_tables.snapshot(connection):
                     expected = vec0_tables.cosines(connection, exact_vector(1))

@@ -7,6 +7,7 @@ from pathlib import Path
 import apsw
 import numpy as np
 import pytest
+import sqlite_vec
 
 from memory.store import sqlite_maintenance, sqlite_writer
 from memory.store.options import StoreOptions
@@ -70,7 +71,8 @@ def blocks(path: Path) -> tuple[int, int]:
 
 def by_sqlite_vec(path: Path, wanted: np.ndarray, k: int) -> list[int]:
     connection = sqlite_writer.open_for_writing(path, StoreOptions())
-    sqlite_writer.load_vectors(connection, StoreOptions())
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
     rows = connection.execute(
         "SELECT rowid FROM chunks_vec WHERE embedding MATCH ? AND k = ? ORDER BY distance", (wanted.tobytes(), k)
     ).fetchall()
@@ -130,13 +132,6 @@ def test_a_dense_index_is_left_alone(sqlite_store: SqliteStore, monkeypatch: pyt
         note(sqlite_store, number, count=PLACES, seed=number)
     note(sqlite_store, 0, count=PLACES, seed=5, keep=60)
     assert sqlite_store.maintain(go_on=always).vector_steps == 0
-
-
-def test_without_sqlite_vec_vectors_stay_where_they_are(holey: SqliteStore, index_path: Path) -> None:
-    bare = SqliteStore(index_path, StoreOptions(extension_path=Path("/nowhere/vec0")))
-    assert bare.maintain(go_on=always).vector_steps == 0
-    bare.close()
-    assert blocks(index_path) == (6, 6)
 
 
 def test_keywords_are_merged_when_many_chunks_came_and_not_again_before_many_more(

@@ -25,7 +25,7 @@ NOBODY = 65534
 AS_NOBODY = f"""
 import os, sys
 from pathlib import Path
-import numpy, apsw, sqlite_vec
+import numpy, apsw
 from memory.store.options import StoreOptions
 from memory.store.sqlite_reader import SqliteReader
 from tests.storing import vector

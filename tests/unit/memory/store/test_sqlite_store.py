@@ -1,7 +1,10 @@
-"""What is SQLite's own: files, permissions, damage, full disks, and life without sqlite-vec."""
+"""What is SQLite's own: files, permissions, damage, full disks, and one table of vectors with sqlite-vec."""
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 import sqlite_vec
 
-from memory.store import sqlite_check, sqlite_connection, sqlite_reader, sqlite_writer
+from memory.store import sqlite_check, sqlite_connection, sqlite_reader, sqlite_writer, vec0_tables
 from memory.store.errors import (
     CheckUnfinished,
     StoreBusy,
@@ -20,7 +23,7 @@ from memory.store.errors import (
     VectorSearchUnavailable,
 )
 from memory.store.options import StoreOptions
-from memory.store.reader import Hit, VectorBackend
+from memory.store.reader import Hit
 from memory.store.sqlite_reader import SqliteReader
 from memory.store.sqlite_schema import MIGRATIONS, Migration, migrate, vector_block_rows
 from memory.store.sqlite_writer import SqliteStore, create_generation
@@ -29,14 +32,20 @@ from schemas.errors import Permanent
 from tests.storing import document, filled, key, vector
 
 NOTE = key("memory/note.md")
-WITHOUT_EXTENSION = StoreOptions(extension_path=Path("/nowhere/vec0"))
+CHECKOUT = Path(__file__).parents[4]
+
+
+def with_sqlite_vec(path: Path) -> apsw.Connection:
+    """Another program's connection, which has sqlite-vec."""
+    connection = apsw.Connection(str(path))
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
+    return connection
 
 
 def by_sqlite_vec(path: Path, query: np.ndarray, k: int) -> list[Hit]:
     """What sqlite-vec itself says."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    connection.enable_load_extension(True)
-    connection.load_extension(sqlite_vec.loadable_path())
+    connection = with_sqlite_vec(path)
     rows = connection.execute(
         "SELECT rowid, distance FROM chunks_vec WHERE embedding MATCH ? AND k = ? ORDER BY distance",
         (query.tobytes(), k),
@@ -48,10 +57,7 @@ def by_sqlite_vec(path: Path, query: np.ndarray, k: int) -> list[Hit]:
 # Vectors ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [StoreOptions(), WITHOUT_EXTENSION], ids=["with sqlite-vec", "without"])
-def test_the_nearest_are_those_that_sqlite_vec_finds(
-    sqlite_store: SqliteStore, index_path: Path, options: StoreOptions
-) -> None:
+def test_the_nearest_are_those_that_sqlite_vec_finds(sqlite_store: SqliteStore, index_path: Path) -> None:
     filled(sqlite_store)
     for number in range(0, 30, 3):  # holes in the blocks
         gone = key(f"memory/{number}.md")
@@ -60,7 +66,7 @@ def test_the_nearest_are_those_that_sqlite_vec_finds(
     sqlite_store.write(
         [document(filled_again, "a", "b", revision=sqlite_store.revision(filled_again), vectors=[vector(1), vector(2)])]
     )
-    reader = SqliteReader(index_path, options)
+    reader = SqliteReader(index_path, StoreOptions())
     for seed in range(5):
         query = vector(1000 + seed)
         expected = by_sqlite_vec(index_path, query, 50)
@@ -73,40 +79,103 @@ def test_the_nearest_are_those_that_sqlite_vec_finds(
     reader.close()
 
 
-def test_without_sqlite_vec_the_reason_is_said_and_new_chunks_stay_pending(index_path: Path) -> None:
-    store = SqliteStore(index_path, WITHOUT_EXTENSION)
-    assert store.vector_backend is VectorBackend.NUMPY
-    assert "/nowhere/vec0" in (store.vector_reason or "")
-    store.write([document(NOTE, "gateway", vectors=[vector(1)])])
-    [pending] = store.pending_chunks(5)
-    assert store.write_vectors({pending.id: (pending.text_hash, vector(1))}) == 0
-    assert [hit.id for hit in store.search_text("gateway", 5)] == [pending.id]
-    assert store.check() == []
-    store.close()
+WRITE_WITHOUT_SQLITE_VEC = """
+import sys
+sys.modules["sqlite_vec"] = None  # as where there is no wheel
+from pathlib import Path
+from memory.store.options import StoreOptions
+from memory.store.sqlite_writer import SqliteStore, create_generation
+from tests.storing import filled, vector
+path = Path(sys.argv[1])
+create_generation(path, StoreOptions(), fingerprint="f", description="{}")
+store = SqliteStore(path, StoreOptions())
+filled(store, documents=4, chunks=20)
+print(store.vector_reason, store.counts().vectors_ready, len(store.search_vectors(vector(25), 100)), store.check())
+"""
 
 
-def test_without_sqlite_vec_documents_with_vectors_are_deleted_whole(
-    sqlite_store: SqliteStore, index_path: Path
-) -> None:
-    filled(sqlite_store, documents=4, chunks=20)
-    bare = SqliteStore(index_path, WITHOUT_EXTENSION)
-    gone = key("memory/1.md")
-    kept = {row.id for number in (0, 2, 3) for row in bare.chunks_of(key(f"memory/{number}.md"))}
-    bare.write([DocumentDelete(gone, bare.revision(gone))])
-    assert bare.check() == []
-    bare.close()
+def test_an_index_made_where_sqlite_vec_is_missing_has_its_vectors_and_sqlite_vec_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "made.sqlite"
+    command = [sys.executable, "-c", WRITE_WITHOUT_SQLITE_VEC, str(path)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert done.stdout == "None 80 80 []\n"
+    query = vector(25)
+    reader = SqliteReader(path, StoreOptions())
+    assert [hit.id for hit in by_sqlite_vec(path, query, 100)] == [hit.id for hit in reader.search_vectors(query, 100)]
+    reader.close()
+    connection = with_sqlite_vec(path)
+    assert connection.pragma("integrity_check") == "ok"
+    assert connection.execute("SELECT count(*), min(vec_length(embedding)) FROM chunks_vec").fetchall() == [(80, 16)]
+    connection.close()
 
-    # sqlite-vec takes it from there: it finds the same, and writes into the same blocks.
-    assert {hit.id for hit in by_sqlite_vec(index_path, vector(25), 100)} == kept
-    more = document(NOTE, *"abcdefgh", revision=sqlite_store.revision(NOTE), vectors=[vector(n) for n in range(8)])
-    assert sqlite_store.write([more]) == [WriteOutcome.COMMITTED]
-    assert sqlite_store.check() == []
-    assert len(by_sqlite_vec(index_path, vector(25), 100)) == len(kept) + 8
+
+def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: SqliteStore, index_path: Path) -> None:
+    filled(sqlite_store, documents=1)
+    ours = with_sqlite_vec(index_path)
+    theirs = with_sqlite_vec(Path(":memory:"))
+    [(declared,)] = ours.execute("SELECT sql FROM sqlite_schema WHERE name = 'chunks_vec'").fetchall()
+    theirs.execute(declared)
+
+    def columns(connection: apsw.Connection) -> list[tuple[object, ...]]:
+        return connection.execute(
+            "SELECT s.name, c.* FROM sqlite_schema AS s, pragma_table_info(s.name) AS c "
+            "WHERE s.name GLOB 'chunks_vec*' AND s.type = 'table' ORDER BY 1, 2"
+        ).fetchall()
+
+    assert [tuple(map(str.lower, map(str, row))) for row in columns(ours)] == [
+        tuple(map(str.lower, map(str, row))) for row in columns(theirs)
+    ]
+    for table in ("chunks_vec_info", "chunks_vec_chunks WHERE size <> length(validity) * 8"):
+        assert ours.execute(f"SELECT * FROM {table}").fetchall() == theirs.execute(f"SELECT * FROM {table}").fetchall()
+    ours.close()
+
+
+def test_sqlite_vec_and_this_program_write_the_same_table_in_turns(sqlite_store: SqliteStore, index_path: Path) -> None:
+    filled(sqlite_store, documents=1, chunks=3)
+    rows = vec0_tables.fillings(with_sqlite_vec(index_path))[0].places
+    other = with_sqlite_vec(index_path)
+    choice = random.Random(3)
+    expected = sqlite_store.vectors_of([1, 2, 3])
+    for turn in range(12):
+        gone = choice.sample(sorted(expected), len(expected) // 3)
+        new = {10_000 * (turn + 1) + number: vector(number) for number in range(choice.choice([1, 9, rows]))}
+        other.execute("BEGIN IMMEDIATE")
+        if turn % 2:
+            other.executemany("DELETE FROM chunks_vec WHERE rowid = ?", [(id_,) for id_ in gone])
+            added = [(id_, made.tobytes()) for id_, made in new.items()]
+            other.executemany("INSERT INTO chunks_vec (rowid, embedding) VALUES (?, ?)", added)
+        else:
+            vec0_tables.delete_vectors(other, gone)
+            vec0_tables.insert_vectors(other, list(new.items()))
+        other.execute("COMMIT")
+        expected = {id_: made for id_, made in (expected | new).items() if id_ not in gone}
+        held = dict(other.execute("SELECT rowid, embedding FROM chunks_vec").fetchall())
+        assert held == {id_: made.tobytes() for id_, made in expected.items()}
+        in_blocks, listed = vec0_tables.stored_ids(other)
+        assert in_blocks == listed == set(expected)
+    assert {id_: made.tobytes() for id_, made in sqlite_store.vectors_of(list(expected)).items()} == held
+    other.close()
+
+
+def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: SqliteStore, index_path: Path) -> None:
+    filled(sqlite_store, documents=2, chunks=3)
+    lost = sqlite_store.vectors_of([2])[2].tobytes()
+    gone = key("memory/0.md")
+    sqlite_store.write([DocumentDelete(gone, sqlite_store.revision(gone))])
+    connection = with_sqlite_vec(index_path)
+    [(vectors,)] = connection.execute("SELECT vectors FROM chunks_vec_vector_chunks00").fetchall()
+    assert lost not in vectors
+    assert sqlite_store.vectors_of([5])[5].tobytes() in vectors
+    left = key("memory/1.md")
+    sqlite_store.write([DocumentDelete(left, sqlite_store.revision(left))])
+    assert vec0_tables.fillings(connection) == []
+    assert connection.execute("SELECT count(*) FROM chunks_vec_vector_chunks00").fetchall() == [(0,)]
+    connection.close()
 
 
 def test_switched_off_vectors_are_refused_and_not_silently_missing(sqlite_store: SqliteStore, index_path: Path) -> None:
     off = SqliteReader(index_path, StoreOptions(vector_enabled=False))
-    assert off.vector_backend is VectorBackend.OFF
+    assert off.vector_reason
     assert off.search_vectors(vector(1), 5) == []  # there are none
     filled(sqlite_store, documents=1)
     with pytest.raises(VectorSearchUnavailable):
@@ -204,9 +273,7 @@ def test_the_check_finds_every_disagreement(
 ) -> None:
     filled(sqlite_store, documents=1, chunks=5)
     assert sqlite_store.check() == []
-    connection = apsw.Connection(str(index_path))
-    connection.enable_load_extension(True)
-    connection.load_extension(sqlite_vec.loadable_path())
+    connection = with_sqlite_vec(index_path)
     connection.execute(damage)
     connection.close()
     assert any(finding in found for found in sqlite_store.check())

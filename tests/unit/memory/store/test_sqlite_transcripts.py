@@ -1,4 +1,4 @@
-"""Transcripts in SQLite: the columns, older schemas, crashes, life without sqlite-vec, and what an append reads."""
+"""Transcripts in SQLite: the columns, older schemas, crashes, and what an append reads."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 import apsw
 import pytest
+import sqlite_vec
 
 from memory.segmenting import index_text
 from memory.store import sqlite_connection, sqlite_rows, sqlite_transcripts
 from memory.store.letters import FORGOTTEN
 from memory.store.options import StoreOptions
-from memory.store.reader import RefusedChunk, VectorState
+from memory.store.reader import RefusedChunk
 from memory.store.sqlite_reader import SELECT_NAMED, SqliteReader
 from memory.store.sqlite_rows import as_blob
-from memory.store.sqlite_schema import MIGRATIONS, create_chunks_vec, migrate
+from memory.store.sqlite_schema import MIGRATIONS, migrate
 from memory.store.sqlite_writer import SqliteStore
 from memory.store.writer import WriteOutcome
 from schemas.documents import FileStat
 from tests.storing import STAT, TALK, chunk, document, key, mark, piece, said, text_hash, vector
 
 NOTE = key("memory/note.md")
-WITHOUT_EXTENSION = StoreOptions(extension_path=Path("/nowhere/vec0"))
 
 
 def rows(path: Path, statement: str, bindings: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
@@ -54,9 +54,10 @@ def old_path(tmp_path: Path) -> Path:
     """A generation as the first schema had it: one note, one chunk with a vector, one refused."""
     path = tmp_path / "old.sqlite"
     connection = sqlite_connection.open_for_writing(path, StoreOptions(), create=True)
-    assert sqlite_connection.load_vectors(connection, StoreOptions()) is None
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
     migrate(connection, MIGRATIONS[:1])
-    connection.execute(create_chunks_vec(16))
+    connection.execute("CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[16], chunk_size = 1024)")
     connection.execute("INSERT INTO meta (name, value) VALUES ('dimensions', '16'), ('fingerprint', 'f')")
     connection.execute("INSERT INTO files VALUES (1, ?, ?, 10, 20, 30, 'hash', 1, 0.5, '[]')", (NOTE.source, NOTE.path))
     for chunk_id, text, state, refusal in ((1, "gateway", "ready", None), (2, "deploy", "refused", "too long")):
@@ -178,32 +179,6 @@ def test_damage_to_marks_and_stale_chunks_is_found(sqlite_store: SqliteStore, in
         "1 marks of transcripts without a file (ids 99)",
         "1 stale chunks of documents that are no transcripts (ids 1)",
     ]
-
-
-# Without sqlite-vec ----------------------------------------------------------------------------------
-
-
-def test_without_sqlite_vec_vectors_of_texts_that_come_again_are_kept_and_the_others_go(
-    sqlite_store: SqliteStore, index_path: Path
-) -> None:
-    pending = chunk("pending", 3)
-    refused = chunk("refused", 4, refused="too long")
-    sqlite_store.write([piece(*said("one", "two", "three"), pending, refused, continues=None, to=mark(5))])
-    ids = [one.id for one in sqlite_store.chunks_of(TALK)]
-    bare = SqliteStore(index_path, WITHOUT_EXTENSION)
-    again = said("three", "pending", "refused", "one more")
-    assert bare.write([piece(*again, continues=mark(5), to=mark(6), keep=0)]) == [WriteOutcome.COMMITTED]
-    stored = bare.chunks_of(TALK)
-    assert [one.id for one in stored][:3] == ids[2:]
-    assert [one.vector_state for one in stored] == [
-        VectorState.READY,
-        VectorState.PENDING,
-        VectorState.REFUSED,
-        VectorState.PENDING,
-    ]
-    assert [hit.id for hit in bare.search_vectors(vector(5), 9)] == [ids[2]]
-    assert bare.check() == []
-    bare.close()
 
 
 # What an append reads --------------------------------------------------------------------------------
