@@ -97,14 +97,13 @@ def versions(broker: BrokerState) -> Versions:
         recalld=recalld_version(),
         python=platform.python_version(),
         sqlite=apsw.sqlite_lib_version(),
-        sqlite_vec=sqlite_vec_version(),
+        sqlite_vec=_sqlite_vec_version(),
         broker=broker.server,
     )
 
 
 @cache
-def sqlite_vec_version() -> str | None:
-    """Return the version of sqlite-vec, with which people read `chunks_vec`; None where it is not installed."""
+def _sqlite_vec_version() -> str | None:
     try:
         return version("sqlite-vec")
     except PackageNotFoundError:

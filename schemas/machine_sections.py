@@ -19,11 +19,11 @@ class Cache(Section):
 
 
 class StoreVector(Section):
-    """Vectors in an index."""
+    """The sqlite-vec extension, which writes vectors where it is there."""
 
     enabled: bool = Field(True, description="Keep vectors at all; off means keywords only.")
     extension_path: Path | None = Field(
-        None, description="Not used any more: vectors need no library. Older settings with it stay valid."
+        None, description="Path of the sqlite-vec library when the installed one should not be used."
     )
 
 

@@ -119,6 +119,25 @@ def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
         raise OtherVersion(f"{path} was written by an older recalld; run `recalld rebuild`")
 
 
+def load_sqlite_vec(connection: apsw.Connection, extension_path: Path | None) -> str | None:
+    """Load sqlite-vec, the installed one or the library at a path. Return why it cannot be had, None if it can."""
+    try:
+        if extension_path is None:
+            import sqlite_vec
+
+            library = sqlite_vec.loadable_path()
+        else:
+            library = str(extension_path)
+        connection.enable_load_extension(True)  # noqa: FBT003 - apsw's signature
+        try:
+            connection.load_extension(library)
+        finally:
+            connection.enable_load_extension(False)  # noqa: FBT003 - apsw's signature
+    except (apsw.Error, ImportError, OSError) as error:
+        return f"sqlite-vec cannot be loaded: {error}"
+    return None
+
+
 def missing_keywords(connection: apsw.Connection) -> str | None:
     """Why keywords cannot be had on this connection, None when they can."""
     modules = {str(row[0]).lower() for row in connection.execute("PRAGMA module_list")}

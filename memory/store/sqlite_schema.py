@@ -147,6 +147,8 @@ INSERT INTO chunks_vec_info (key, value) VALUES
     ('CREATE_VERSION_PATCH', 9);
 """
 
+SELECT_VEC0 = "SELECT 1 FROM pragma_module_list WHERE name = 'vec0'"
+
 # As SQLite's own `.dump` brings back a virtual table: its module need not be there.
 DECLARE_CHUNKS_VEC = """
 INSERT INTO sqlite_schema (type, name, tbl_name, rootpage, sql) VALUES ('table', 'chunks_vec', 'chunks_vec', 0, ?)
@@ -260,17 +262,25 @@ def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIG
 def create_chunks_vec(connection: apsw.Connection, dimensions: int) -> None:
     """Make `chunks_vec` in the open transaction: rowid = chunks.id, unit vectors, L2 metric.
 
-    The same tables come about where sqlite-vec is missing, and it reads them wherever it is there. L2 orders unit
+    Where sqlite-vec is missing the same tables come about, and it reads them wherever it is there. L2 orders unit
     vectors like cosine does, and sqlite-vec computes it faster.
     """
     rows = vector_block_rows(dimensions)
     declared = f"CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[{dimensions:d}], chunk_size = {rows:d})"
+    if has_sqlite_vec(connection):
+        connection.execute(declared)
+        return
     connection.pragma("writable_schema", True)  # noqa: FBT003 - apsw's signature
     try:
         connection.execute(DECLARE_CHUNKS_VEC, (declared,))
     finally:
         connection.pragma("writable_schema", False)  # noqa: FBT003 - apsw's signature
     connection.execute(CREATE_CHUNKS_VEC_TABLES)  # which makes other connections read the schema anew
+
+
+def has_sqlite_vec(connection: apsw.Connection) -> bool:
+    """Return True if sqlite-vec is loaded into the connection."""
+    return bool(connection.execute(SELECT_VEC0).fetchall())
 
 
 def vector_block_rows(dimensions: int) -> int:

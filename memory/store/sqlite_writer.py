@@ -15,6 +15,7 @@ from memory.store.errors import KeywordsUnavailable, StoreBusy
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector
 from memory.store.sqlite_connection import (
+    load_sqlite_vec,
     missing_keywords,
     open_for_writing,
     refuse_strangers,
@@ -53,6 +54,8 @@ class SqliteStore(SqliteReader, Store):
                 refuse_strangers(self._writer, path)
                 migrate(self._writer)
             super().__init__(path, options)
+            if options.vector_enabled:
+                load_sqlite_vec(self._writer, options.extension_path)
             if self.text_reason is None:
                 with translated(path), suppress(apsw.BusyError):  # the next one does it
                     sqlite_maintenance.leave_deletions(self._writer)

@@ -5,9 +5,10 @@
 says where each id is. The layout is that of sqlite-vec 0.1
 (https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md), with which other programs read the table.
 
-sqlite-vec itself is not needed, so every platform has vectors. Nor is it missed: its published builds have no SIMD, and
-numpy over the same blocks gives the same distances in a third of the time (17,500 x 384: 3 ms instead of 9); one vector
-by its id takes 5 us instead of 300.
+sqlite-vec writes the table where it can be loaded. Elsewhere the same tables are written here, so that every platform
+has vectors, and sqlite-vec reads them when it comes. numpy searches them in either case: the published builds of
+sqlite-vec have no SIMD, and numpy over the same blocks gives the same distances in a third of the time (17,500 x 384:
+3 ms instead of 9); one vector by its id takes 5 us instead of 300.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from memory.lazy_module import LazyModule
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.reader import Vector
 from memory.store.sqlite_rows import as_blob, as_json, fetch, fetch_one
-from memory.store.sqlite_schema import vector_block_rows
+from memory.store.sqlite_schema import has_sqlite_vec, vector_block_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +49,9 @@ FROM chunks_vec_rowids AS r
 WHERE r.rowid IN (SELECT value FROM json_each(?))
 ORDER BY r.chunk_id
 """
+
+INSERT_VECTOR = "INSERT INTO chunks_vec (rowid, embedding) VALUES (?, ?)"
+DELETE_VECTOR = "DELETE FROM chunks_vec WHERE rowid = ?"
 
 SELECT_LAST_BLOCK = "SELECT chunk_id, validity, rowids FROM chunks_vec_chunks ORDER BY chunk_id DESC LIMIT 1"
 INSERT_BLOCK = "INSERT INTO chunks_vec_chunks (size, validity, rowids) VALUES (?, ?, ?) RETURNING chunk_id"
@@ -169,7 +173,10 @@ def vectors_of(connection: apsw.Connection, ids: Iterable[int], dimensions: int)
 
 
 def insert_vectors(connection: apsw.Connection, vectors: Sequence[tuple[int, Vector]]) -> None:
-    """Put vectors of equal dimensions into the free places of the last block, then into new ones, like sqlite-vec."""
+    """Add vectors of equal dimensions: through sqlite-vec, else like it into the last block and then into new ones."""
+    if has_sqlite_vec(connection):
+        connection.executemany(INSERT_VECTOR, ((id_, as_blob(vector)) for id_, vector in vectors))
+        return
     row = fetch_one(connection, SELECT_LAST_BLOCK)
     while vectors:
         number, block = (row[0], Block(row[1], row[2])) if row is not None else _added_block(connection, vectors[0][1])
@@ -189,7 +196,10 @@ def insert_vectors(connection: apsw.Connection, vectors: Sequence[tuple[int, Vec
 
 
 def delete_vectors(connection: apsw.Connection, ids: Sequence[int]) -> None:
-    """Take vectors out like sqlite-vec: nothing of them stays in their places, and an empty block goes."""
+    """Take vectors out, through sqlite-vec or like it: nothing of them stays in their places, an empty block goes."""
+    if has_sqlite_vec(connection):
+        connection.executemany(DELETE_VECTOR, [(id_,) for id_ in ids])
+        return
     places = fetch(connection, SELECT_PLACES, (as_json(ids),))
     for number, in_block in groupby(places, key=itemgetter(1)):
         offsets = [offset for _, _, offset in in_block]

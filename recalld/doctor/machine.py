@@ -14,7 +14,8 @@ from pathlib import Path
 import apsw
 
 from memory.agent_files import AgentFiles
-from memory.home_state import sqlite_vec_version, tree_bytes
+from memory.home_state import tree_bytes
+from memory.store.sqlite_connection import load_sqlite_vec
 from recalld.doctor.finding import Finding, Level
 from recalld.status_view import size
 from schemas.settings import Settings
@@ -92,14 +93,18 @@ def sqlite_parts(settings: Settings) -> Iterator[Finding]:
                 f"SQLite {apsw.sqlite_lib_version()} has no FTS5: nothing is found by its words",
                 "install apsw from its wheel: `pip install --force-reinstall --only-binary :all: apsw`",
             )
+        reason = load_sqlite_vec(connection, settings.store.vector.extension_path)
     finally:
         connection.close()
     if not settings.store.vector.enabled:
         yield Finding.fine("vectors", "store.vector.enabled = false")
         return
-    reading = sqlite_vec_version()
-    others = f"sqlite-vec {reading} reads them, too" if reading else "without sqlite-vec, which nothing here needs"
-    yield Finding.fine("vectors", f"plain tables, searched with numpy {version('numpy')}; {others}")
+    if reason is None:
+        yield Finding.fine("vectors", f"sqlite-vec writes them, numpy {version('numpy')} searches them")
+    elif settings.store.vector.extension_path is None:
+        yield Finding.fine("vectors", f"in plain tables, numpy {version('numpy')} searches them ({reason})")
+    else:
+        yield Finding("vectors", Level.WARNING, reason, "correct store.vector.extension_path, or take it out")
 
 
 def disk(settings: Settings, *, free: int | None = None) -> Finding:

@@ -21,22 +21,26 @@ def index_path(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def sqlite_store(index_path: Path) -> Iterator[SqliteStore]:
-    """A store of that generation."""
-    store = SqliteStore(index_path, StoreOptions())
+#: How vectors are written: through sqlite-vec, or without it.
+WRITING = {"with sqlite-vec": StoreOptions(), "without": StoreOptions(extension_path=Path("/nowhere/vec0.so"))}
+
+
+@pytest.fixture(params=WRITING)
+def sqlite_store(request: pytest.FixtureRequest, index_path: Path) -> Iterator[SqliteStore]:
+    """A store of that generation, with sqlite-vec and without."""
+    store = SqliteStore(index_path, WRITING[request.param])
     yield store
     store.close()
 
 
-@pytest.fixture(params=["sqlite", "in memory"])
+@pytest.fixture(params=[*WRITING, "in memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Each implementation in turn."""
     made: Store
-    if request.param == "sqlite":
+    if request.param in WRITING:
         path = tmp_path / "store.sqlite"
         create_generation(path, StoreOptions(), fingerprint="f", description="{}")
-        made = SqliteStore(path, StoreOptions())
+        made = SqliteStore(path, WRITING[request.param])
     else:
         made = InMemoryStore(fingerprint="f", description="{}")
     yield made

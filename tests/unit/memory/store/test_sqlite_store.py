@@ -133,21 +133,16 @@ def test_the_tables_of_vectors_are_those_that_sqlite_vec_makes(sqlite_store: Sql
 def test_sqlite_vec_and_this_program_write_the_same_table_in_turns(sqlite_store: SqliteStore, index_path: Path) -> None:
     filled(sqlite_store, documents=1, chunks=3)
     rows = vec0_tables.fillings(with_sqlite_vec(index_path))[0].places
-    other = with_sqlite_vec(index_path)
+    other, plain = with_sqlite_vec(index_path), apsw.Connection(str(index_path))
     choice = random.Random(3)
     expected = sqlite_store.vectors_of([1, 2, 3])
     for turn in range(12):
         gone = choice.sample(sorted(expected), len(expected) // 3)
         new = {10_000 * (turn + 1) + number: vector(number) for number in range(choice.choice([1, 9, rows]))}
-        other.execute("BEGIN IMMEDIATE")
-        if turn % 2:
-            other.executemany("DELETE FROM chunks_vec WHERE rowid = ?", [(id_,) for id_ in gone])
-            added = [(id_, made.tobytes()) for id_, made in new.items()]
-            other.executemany("INSERT INTO chunks_vec (rowid, embedding) VALUES (?, ?)", added)
-        else:
-            vec0_tables.delete_vectors(other, gone)
-            vec0_tables.insert_vectors(other, list(new.items()))
-        other.execute("COMMIT")
+        writing = other if turn % 2 else plain
+        with writing:
+            vec0_tables.delete_vectors(writing, gone)
+            vec0_tables.insert_vectors(writing, list(new.items()))
         expected = {id_: made for id_, made in (expected | new).items() if id_ not in gone}
         held = dict(other.execute("SELECT rowid, embedding FROM chunks_vec").fetchall())
         assert held == {id_: made.tobytes() for id_, made in expected.items()}
@@ -155,6 +150,7 @@ def test_sqlite_vec_and_this_program_write_the_same_table_in_turns(sqlite_store:
         assert in_blocks == listed == set(expected)
     assert {id_: made.tobytes() for id_, made in sqlite_store.vectors_of(list(expected)).items()} == held
     other.close()
+    plain.close()
 
 
 def test_of_a_deleted_vector_nothing_stays_in_the_tables(sqlite_store: SqliteStore, index_path: Path) -> None:

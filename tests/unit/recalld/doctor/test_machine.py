@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from memory.disk_space import require_room
@@ -66,13 +66,17 @@ def test_both_kinds_of_search_are_looked_for(settings: Settings):
     assert [found.level for found in machine.sqlite_parts(settings)] == [Level.OK, Level.OK]
 
 
-def test_a_missing_sqlite_vec_is_told_and_is_no_fault(settings: Settings, monkeypatch: pytest.MonkeyPatch):
-    for there in ("0.1.9", None):
-        monkeypatch.setattr(machine, "sqlite_vec_version", lambda there=there: there)
-        [_, found] = machine.sqlite_parts(settings)
-        assert found.level is Level.OK
-        assert f"numpy {np.__version__}" in found.message
-        assert ("sqlite-vec 0.1.9" in found.message) == (there is not None)
+def test_a_missing_sqlite_vec_is_no_fault(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "sqlite_vec", None)
+    [_, found] = machine.sqlite_parts(settings)
+    assert found.level is Level.OK
+
+
+def test_an_extension_that_cannot_be_loaded_is_told(settings: Settings, tmp_path: Path):
+    vector = settings.store.vector.model_copy(update={"extension_path": tmp_path / "none.so"})
+    without = settings.model_copy(update={"store": settings.store.model_copy(update={"vector": vector})})
+    [_, found] = machine.sqlite_parts(without)
+    assert found.level is Level.WARNING
 
 
 @pytest.mark.parametrize(
