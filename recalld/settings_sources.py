@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -167,7 +167,17 @@ class _TableReader:
                         f"{label} must be a table with keys of its own, such as {_example(known, key)}"
                     )
             else:
-                self.problems.append(f"{label}: {_unknown(key, known)}")
+                for wrong in _keys_in(key, value):
+                    self.problems.append(f"{self.prefix}{name}{wrong}: {_unknown(wrong, known)}")
+
+
+def _keys_in(key: str, value: Any) -> Iterator[str]:
+    """Yield every key that was written below a key, or that key alone."""
+    if not isinstance(value, Mapping) or not value:
+        yield key
+        return
+    for part, below in value.items():
+        yield from _keys_in(f"{key}.{part}", below)
 
 
 def _unknown(key: str, known: Mapping[str, SettingKey]) -> str:

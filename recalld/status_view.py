@@ -67,6 +67,8 @@ def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
         if usage["provider"] not in FREE_OF_CHARGE:
             yield _line("spent", _spent(usage))
     yield _line("files", _files(agent["disk"], agent["index"]))
+    if by_source := agent["index"].get("sourceCounts"):
+        yield _line("sources", "; ".join(map(_source, by_source)))
     yield _line("index", _index(agent["index"]))
     if agent.get("degraded"):
         yield _line("answers", click.style(f"{agent['mode']}: {'; '.join(agent['degraded'])}", fg="yellow"))
@@ -171,6 +173,10 @@ def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
     parts += [f"{disk[name]} {name}" for name in ("missing", "stale", "vanished", "growing", "kept") if disk.get(name)]
     parts += [f"{disk['leftOut']} left out"] if disk.get("leftOut") else []
     return ", ".join(parts)
+
+
+def _source(count: Mapping[str, Any]) -> str:
+    return f"{count['source']} {_count(count['files'], 'file')}, {_count(count['chunks'], 'chunk')}"
 
 
 def _index(index: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory.document_roots import LONG_TERM_NAMES, is_folder_name, is_note_name
+from memory.document_roots import LONG_TERM_NAMES, USERS_FOLDER, is_folder_name, is_note_name
 from memory.scanning import file_stat
 from memory.session_roots import is_transcript_name
 
@@ -55,6 +55,7 @@ def count_transcripts(folders: Iterable[str], *, deadline: Deadline) -> Counted:
 def count_notes(workspace: Path, extra: Iterable[str] = (), *, deadline: Deadline) -> Counted:
     """The notes of a workspace and of further folders."""
     found = sum((_count(str(folder), is_note_name, deadline) for folder in (workspace / "memory", *extra)), NOTHING)
+    found += _count(str(workspace / USERS_FOLDER), lambda name: name == LONG_TERM_NAMES[2], deadline)
     files: set[tuple[int, int]] = set()
     for name in LONG_TERM_NAMES:
         try:
