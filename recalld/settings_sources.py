@@ -167,8 +167,10 @@ class _TableReader:
                         f"{label} must be a table with keys of its own, such as {_example(known, key)}"
                     )
             else:
-                for wrong in _keys_in(key, value):
-                    self.problems.append(f"{self.prefix}{name}{wrong}: {_unknown(wrong, known)}")
+                misplaced = _misplaced(key)
+                for wrong in [key] if misplaced is not None else _keys_in(key, value):
+                    problem = misplaced or f"unknown key{_did_you_mean(wrong, known)}"
+                    self.problems.append(f"{self.prefix}{name}{wrong}: {problem}")
 
 
 def _keys_in(key: str, value: Any) -> Iterator[str]:
@@ -180,14 +182,15 @@ def _keys_in(key: str, value: Any) -> Iterator[str]:
         yield from _keys_in(f"{key}.{part}", below)
 
 
-def _unknown(key: str, known: Mapping[str, SettingKey]) -> str:
+def _misplaced(key: str) -> str | None:
+    """Return where a key belongs that does not belong where it is; None for a key that there is nowhere."""
     if key == "home":
         return "the home folder cannot be set here; use --home or RECALLD_HOME"
     if key in top_level_keys() or is_section(top_level_keys(), key):
         return "this key holds for all agents; write it outside [[agents]]"
     if key in agent_keys():
         return "this key belongs to one agent; write it under [[agents]]"
-    return f"unknown key{_did_you_mean(key, list(known))}"
+    return None
 
 
 def _did_you_mean(key: str, known: Iterable[str]) -> str:
