@@ -52,6 +52,11 @@ def count_transcripts(folders: Iterable[str], *, deadline: Deadline) -> Counted:
     return sum((_count(folder, is_transcript_name, deadline) for folder in folders), NOTHING)
 
 
+def count_markdown(folder: Path, *, deadline: Deadline) -> Counted:
+    """All Markdown files below a folder."""
+    return _count(str(folder), is_note_name, deadline)
+
+
 def count_notes(workspace: Path, extra: Iterable[str] = (), *, deadline: Deadline) -> Counted:
     """The notes of a workspace and of further folders."""
     found = sum((_count(str(folder), is_note_name, deadline) for folder in (workspace / "memory", *extra)), NOTHING)

@@ -31,7 +31,13 @@ def people(workspace: Path) -> Path:
         (workspace / path).parent.mkdir(parents=True, exist_ok=True)
         (workspace / path).write_text(f"The favourite drink is {taste}.\n", "utf-8")
     os.link(workspace / ADA, workspace / LINK)
-    for path in ("users/README.md", "users/USER.md", "users/ada/notes.md", "users/ada/deep/USER.md", "users/.x/USER.md"):
+    for path in (
+        "users/README.md",
+        "users/USER.md",
+        "users/ada/notes.md",
+        "users/ada/deep/USER.md",
+        "users/.x/USER.md",
+    ):
         (workspace / path).parent.mkdir(parents=True, exist_ok=True)
         (workspace / path).write_text("The favourite drink is none.\n", "utf-8")
     return workspace
@@ -57,7 +63,9 @@ def read(manager: BuiltinManager, path: str, session_key: str | None) -> str:
     return manager.read_file(GetRequest(path=path, session_key=session_key)).text
 
 
-def test_what_is_known_of_the_user_and_of_people_is_indexed_and_nothing_else_of_people(settings: Settings, people: Path):
+def test_what_is_known_of_the_user_and_of_people_is_indexed_and_nothing_else_of_people(
+    settings: Settings, people: Path
+):
     keys = {key.path for key in AgentFiles(settings.agents[0]).scan().documents}
 
     assert keys == {USER, ADA, BOB, LINK, "memory/open.md"}

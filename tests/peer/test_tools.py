@@ -112,7 +112,13 @@ def test_sources_and_corpus_give_the_narrower_one_or_a_refusal(manager: BuiltinM
 
 def test_a_read_says_how_it_went(manager: BuiltinManager) -> None:
     read = call(manager, GET, path="memory/long.md")
-    assert (read["status"], read["from"], read["lines"], read["truncated"], read["nextFrom"]) == ("ok", 1, 120, True, 121)
+    assert (read["status"], read["from"], read["lines"], read["truncated"], read["nextFrom"]) == (
+        "ok",
+        1,
+        120,
+        True,
+        121,
+    )
     beyond = call(manager, GET, path="memory/tools.md", **{"from": 500})
     assert (beyond["status"], beyond["text"], beyond["truncated"]) == ("ok", "", False)
     missing = call(manager, GET, path="memory/2026-03-01.md")

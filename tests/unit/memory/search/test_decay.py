@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import datetime
 
 import pytest
 from hypothesis import given
