@@ -123,7 +123,7 @@ class AgentFiles:
         )
 
     def personal(self) -> dict[DocumentKey, FileStat]:
-        """What is known of each of several people, and its stat now."""
+        """Return the files on what is known of each of several people, and their stat now."""
         return scan_roots([root for root in self._roots() if root.in_each]).documents
 
     def key_of(self, path: str | os.PathLike[str]) -> DocumentKey | None:

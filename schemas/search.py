@@ -32,9 +32,9 @@ def _whole(value: object) -> object:
 
 
 class SearchRequest(_Wire):
-    """What to look for. Of a very long query the beginning is searched, and the answer says so.
+    """A search. Of a very long query the beginning is searched, and the answer says so.
 
-    `corpus` narrows `sources`; a corpus that is none of the sources is refused.
+    `corpus` narrows `sources`: of a corpus that is none of the sources nothing is searched.
     """
 
     query: Annotated[str, BeforeValidator(_whole)]
@@ -46,16 +46,10 @@ class SearchRequest(_Wire):
     session_key: str | None = None
     wait_ms: Annotated[int, Field(ge=0, le=60_000)] | None = None
 
-    @model_validator(mode="after")
-    def _one_wish(self) -> SearchRequest:
-        if self.sources is not None and self.corpus not in (None, "all", *self.sources):
-            raise ValueError(f"corpus {self.corpus!r} is none of the sources asked for; leave one of them out")
-        return self
-
     def searched(self, configured: tuple[str, ...]) -> tuple[str, ...]:
         """Return the sources that this request is about, of an agent with these."""
         if self.corpus in ("memory", "sessions"):
-            return (self.corpus,)
+            return (self.corpus,) if self.sources is None or self.corpus in self.sources else ()
         return self.sources if self.sources is not None else configured
 
 
@@ -98,7 +92,7 @@ class PendingState(_Wire):
 
 
 class CorpusOutcome(_Wire):
-    """What became of one corpus of a request for all of them, or for the wiki. `memory` is notes and transcripts."""
+    """Outcome of one corpus of a request for all of them, or for the wiki. `memory` is notes and transcripts."""
 
     corpus: Literal["memory", "wiki"]
     outcome: Literal["ok", "unavailable", "not-registered"]

@@ -229,6 +229,10 @@ class BuiltinManager(SearchManager):
         deadline = Deadline(started=time.monotonic(), seconds=self._agent.limits.timeout_ms / 1000)
         if not self._allows(session_of(request.session_key)) or request.corpus == "wiki":
             return SearchAnswer()
+        if request.corpus is not None and not request.searched(self._agent.sources):
+            return SearchAnswer(
+                warning="nothing was searched: the corpus is none of the sources; leave one of them out"
+            )
         if request.corpus == SESSIONS_SOURCE and SESSIONS_SOURCE not in self._agent.sources:
             return SearchAnswer(
                 disabled=True,

@@ -36,7 +36,7 @@ class Withheld:
 
 
 def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
-    """Which documents a search for this session must not find; None when it may find all.
+    """Return what a search for this session must not find; None when it may find all.
 
     What is known of one of several people is for the owner alone: a session key names a sender, who proves nothing.
     """
@@ -50,8 +50,7 @@ def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
 
 
 def is_long_term(key: DocumentKey) -> bool:
-    """Whether a document is long-term memory by its name: MEMORY.md or USER.md, wherever it lies and however it is
-    written.
+    """Return True for long-term memory by its name: MEMORY.md or USER.md, wherever it lies and however it is written.
 
     A disk that does not tell upper from lower case opens the file by any of the spellings.
     """
@@ -99,7 +98,7 @@ def _is_one_of(reader: StoreReader, key: DocumentKey, inodes: Collection[int]) -
 
 
 def _is_the_same_file(files: AgentFiles, key: DocumentKey, withheld: Withheld) -> bool:
-    """Whether a disk with rules of its own, or a hard link, gives what is withheld this name, too."""
+    """Return True if a disk with rules of its own, or a hard link, gives what is withheld this name, too."""
     try:
         asked = files.stat(key)
         kept = [files.stat(one) for one in withheld.kept]

@@ -37,7 +37,7 @@ class SearchableMemory(ABC):
 
 
 def with_corpora(answer: _Answered, corpus: Corpus | None) -> _Answered:
-    """Say what became of each corpus, where all of them or the wiki was asked for."""
+    """Add the outcome of each corpus to an answer, where all of them or the wiki was asked for."""
     if corpus not in ("all", "wiki"):
         return answer
     memory = CorpusOutcome(

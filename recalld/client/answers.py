@@ -59,7 +59,7 @@ class CorpusOutcomeAlways(TypedDict):
 
 
 class CorpusOutcome(CorpusOutcomeAlways, total=False):
-    """What became of one corpus of a request for all of them, or for the wiki. `memory` is notes and transcripts."""
+    """Outcome of one corpus of a request for all of them, or for the wiki. `memory` is notes and transcripts."""
 
     error: str
 

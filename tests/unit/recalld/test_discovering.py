@@ -242,7 +242,7 @@ def test_claude_codes_notes_on_a_repository_without_sessions_of_its_own_are_foun
 
 
 def documents(found: Found, machine: Machine) -> set[str]:
-    """What an agent of these settings indexes, as keys name it."""
+    """Return the notes that an agent of these settings indexes, as keys name them."""
     [table] = tomllib.loads(settings_file([found]))["agents"]
     settings = Settings.model_validate({"home": machine.home / "recalld", "agents": [table]})
     return {key.path for key in AgentFiles(settings.agents[0]).scan().documents if key.source == "memory"}
