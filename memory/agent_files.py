@@ -124,7 +124,7 @@ class AgentFiles:
 
     def personal(self) -> dict[DocumentKey, FileStat]:
         """Return the files on what is known of each of several people, and their stat now."""
-        return scan_roots([root for root in self._roots() if root.in_each]).documents
+        return scan_roots([root for root in roots_of(self._workspace, ()) if root.in_each]).documents
 
     def key_of(self, path: str | os.PathLike[str]) -> DocumentKey | None:
         """The document that an absolute path names; None when, by name, it is none. It need not exist (any more)."""

@@ -149,9 +149,9 @@ class GetRequest(_Wire):
 class GetAnswer(_Wire):
     """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated.
 
-    `status` is "not_found" for a path that names no document, whose `error` begins with "not found", and "error" for
-    the following: A document that cannot be shown is `unavailable`, with `error`. A memory that cannot be asked is
-    `unavailable` with `action`, and `disabled`.
+    `status` is "not_found" for a path that names no document; its `error` begins with "not found". It is "error" for a
+    document that cannot be shown, which is `unavailable`, with `error`. A memory that cannot be asked is `unavailable`
+    with `action`, and `disabled`.
     """
 
     path: str
