@@ -52,9 +52,9 @@ class Root:
     """Where documents lie: `folder` (configured, may be reached through links) and `below` it (never through links).
 
     `names`: the documents right inside (of each folder in it, if `in_each`), or None when all Markdown files count,
-    however deep. `prefix` goes before their paths in keys. `real` is the same place without links in `folder`. `configured` is what a person
-    wrote. `hole`: a folder, relative to this one, that is left to another root. `covered`: another root reaches
-    the same files, and names them alike.
+    however deep. `prefix` goes before their paths in keys. `real` is the same place without links in `folder`.
+    `configured` is what a person wrote. `hole`: a folder, relative to this one, that is left to another root.
+    `covered`: another root reaches the same files, and names them alike.
     """
 
     folder: str
