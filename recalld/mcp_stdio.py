@@ -40,6 +40,8 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
         asyncio.run(_serve(HomeMemory(invocation), session_key))
     except* BrokenPipeError:
         gone = True
+        # The library's writer still holds what has no reader, and Python 3.14 says so when it takes it apart.
+        sys.unraisablehook = lambda _: None
     if gone:
         raise BrokenPipeError
 

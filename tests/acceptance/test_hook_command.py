@@ -92,6 +92,7 @@ MODULES = {
     *("re._casefix", "re._compiler", "re._constants", "re._parser"),
     *("recalld", "recalld.__main__", "recalld.hooks", "recalld.hooks.entry"),
     *("producers", "producers.hook_payloads", "producers.spool"),
+    *("collections.abc", "io"),  # which Python 3.14 has not loaded by itself
 }
 
 

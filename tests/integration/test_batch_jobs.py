@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -480,5 +481,5 @@ def test_a_damaged_ledger_is_set_aside(make: Make, broker_server: BrokerServer, 
         wait_until(workers.complete)
         assert server.paid == texts
     assert list(path.parent.glob("batch_jobs.sqlite.corrupt-*"))
-    with sqlite3.connect(path) as sound:
+    with closing(sqlite3.connect(path)) as sound:
         assert sound.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -77,7 +77,8 @@ rooms = ["schemas", "memory", "producers", "workers", "recalld.cli", "recalld.as
 print(*[room for room in rooms if importlib.util.find_spec(room)])
 from recalld.client import AsyncClient, Client
 print(Client.__module__, AsyncClient.__module__)
-print(*sorted({name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names) - {"__main__"}))
+known = {*sys.stdlib_module_names, "__main__", "sitecustomize"}
+print(*sorted({name.partition(".")[0] for name in sys.modules} - known))
 """
 
 

