@@ -79,9 +79,10 @@ define make_environment
 endef
 
 # What is made from the code: the settings table in the README, the example file, the tools that the client carries.
-docs: install
+docs: install-dev
 	$(BIN)/python -m recalld.settings_docs README.md deploy/recalld.example.toml
 	$(BIN)/python -m recalld.tool_docs recalld/client/tools.json
+	$(BIN)/python -m tests.provider_requests docs/providers.md
 
 # Which locked packages have a wheel, for every platform and Python: asks the package index, takes minutes.
 platforms: install
@@ -94,7 +95,7 @@ LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra lo
 
 lock:
 	$(LOCK) -o requirements.lock
-	$(LOCK) --extra voyage --extra e5 --extra otel --extra test --extra lint -o requirements-dev.lock
+	$(LOCK) --extra voyage --extra bedrock --extra e5 --extra otel --extra test --extra lint -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,13 +31,14 @@ from memory.imports import ImportedFolder, imports_path
 from memory.known_files import KnownFiles
 from memory.open_transcripts import OpenTranscript
 from memory.safe_open import DocumentGone, DocumentRefused, DocumentUnreadable, opened_below, settled_stat, stat_below
-from memory.scanning import MEMORY_SOURCE, Scan, file_stat, scan_roots
+from memory.scanning import EXCLUDED, MEMORY_SOURCE, Scan, file_stat, scan_roots
 from memory.session_files import SessionFiles
 from memory.session_roots import SESSIONS_SOURCE, is_transcript_name
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
-from schemas.settings import AgentSettings, Settings
+from schemas.globs import compiled
+from schemas.settings import AgentSettings, ExtraPath, Settings
 
 __all__ = [
     "IGNORED_DIRECTORIES",
@@ -98,8 +100,10 @@ class AgentFiles:
         self, agent: AgentSettings, *, imports: Path | None = None, drafted: Sequence[ImportedFolder] = ()
     ) -> None:
         self._workspace = os.path.normpath(agent.workspace)
-        self._extra_paths = agent.extra_paths
-        self._sessions = SessionFiles(agent, imports=imports, drafted=drafted)
+        self._globs = compiled(agent.include, agent.exclude)
+        extras = [ExtraPath(path=extra) if isinstance(extra, str) else extra for extra in agent.extra_paths]
+        self._extra_paths = {extra.path: compiled(extra.include, extra.exclude) for extra in extras}
+        self._sessions = SessionFiles(agent, imports=imports, drafted=drafted, globs=self._globs)
 
     @classmethod
     def of(cls, settings: Settings, agent: AgentSettings, *, drafted: Sequence[ImportedFolder] = ()) -> Self:
@@ -120,19 +124,33 @@ class AgentFiles:
             complete=notes.complete and transcripts.complete,
             problems=notes.problems + transcripts.problems,
             unlisted=notes.unlisted + transcripts.unlisted,
+            left_out=Counter(notes.left_out) + Counter(transcripts.left_out),
         )
 
     def personal(self) -> dict[DocumentKey, FileStat]:
         """Return the files on what is known of each of several people, and their stat now."""
-        return scan_roots([root for root in roots_of(self._workspace, ()) if root.in_each]).documents
+        return scan_roots([root for root in roots_of(self._workspace, {}) if root.in_each]).documents
 
     def key_of(self, path: str | os.PathLike[str]) -> DocumentKey | None:
-        """The document that an absolute path names; None when, by name, it is none. It need not exist (any more)."""
-        text = os.fspath(path)
-        if not text.startswith("/") or "\0" in text or ".." in text.split("/"):
+        """The document that an absolute path names; None when, by name, it is none. It need not exist (any more).
+
+        What globs or the kind of its session leave out is none.
+        """
+        text = _normal(path)
+        return None if text is None else self._note_at(text) or self._sessions.key_of(text)
+
+    def reason_of(self, path: str | os.PathLike[str]) -> str | None:
+        """Return why a file that would be a document is left out (as in `Scan.left_out`); None if it is not one."""
+        text = _normal(path)
+        if text is None or self._note_at(text) is not None:
             return None
-        text = os.path.normpath(text)
-        return self._note_at(text) or self._sessions.key_of(text)
+        if any((parts := root.rest(text)) is not None and root.is_note(parts) for root in self._roots()):
+            return EXCLUDED
+        return self._sessions.reason_of(text)
+
+    def left_out_transcripts(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
+        """Return those transcripts that globs or the kinds of their sessions leave out."""
+        return self._sessions.left_out(keys)
 
     def _note_at(self, text: str) -> DocumentKey | None:
         best: Root | None = None
@@ -198,10 +216,10 @@ class AgentFiles:
     def forgets(self, key: DocumentKey, reader: StoreReader | None = None) -> bool:
         """Return True if a document that is absent is to be forgotten.
 
-        A note is when its configured folder is there. A transcript keeps its memory unless the settings say so
-        (`sync.sessions.forget_deleted`), or the index has an archive of it, whole and with all that it has of the
-        transcript. One that was imported always keeps it. Without a `reader` of the index any archive will do: the
-        answer may be a wrong True.
+        What the settings leave out is. A note is when its configured folder is there. A transcript keeps its memory
+        unless the settings say so (`sync.sessions.forget_deleted`), or the index has an archive of it, whole and with
+        all that it has of the transcript. One that was imported always keeps it. Without a `reader` of the index any
+        archive will do: the answer may be a wrong True.
         """
         return self._sessions.forgets(key, reader) if key.source == SESSIONS_SOURCE else self.root_is_there(key)
 
@@ -276,6 +294,8 @@ class AgentFiles:
         for root in self._roots():
             if root.covered or (not root.has_folders and (not root.names or root.folder == self._workspace)):
                 continue
+            if root.has_folders and root.closes(root.prefix):
+                continue
             if root.below and not _is_plain_folder(root.path):
                 continue  # the workspace itself is watched
             if root.has_folders:
@@ -303,7 +323,7 @@ class AgentFiles:
         return self._sessions.owns_directory(text)
 
     def _roots(self) -> list[Root]:
-        return roots_of(self._workspace, self._extra_paths)
+        return roots_of(self._workspace, self._extra_paths, globs=self._globs)
 
     def _located(self, key: DocumentKey) -> tuple[Root, tuple[str, ...]] | None:
         """The root that reaches a document, and the document's components below it."""
@@ -369,6 +389,12 @@ def _read_steadily(descriptor: int, name: str) -> tuple[bytes, FileStat | None]:
     # where change times move by themselves it can be read all the same.
     steady = stat.without_ctime().agrees_with(file_stat(os.fstat(descriptor))) and len(data) == stat.size
     return data, stat if steady else None
+
+
+def _normal(path: str | os.PathLike[str]) -> str | None:
+    """Return an absolute path in its normal form; None for what names no document."""
+    text = os.fspath(path)
+    return os.path.normpath(text) if text.startswith("/") and "\0" not in text and ".." not in text.split("/") else None
 
 
 def _existing(path: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from memory.agent_files import Scan
-from memory.answering import answering, lacking_troubles, sides_in_trouble
+from memory.answering import answering, lacking_troubles, no_prefixes, sides_in_trouble, trouble_of
 from memory.disk_comparison import compare
 from memory.embedding.batch_ledger import texts_in_jobs
 from memory.emptied_folders import with_emptied
@@ -108,6 +108,7 @@ def agent_status(
         and (queue.reachable or not index.state.vectors_pending or sources.choice.provider is None)
     )
     choice = sources.choice
+    advice = no_prefixes(agent.id, agent, choice, chunks=index.state.chunks)
     return AgentStatus(
         agent=agent.id,
         ok=healthy,
@@ -131,6 +132,7 @@ def agent_status(
         dead_letters=index.dead_letters,
         notes=_notes(index),
         troubles=tuple(troubles),
+        advice=() if advice is None else (trouble_of("embedding", advice, now=now),),
         integrity=index.integrity,
         deep=deep_findings(sources, index),
     )

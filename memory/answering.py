@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from memory.embedding.selection import ProviderChoice
 from memory.fingerprint import NO_VECTORS, embedding_of
+from memory.prices import price_of
 from memory.status.condition_texts import counted, text_of
 from memory.store.reader import IndexCounts
 from schemas.conditions import Condition, ConditionCode
 from schemas.search import Mode
+from schemas.settings import MemorySettings
 from schemas.status import Availability, IndexState, TroubleState
 
 
@@ -57,13 +59,35 @@ def no_vectors(
     return Condition(ConditionCode.VECTORS_UNAVAILABLE, agent, params=params)
 
 
+def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, chunks: int) -> Condition | None:
+    """Return what a rebuild with prefixes or task types would cost at most; None where the index has what it should."""
+    if choice.rebuilt is None or not chunks:
+        return None
+    price = price_of(memory if choice.taken_over is None else MemorySettings(), choice.name, choice.rebuilt.model)
+    dollars = (price or 0.0) * chunks * memory.chunking.tokens / 1e6
+    cost = "free of charge" if price == 0 else f"at most ${max(0.01, dollars):,.2f}" if price else "price unknown"
+    params: dict[str, str | int | float] = {
+        "model": choice.rebuilt.model,
+        "texts": counted(chunks, "text"),
+        "cost": cost,
+        "minutes": max(1, round(chunks / choice.rebuilt.limits.chunks_per_second / 60)),
+    }
+    code = ConditionCode.TASK_TYPES_MISSING if choice.name == "gemini" else ConditionCode.PREFIXES_MISSING
+    return Condition(code, agent, params=params)
+
+
 def lacking_troubles(
     agent: str, choice: ProviderChoice, index: IndexState | IndexCounts, *, now: float
 ) -> Iterator[TroubleState]:
     """The trouble of an agent that has no provider though keywords alone were not chosen."""
     lacking = no_vectors(agent, choice, files=index.files, ready=index.vectors_ready, pending=index.vectors_pending)
     if lacking is not None:
-        yield TroubleState(part="embedding", message=text_of(lacking), since=now, code=lacking.code)
+        yield trouble_of("embedding", lacking, now=now)
+
+
+def trouble_of(part: str, condition: Condition, *, now: float) -> TroubleState:
+    """Return a condition that was found just now as status shows it."""
+    return TroubleState(part=part, message=text_of(condition), since=now, code=condition.code)
 
 
 def sides_in_trouble(*, vectors: Availability, text: Availability, now: float) -> Iterator[TroubleState]:

@@ -26,7 +26,7 @@ _NOWHERE = TranscriptMark(0, 0, "", "")
 def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
     """Return the transcripts of the answering generation that the written one lacks, or holds in part only.
 
-    Files that an older version took for transcripts by their names are none.
+    Files that an older version took for transcripts by their names are none, nor is what is left out by now.
     """
     if indexer.generations.next() is None:
         return []
@@ -37,9 +37,11 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
     try:
         sessions = (file.key for file in reader.files() if file.key.source == SESSIONS_SOURCE)
         transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
-        return [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
+        lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
     finally:
         reader.close()
+    out = indexer.files.left_out_transcripts(lacking)
+    return [key for key in lacking if key not in out]
 
 
 def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:

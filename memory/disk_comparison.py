@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from memory.agent_files import Scan
 from memory.known_files import KnownFiles
+from memory.scanning import EXCLUDED, EXCLUDED_FOLDERS
 from memory.session_roots import SESSIONS_SOURCE
 from schemas.documents import DocumentKey
 from schemas.memory_sections import SyncSessions
@@ -56,5 +57,10 @@ def compare(
         vanished=notes_gone + len(forgotten),
         growing=growing,
         left_out=out,
+        excluded=scan.left_out.get(EXCLUDED, 0),
+        excluded_folders=scan.left_out.get(EXCLUDED_FOLDERS, 0),
+        other_sessions={
+            kind: count for kind, count in sorted(scan.left_out.items()) if kind not in (EXCLUDED, EXCLUDED_FOLDERS)
+        },
         kept=transcripts - len(forgotten),
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+
+from schemas.globs import Globs
 
 #: Folders that hold no notes, only a great many files. Hidden folders never count, either.
 IGNORED_DIRECTORIES = frozenset(
@@ -48,13 +50,39 @@ _DATE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Area:
+    """Globs and the documents they hold for: those below `prefix`, by the rest of their paths, put after `lead`.
+
+    Without a `prefix` they hold for all documents, by their whole paths.
+    """
+
+    globs: Globs
+    prefix: str | None = None
+    lead: str = ""
+
+    def leaves_out(self, path: str, skip: int, *, is_folder: bool = False) -> bool:
+        """Return True if the globs leave out a document or, with all that is in it, a folder."""
+        if self.prefix:
+            start = self.prefix if self.prefix.endswith("/") else self.prefix + "/"
+            if not path.startswith(start):
+                return False
+            path = path[len(start) :]
+        elif self.prefix is not None and path.startswith("/"):
+            return False
+        skip = skip if self.prefix is None else 0
+        path = self.lead + path
+        return self.globs.closes(path, skip=skip) if is_folder else not self.globs.admits(path, skip=skip)
+
+
+@dataclass(frozen=True, slots=True)
 class Root:
     """Where documents lie: `folder` (configured, may be reached through links) and `below` it (never through links).
 
     `names`: the documents right inside (of each folder in it, if `in_each`), or None when all Markdown files count,
     however deep. `prefix` goes before their paths in keys. `real` is the same place without links in `folder`.
     `configured` is what a person wrote. `hole`: a folder, relative to this one, that is left to another root.
-    `covered`: another root reaches the same files, and names them alike.
+    `covered`: another root reaches the same files, and names them alike. `areas` leave documents out; `skip` characters
+    of a prefix are no names to them. `lead` is the way from `configured` to this root.
     """
 
     folder: str
@@ -66,6 +94,9 @@ class Root:
     hole: tuple[str, ...] = ()
     covered: bool = False
     in_each: bool = False
+    areas: tuple[Area, ...] = ()
+    skip: int = 0
+    lead: str = ""
 
     @property
     def path(self) -> str:
@@ -74,12 +105,27 @@ class Root:
 
     def holds(self, parts: Sequence[str]) -> bool:
         """Whether a path relative to this root is, by name, a document of it."""
+        return self.is_note(parts) and self.admits(join(self.prefix, *parts))
+
+    def is_note(self, parts: Sequence[str]) -> bool:
+        """Return True if a path relative to this root is a note's, left out or not."""
         if self.names is not None:
             return len(parts) == 1 + self.in_each and parts[-1] in self.names and all(map(is_folder_name, parts[:-1]))
-        return bool(parts) and is_note_name(parts[-1]) and self.descends(parts[:-1])
+        return bool(parts) and is_note_name(parts[-1]) and self._reaches(parts[:-1])
+
+    def admits(self, path: str) -> bool:
+        """Return True if no globs leave out the document whose key has this path."""
+        return not any(area.leaves_out(path, self.skip) for area in self.areas)
+
+    def closes(self, folder: str) -> bool:
+        """Return True if globs leave out everything in a folder, named as in keys."""
+        return any(area.leaves_out(folder, self.skip, is_folder=True) for area in self.areas)
 
     def descends(self, parts: Sequence[str]) -> bool:
         """Whether a folder relative to this root is looked into."""
+        return self._reaches(parts) and not self.closes(join(self.prefix, *parts))
+
+    def _reaches(self, parts: Sequence[str]) -> bool:
         if self.names is not None and (not self.in_each or len(parts) > 1):
             return False
         if self.hole and tuple(parts[: len(self.hole)]) == self.hole:
@@ -151,8 +197,10 @@ def join(prefix: str, *parts: str) -> str:
     return prefix + rest if prefix.endswith("/") else f"{prefix}/{rest}"
 
 
-def roots_of(workspace: str, extra_paths: Sequence[str]) -> list[Root]:
+def roots_of(workspace: str, extra_paths: Mapping[str, Globs | None], *, globs: Globs | None = None) -> list[Root]:
     """The roots as the disk is now; a file has the same name whichever of them reaches it.
+
+    `globs` hold for all documents, those of an extra path for what lies below it, whichever root reaches that.
 
     An extra path that is not there counts as a file if it ends in ".md", else as a folder. One that can never
     hold documents (a file of another kind) is a root without names.
@@ -170,12 +218,13 @@ def roots_of(workspace: str, extra_paths: Sequence[str]) -> list[Root]:
         in_each=True,
     )
     extras: list[Root] = []
-    for configured in dict.fromkeys(extra_paths):
+    for configured in extra_paths:
         extra = _extra_root(workspace, real, configured)
         inside = parts_below(real, extra.real)
         if inside and extra.descends(inside):
             # The workspace lies in it: what is in the workspace is named relative to the workspace.
-            extras += [replace(extra, hole=inside), Root(workspace, (), None, "", real, configured)]
+            lead = "/".join(inside) + "/"
+            extras += [replace(extra, hole=inside), Root(workspace, (), None, "", real, configured, lead=lead)]
         else:
             extras.append(extra)
     # Folders before what they hold, so that the outermost root names a file.
@@ -184,7 +233,14 @@ def roots_of(workspace: str, extra_paths: Sequence[str]) -> list[Root]:
     for extra in extras:
         named.append(_named(extra, [long_term, memory, *named]))
     reached = any(not root.covered and root.rest(memory.real) and root.descends(["memory"]) for root in named)
-    return [long_term, replace(memory, covered=reached), people, *named]
+    roots = [long_term, replace(memory, covered=reached), people, *named]
+    areas = [Area(globs)] if globs is not None else []
+    areas += [
+        Area(own, root.prefix, root.lead)
+        for root in named
+        if root.names is None and (own := extra_paths[root.configured]) is not None
+    ]
+    return [replace(root, areas=tuple(areas)) for root in roots] if areas else roots
 
 
 def _extra_root(workspace: str, workspace_real: str, configured: str) -> Root:
@@ -202,7 +258,7 @@ def _extra_root(workspace: str, workspace_real: str, configured: str) -> Root:
     if inside is None:
         inside = parts_below(real, workspace_real)
     prefix = folder if inside is None else "/".join(inside)
-    return Root(folder, (), names, prefix, real, configured)
+    return Root(folder, (), names, prefix, real, configured, skip=len(prefix) if prefix.startswith("/") else 0)
 
 
 def _named(extra: Root, roots: Sequence[Root]) -> Root:
@@ -212,5 +268,5 @@ def _named(extra: Root, roots: Sequence[Root]) -> Root:
         if parts is None:
             continue
         if root.descends(parts) or (not parts and extra.names and root.names and extra.names <= root.names):
-            return replace(extra, prefix=join(root.prefix, *parts), covered=True)
+            return replace(extra, prefix=join(root.prefix, *parts), covered=True, skip=root.skip)
     return extra

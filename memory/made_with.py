@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,21 +26,26 @@ from schemas.settings import MemorySettings
 ORDER = (*BY_KEY, "local", "none")
 
 
+def as_indexed(choice: ProviderChoice, folder: Path, options: StoreOptions) -> ProviderChoice:
+    """Return the choice with its `earlier` provider where the agent's index was made with that and is not made anew."""
+    if choice.earlier is None or choice.provider is None:
+        return choice
+    made = list(_identities(folder, options, [NEXT, CURRENT]))
+    if choice.earlier.identity not in made or choice.provider.identity in made:
+        return choice
+    return replace(choice, provider=choice.earlier, earlier=None, rebuilt=choice.provider)
+
+
 def providers_in_use(folder: Path, options: StoreOptions, *, under_construction: bool) -> tuple[str, ...]:
     """Names of the providers of an agent's generations: of the one under construction, if asked for, then of the one
     that answers. What cannot be read has none.
     """
-    generations = Generations(folder, options)
-    return tuple(_names(generations, folder, options, [NEXT, CURRENT] if under_construction else [CURRENT]))
+    return tuple(map(name_in, _identities(folder, options, [NEXT, CURRENT] if under_construction else [CURRENT])))
 
 
 def embedding_in_use(folder: Path, options: StoreOptions) -> str | None:
     """The embedding identity of the generation that answers; None where there is none, or it cannot be read."""
-    try:
-        name = Generations(folder, options).current()
-        return _embedding_of(folder / name, options) if name is not None else None
-    except RecalldError:
-        return None
+    return next(_identities(folder, options, [CURRENT]), None)
 
 
 def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use: Iterable[str]) -> ProviderChoice:
@@ -61,12 +67,14 @@ def without_stepping_down(choice: ProviderChoice, memory: MemorySettings, in_use
     return ProviderChoice(None, choice.requested, "none", None, str(lacking), lacking=lacking)
 
 
-def _names(generations: Generations, folder: Path, options: StoreOptions, pointers: Iterable[str]) -> Iterator[str]:
+def _identities(folder: Path, options: StoreOptions, pointers: Iterable[str]) -> Iterator[str]:
+    """Return the embedding identities of an agent's generations that can be read."""
+    generations = Generations(folder, options)
     for pointer in pointers:
         try:
             name = generations.next() if pointer == NEXT else generations.current()
             if name is not None:
-                yield name_in(_embedding_of(folder / name, options))
+                yield _embedding_of(folder / name, options)
         except RecalldError:
             continue
 

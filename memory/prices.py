@@ -5,6 +5,7 @@ Where they are published, and what their batch interfaces take off:
 * OpenAI, https://platform.openai.com/docs/pricing: half of it in a batch.
 * Gemini, https://ai.google.dev/gemini-api/docs/pricing: half of it in a batch.
 * Mistral, https://mistral.ai/pricing: half of it in a batch.
+* Amazon Bedrock, https://aws.amazon.com/bedrock/pricing/: on demand, in the regions of the United States.
 * Voyage, https://docs.voyageai.com/docs/pricing and .../batch-inference: a third less in a batch. The tokens that an
   account gets free of charge are not counted here.
 
@@ -15,13 +16,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memory.embedding.presets import OWN_SERVERS
 from schemas.settings import MemorySettings
 
-#: Providers without an endpoint, and one whose endpoint is usually a machine of one's own.
+#: Providers without an endpoint.
 _IN_PROCESS = frozenset({"local", "stub", "none"})
-_OWN_SERVER = "ollama"
 
 _HALF = 0.5
+_THE_SAME = 1.0
 _A_THIRD_LESS = 0.67
 
 
@@ -54,6 +56,9 @@ _LIST = {
     "voyage-finance-2": _Price(0.12, _A_THIRD_LESS),
     "voyage-law-2": _Price(0.12, _A_THIRD_LESS),
     "voyage-multilingual-2": _Price(0.12, _A_THIRD_LESS),
+    "amazon.titan-embed-text-v2:0": _Price(0.02, _THE_SAME),
+    "cohere.embed-english-v3": _Price(0.10, _THE_SAME),
+    "cohere.embed-multilingual-v3": _Price(0.10, _THE_SAME),
 }
 
 
@@ -67,7 +72,7 @@ def price_of(memory: MemorySettings, provider: str, model: str | None, *, batch:
         return 0.0
     if memory.remote.price_per_million_tokens is not None:
         return memory.remote.price_per_million_tokens
-    if provider == _OWN_SERVER:
+    if provider in OWN_SERVERS:
         return 0.0
     listed = _LIST.get((model or "").removeprefix("models/"))
     if listed is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memory import scan_problems
@@ -24,6 +25,10 @@ EARLIEST_NS, LATEST_NS = 2 - 2**63, 2**63 - 1
 _LONG_TERM = tuple(DocumentKey(MEMORY_SOURCE, name) for name in LONG_TERM_NAMES)
 
 
+#: What `Scan.left_out` calls what globs exclude.
+EXCLUDED, EXCLUDED_FOLDERS = "excluded", "excluded folders"
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """What is on disk.
@@ -31,7 +36,9 @@ class Scan:
     `documents` are all of them, or those that are not as an index knows them, if the scan was told what it knows;
     then there are so many `unchanged` ones, and `archived` names the sessions that unchanged archives were made of.
     `complete` is False when a folder could not be listed; nothing below one of `unlisted` (absolute paths) may
-    be taken for deleted then. `problems`: one sentence each for a person.
+    be taken for deleted then. `problems`: one sentence each for a person. `left_out` counts the files that do not
+    count: those that globs exclude (`EXCLUDED`), the folders that were not looked into for that
+    (`EXCLUDED_FOLDERS`), and transcripts by the kinds of their sessions.
     """
 
     documents: dict[DocumentKey, FileStat]
@@ -40,6 +47,7 @@ class Scan:
     unlisted: tuple[str, ...]
     unchanged: int = 0
     archived: frozenset[str] = frozenset()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -60,6 +68,7 @@ class _Found:
     problems: ScanProblems = field(default_factory=ScanProblems)
     unlisted: list[str] = field(default_factory=list)
     but: KnownFiles | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, key: DocumentKey, stat: FileStat) -> None:
         # The long-term memory's two names are compared with each other first.
@@ -110,6 +119,7 @@ def scan_roots(roots: Sequence[Root], *, but: KnownFiles | None = None) -> Scan:
         complete=not found.unlisted,
         problems=found.problems.sentences(),
         unlisted=tuple(dict.fromkeys(found.unlisted)),
+        left_out=found.left_out,
     )
 
 
@@ -126,6 +136,7 @@ def file_stat(result: os.stat_result) -> FileStat:
 
 
 def _scan_names(found: _Found, root: Root) -> None:
+    out: set[int] = set()
     for name in sorted(root.names or ()):
         path = join(root.folder, name)
         try:
@@ -139,8 +150,12 @@ def _scan_names(found: _Found, root: Root) -> None:
         except OSError as error:
             found.unlistable(root.folder, error)
             continue
-        if stat.S_ISREG(result.st_mode):
-            found.add(DocumentKey(MEMORY_SOURCE, join(root.prefix, name)), file_stat(result))
+        if root.areas and not root.admits(join(root.prefix, name)):
+            out.add(result.st_ino)
+            found.left_out[EXCLUDED] += 1
+        elif stat.S_ISREG(result.st_mode):
+            if result.st_ino not in out:  # the same file by its second name
+                found.add(DocumentKey(MEMORY_SOURCE, join(root.prefix, name)), file_stat(result))
         elif stat.S_ISLNK(result.st_mode):
             found.problems.link(path)
         elif not stat.S_ISDIR(result.st_mode):
@@ -160,6 +175,10 @@ def _scan_folder(found: _Found, root: Root) -> None:
         found.absent(top, _absent(root))
         return
     hole = join(root.prefix, *root.hole) if root.hole else None
+    if root.closes(root.prefix):
+        found.left_out[EXCLUDED_FOLDERS] += 1
+        return
+    limited = bool(root.areas)
     waiting = [(top, root.prefix)]
     while waiting:
         folder, prefix = waiting.pop()
@@ -175,10 +194,15 @@ def _scan_folder(found: _Found, root: Root) -> None:
                     wanted = is_note_name(name) and (root.names is None or (folder != top and name in root.names))
                     if entry.is_dir(follow_symlinks=False):
                         if is_folder_name(name):
-                            if start + name != hole and (root.names is None or folder == top):
+                            if limited and root.closes(start + name):
+                                found.left_out[EXCLUDED_FOLDERS] += 1
+                            elif start + name != hole and (root.names is None or folder == top):
                                 waiting.append((entry.path, start + name))
                             continue
                     elif wanted and entry.is_file(follow_symlinks=False):
+                        if limited and not root.admits(start + name):
+                            found.left_out[EXCLUDED] += 1
+                            continue
                         try:
                             result = entry.stat(follow_symlinks=False)
                         except FileNotFoundError:

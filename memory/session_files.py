@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,9 +30,11 @@ from memory.session_roots import (
     session_roots_of,
 )
 from memory.session_scanning import scan_sessions
+from memory.session_stores import Sieve
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient, UserError
+from schemas.globs import Globs
 from schemas.settings import AgentSettings
 
 
@@ -39,9 +42,19 @@ class SessionFiles:
     """The transcripts of one agent: below `sessions` of its settings, and below what was imported. Thread-safe.
 
     An agent whose sources leave out transcripts has none. `drafted` imports count as if they were in the list already.
+    What the `globs` or the kind of its session leave out is no transcript of the agent.
     """
 
-    def __init__(self, agent: AgentSettings, *, imports: Path | None, drafted: Sequence[ImportedFolder] = ()) -> None:
+    def __init__(
+        self,
+        agent: AgentSettings,
+        *,
+        imports: Path | None,
+        drafted: Sequence[ImportedFolder] = (),
+        globs: Globs | None = None,
+    ) -> None:
+        self._globs = globs
+        self._kinds = frozenset(agent.sync.sessions.kinds)
         self._workspace = os.path.normpath(agent.workspace)
         wanted = SESSIONS_SOURCE in agent.sources
         self._folders = agent.sessions if wanted else ()
@@ -60,7 +73,7 @@ class SessionFiles:
         return replace(scan, documents=documents, archived=frozenset(path for path in archived if path is not None))
 
     def _all(self, *, imported: bool) -> Scan:
-        scan = scan_sessions(self._configured())
+        scan = scan_sessions(self._configured(), self._sieve())
         try:
             below = self._imported()
         except UserError as error:
@@ -72,7 +85,7 @@ class SessionFiles:
         return scan
 
     def _with_import(self, scan: Scan, root: SessionRoot) -> Scan:
-        below = scan_sessions([root])
+        below = scan_sessions([root], self._sieve())
         configured = self._configured()
         documents = {
             key: stat
@@ -85,10 +98,41 @@ class SessionFiles:
             complete=scan.complete and below.complete,
             problems=tuple(dict.fromkeys(scan.problems + below.problems)),
             unlisted=tuple(dict.fromkeys(scan.unlisted + below.unlisted)),
+            left_out=Counter(scan.left_out) + Counter(below.left_out),
         )
 
     def key_of(self, path: str) -> DocumentKey | None:
-        """The transcript that an absolute, normalised path names; None when, by name, it is none."""
+        """The transcript that an absolute, normalised path names; None when, by name, it is none or is left out."""
+        place = self._place_of(path)
+        if place is None or self._sieve().reason(*place) is not None:
+            return None
+        return _key_at(*place)
+
+    def reason_of(self, path: str) -> str | None:
+        """Return why the transcript of an absolute, normalised path is left out; None if it is not, or is none."""
+        place = self._place_of(path)
+        return self._sieve().reason(*place) if place is not None else None
+
+    def left_out(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
+        """Return those transcripts that are left out, though their files may be there."""
+        sieve = self._sieve()
+        followed = [root for root in self._configured() if not root.covered]
+        imports = self._imported_or_none()
+        found = set()
+        for key in keys:
+            places = _places(key.path, imports)[:1] if key.path.startswith("/") else _places(key.path, followed)
+            if any(sieve.reason(*place) is not None for place in places):
+                with contextlib.suppress(RecalldError):
+                    # Another folder may have a transcript of that name, and it counts.
+                    if self.stat(key) is None:
+                        found.add(key)
+        return found
+
+    def _sieve(self) -> Sieve:
+        return Sieve(self._globs, self._kinds)
+
+    def _place_of(self, path: str) -> tuple[SessionRoot, tuple[str, ...]] | None:
+        """Return the nearest root that, by name, holds the document of an absolute path, and the way below it."""
         for roots in (self._configured, self._imported_or_none):
             nearest: tuple[SessionRoot, tuple[str, ...]] | None = None
             for root in roots():
@@ -99,7 +143,7 @@ class SessionFiles:
                 if root.holds(named):
                     nearest = root, named
             if nearest is not None:
-                return DocumentKey(SESSIONS_SOURCE, join(nearest[0].prefix, *nearest[1]))
+                return nearest
         return None
 
     def key_named(self, path: str) -> DocumentKey | None:
@@ -108,7 +152,7 @@ class SessionFiles:
         return key if self.holds(key) else None
 
     def holds(self, key: DocumentKey) -> bool:
-        """Whether the key is, by name, a transcript's of this agent."""
+        """Whether the key is, by name, a transcript's of this agent, and is not left out."""
         return bool(self._located(key))
 
     def path_of(self, key: DocumentKey) -> Path:
@@ -139,6 +183,8 @@ class SessionFiles:
 
     def forgets(self, key: DocumentKey, reader: StoreReader | None) -> bool:
         """See `AgentFiles.forgets`."""
+        if self.left_out([key]):
+            return True
         places = self._located(key)
         if not places or any(root.imported for root, _ in places) or not self.root_is_there(key):
             return False
@@ -153,9 +199,11 @@ class SessionFiles:
         followed = [root for root in self._configured() if not root.covered]
         hidden = tuple(folder.rstrip(os.sep) + os.sep for folder in scan.unlisted)
         archived = {archived_path(key.path) for key in scan.documents if key.source == SESSIONS_SOURCE} | scan.archived
-        found = []
+        absent = list(absent)
+        out = self.left_out(absent)
+        found = list(out)
         for key in absent:
-            if self._forget_deleted or key.path in archived:
+            if key not in out and (self._forget_deleted or key.path in archived):
                 places = _places(key.path, followed)
                 if any(join(root.folder, *parts).startswith(hidden) for root, parts in places):
                     continue
@@ -201,8 +249,9 @@ class SessionFiles:
     def watch_roots(self) -> list[tuple[str, bool]]:
         """Folders to watch, and whether with all below: the configured ones, or what is above one that is to come."""
         roots = []
+        sieve = self._sieve()
         for root in self._configured():
-            if not root.covered:
+            if not root.covered and not sieve.closes(root, root.prefix):
                 there = os.path.isdir(root.folder)  # noqa: PTH112 - Path may raise
                 roots.append((root.folder, there))
         return roots
@@ -211,7 +260,9 @@ class SessionFiles:
         """Whether a folder is to be watched: a configured one or, not hidden and not a link, inside one."""
         for root in self._configured():
             parts = root.rest(path)
-            if parts is not None and root.descends(parts) and (not parts or not os.path.islink(path)):  # noqa: PTH114 - Path may raise
+            if parts is None or not root.descends(parts) or self._sieve().closes(root, join(root.prefix, *parts)):
+                continue
+            if not parts or not os.path.islink(path):  # noqa: PTH114 - Path may raise
                 return True
         return False
 
@@ -252,12 +303,14 @@ class SessionFiles:
             return []
         if key.path.startswith("/"):
             # Below a configured folder it has another name.
-            if self.key_of(key.path) != key:
+            place = self._place_of(key.path)
+            if place is None or _key_at(*place) != key:
                 return []
             roots = self._imported_or_none()
         else:
             roots = [root for root in self._configured() if not root.covered]
-        found = _places(key.path, roots)
+        sieve = self._sieve()
+        found = [place for place in _places(key.path, roots) if sieve.reason(*place) is None]
         # What several imports reach is one file; two configured folders may have files of the same name.
         return found[:1] if key.path.startswith("/") else found
 
@@ -287,6 +340,10 @@ class SessionFiles:
         if self.stat(key) is not None:
             raise Transient(f"{key.path} is being replaced; it is read again later", retry_after=1.0)
         raise DocumentGone(f"{key.path} is not there")
+
+
+def _key_at(root: SessionRoot, parts: Sequence[str]) -> DocumentKey:
+    return DocumentKey(SESSIONS_SOURCE, join(root.prefix, *parts))
 
 
 def _places(path: str, roots: Iterable[SessionRoot]) -> list[tuple[SessionRoot, tuple[str, ...]]]:

@@ -49,6 +49,11 @@ class SessionRoot:
             return False
         return self.names is None or "/".join(parts) in self.names
 
+    @property
+    def skip(self) -> int:
+        """Return how many characters of its documents' paths are no names to globs: the way to an imported folder."""
+        return len(self.prefix) if self.prefix.startswith("/") else 0
+
     @staticmethod
     def descends(parts: Sequence[str]) -> bool:
         """Whether a folder relative to this root is looked into."""

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 from memory import scan_problems
 from memory.document_roots import is_folder_name
 from memory.scan_problems import ScanProblems, printable
-from memory.scanning import Scan, file_stat, tell_odd_entry
-from memory.session_roots import COMPRESSED, SESSIONS_SOURCE, SessionRoot, is_transcript_name
+from memory.scanning import EXCLUDED_FOLDERS, Scan, file_stat, tell_odd_entry
+from memory.session_roots import COMPRESSED, SESSIONS_SOURCE, SessionRoot, document_name, is_transcript_name
+from memory.session_stores import Sieve
 from schemas.documents import DocumentKey, FileStat
 
 
-def scan_sessions(roots: Sequence[SessionRoot]) -> Scan:
-    """List the transcripts of all configured folders. Costs a stat for each and a listing for each folder."""
+def scan_sessions(roots: Sequence[SessionRoot], sieve: Sieve) -> Scan:
+    """List the transcripts of all configured folders that the sieve lets through. Costs a stat for each and a listing
+    for each folder."""
     documents: dict[DocumentKey, FileStat] = {}
     owners: list[tuple[SessionRoot, frozenset[DocumentKey]]] = []
     problems = ScanProblems()
     unlisted: list[str] = []
+    left_out: Counter[str] = Counter()
     several = sum(not root.covered for root in roots) > 1
     for root in roots:
         if root.covered:
@@ -28,7 +32,7 @@ def scan_sessions(roots: Sequence[SessionRoot]) -> Scan:
             unlisted.append(root.folder)
             problems.add(_absent(root))
             continue
-        found = _scan_folder(root, problems, unlisted)
+        found = _scan_folder(root, problems, unlisted, sieve, left_out)
         for first, keys in owners:
             twice = sorted(keys & found.keys())
             if twice:
@@ -38,11 +42,17 @@ def scan_sessions(roots: Sequence[SessionRoot]) -> Scan:
         if several:
             owners.append((root, frozenset(found)))
         documents.update(found)
-    return Scan(documents, not unlisted, problems.sentences(), tuple(dict.fromkeys(unlisted)))
+    unlisted = list(dict.fromkeys(unlisted))
+    return Scan(documents, not unlisted, problems.sentences(), tuple(unlisted), left_out=left_out)
 
 
-def _scan_folder(root: SessionRoot, problems: ScanProblems, unlisted: list[str]) -> dict[DocumentKey, FileStat]:
+def _scan_folder(
+    root: SessionRoot, problems: ScanProblems, unlisted: list[str], sieve: Sieve, left_out: Counter[str]
+) -> dict[DocumentKey, FileStat]:
     found: dict[DocumentKey, FileStat] = {}
+    if sieve.closes(root, root.prefix):
+        left_out[EXCLUDED_FOLDERS] += 1
+        return found
     waiting = [(root.folder, f"{root.prefix}/")]
     while waiting:
         folder, start = waiting.pop()
@@ -51,11 +61,17 @@ def _scan_folder(root: SessionRoot, problems: ScanProblems, unlisted: list[str])
             problems.too_many(folder, scan_problems.MAX_DOCUMENTS)
             break
         compressed: dict[DocumentKey, FileStat] = {}
+        parts = tuple(start[len(root.prefix) : -1].split("/")[1:])
+        limited = sieve.limits(root, parts)
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     name = entry.name
                     if is_transcript_name(name) and entry.is_file(follow_symlinks=False):
+                        reason = sieve.reason(root, (*parts, document_name(name))) if limited else None
+                        if reason is not None:
+                            left_out[reason] += 1
+                            continue
                         try:
                             result = entry.stat(follow_symlinks=False)
                         except FileNotFoundError:
@@ -72,7 +88,10 @@ def _scan_folder(root: SessionRoot, problems: ScanProblems, unlisted: list[str])
                             found[DocumentKey(SESSIONS_SOURCE, start + name)] = stat
                         continue
                     if is_folder_name(name) and entry.is_dir(follow_symlinks=False):
-                        waiting.append((entry.path, f"{start}{name}/"))
+                        if sieve.closes(root, start + name):
+                            left_out[EXCLUDED_FOLDERS] += 1
+                        else:
+                            waiting.append((entry.path, f"{start}{name}/"))
                         continue
                     tell_odd_entry(problems, entry, root.real, is_document=is_transcript_name(name))
         except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,15 @@
-"""Words that say nothing about what a person looks for. Queries drop them; the index keeps them."""
+"""Words that say nothing about what a person looks for. Queries drop them; the index keeps them.
+
+English and Chinese lists are our own: the package `stop-words` has `system`, `test` and `page` in its English one,
+and no pairs of characters. The others are the package's. Words in Latin letters are taken for English unless several
+of them say that the query is in another language.
+"""
 
 from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection
+from functools import cache
 
 
 def _words(text: str) -> frozenset[str]:
@@ -15,9 +24,9 @@ ENGLISH_STOP_WORDS = _words(
     from further get got had has have having he her here hers herself him himself his how i if in into is it
     its itself just ll let m me might more most must my myself no nor not now of off on once only or other
     ought our ours ourselves out over own please re s same shall she should so some such t than that the
-    their theirs them themselves then there these they this those through to too under until up upon us ve
-    very was we were what when where whether which while who whom whose why will with would you your yours
-    yourself yourselves
+    their theirs them themselves then there these they thing things this those through to too under until up
+    upon us ve very was we were what when where whether which while who whom whose why will with would you your
+    yours yourself yourselves
     """
 )
 
@@ -30,6 +39,72 @@ CHINESE_STOP_BIGRAMS = _words(
     什么 什麼 怎么 怎麼 怎样 怎樣 如何 为何 為何 为什 為什 哪里 哪裡 哪裏 哪儿 哪些 哪个 哪個 哪一 多少 几个 幾個
     是否 有没 有沒 没有 沒有 可以 我们 我們 你们 你們 他们 他們 她们 她們 它们 它們 这个 這個 那个 那個 这些 這些
     那些 这样 這樣 那样 那樣 一个 一個 一下 一些 以及 或者 还是 還是 因为 因為 所以 但是 如果 请问 請問 告诉 告訴
-    关于 關於 对于 對於 其中 就是 不是 是什 是怎 是哪 是谁 是誰 在哪 有什 有哪 谁是 誰是 何时 何時
+    关于 關於 对于 對於 其中 就是 不是 是什 是怎 是哪 是谁 是誰 在哪 有什 有哪 谁是 誰是 何时 何時 之前
     """
 )
+
+#: Languages that are written in Latin letters, as the package calls them.
+_LATIN = ("spanish", "portuguese", "french", "german", "italian")
+
+#: Words of its lists that people look for: nouns, adjectives and verbs that mean something, months.
+_CONTENT_WORDS = _words(
+    """
+    cuenta ejemplo emplean emplear empleo estado estados fuerza lugar manera momento tiempo total trabaja trabajamos
+    trabajan trabajar trabajo trabajas trabajais valor verdad verdadera verdadero caminho cara comprido corrente
+    desligado direita fim horas iniciar inicio ligado maioria maiorias nome povo tempo tentar tipo trabalhar trabalho
+    verdade verdadeiro chose choses droite essai force mine mot nom parole passé personne personnes pièce plein point
+    sujet valeur voie état étée étés été comprare consecutivi consecutivo fine gente lavoro persone важная важное
+    важные важный год года году день жизнь занят занята занято заняты имя лет люди миллионов мира процентов прекрасно
+    спасибо сказать человек время времени برس زيارة سنة سنوات شخصا صباح عام عاما قوة لقاء للامم مايو ايار مساء مليار
+    مليون وكالة الوقت اطار 구토하다 두번째로 시각 시간 아이 자기집 전자 첫번째로 토하다
+    """
+)
+
+#: Words of the Latin lists that are also English ones, or names: none of them tells the language of a query.
+_ENGLISH_TOO = _words(
+    """
+    ad agora ai al amen amp ante as ate aura bene bin bis ca car chose circa com come comment con cosa dal dan dans dar
+    dell dice die dies do dos dove due er era est ex fare fez fin fine font for force ha has hat haut hay he ho il im
+    in io la largo ma man mayor me mia mine mit modo na nos nove num nun ob on or ora os otto par parte pas pa passe
+    pendant per personnes piece plus point pour primo pro qua salvo sans se sea sei ser sin so sob sola solo son stare
+    state sub sue tempo ti ton total tout un usa va valor van varias ver versus via vi vs war was weg will
+    """
+)
+
+#: Words that must say that a query is in another language than English.
+_EVIDENT = 2
+
+
+def stop_words_for(words: Collection[str]) -> frozenset[str]:
+    """Return the stop words that apply to a query of these words, all in lower case."""
+    distinct = frozenset(words)
+    languages = _evident(distinct) if len(distinct - ENGLISH_STOP_WORDS) >= _EVIDENT else []
+    stops = frozenset.intersection(*map(stop_words_of, languages)) if languages else ENGLISH_STOP_WORDS
+    return stops if "".join(distinct).isascii() else stops | stop_words_of("russian") | stop_words_of("arabic")
+
+
+@cache
+def stop_words_of(language: str) -> frozenset[str]:
+    """Return the stop words of a language of the package, lower case, and as they are typed without accents."""
+    from stop_words import get_stop_words  # only here: it reads a file for each language
+
+    listed = {word.strip("'").casefold() for word in get_stop_words(language, cache=False)} - _CONTENT_WORDS
+    return frozenset(listed | {_plain(word) for word in listed if language in _LATIN and not word.isascii()})
+
+
+def _evident(words: frozenset[str]) -> list[str]:
+    """Return the Latin languages that a query is evidently in, several when they share its stop words.
+
+    Stop words that are not English speak for a language. English ones that it does not have speak against it, twice.
+    """
+    held = {}
+    for language in _LATIN:
+        stops = stop_words_of(language)
+        own = len(words & stops - ENGLISH_STOP_WORDS - _ENGLISH_TOO)
+        if own >= _EVIDENT and own > 2 * len(words & ENGLISH_STOP_WORDS - stops):
+            held[language] = len(words & stops)
+    return [language for language, count in held.items() if count == max(held.values())]
+
+
+def _plain(word: str) -> str:
+    return "".join(letter for letter in unicodedata.normalize("NFD", word) if not unicodedata.combining(letter))

@@ -21,7 +21,7 @@ import structlog
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
 from memory.fingerprint import NO_VECTORS
 from memory.generations import CURRENT, NEXT
-from memory.made_with import embedding_in_use, providers_in_use, without_stepping_down
+from memory.made_with import as_indexed, embedding_in_use, providers_in_use, without_stepping_down
 from memory.store.options import StoreOptions
 from schemas.settings import AgentSettings, MemorySettings, Settings
 
@@ -57,6 +57,7 @@ def provider_of(settings: Settings, agent: AgentSettings, *, for_queries: bool =
     fallback = fallback_choice(agent, settings.credentials)
     if fallback is None:
         return first
+    fallback = as_indexed(fallback, settings.indexes_path / agent.id, StoreOptions.of(settings.store))
     why = f"{agent.fallback} took over: {takeover.reason}"
     return replace(
         fallback,
@@ -160,7 +161,8 @@ def _first(
 
 
 def _asked_for(settings: Settings, agent: AgentSettings) -> ProviderChoice:
-    return choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+    choice = choose_provider(agent, settings.credentials, vectors_enabled=settings.store.vector.enabled)
+    return as_indexed(choice, settings.indexes_path / agent.id, StoreOptions.of(settings.store))
 
 
 def _is_in_use(settings: Settings, agent: AgentSettings) -> bool:
@@ -191,6 +193,8 @@ def _digest(memory: MemorySettings) -> str:
         memory.document_input_type,
         memory.local.model_path,
     ]
+    # Only where they are set, so that older notes stay as they are.
+    facts += [prefix for prefix in (memory.query_prefix, memory.document_prefix) if prefix is not None]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 

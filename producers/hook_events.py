@@ -34,7 +34,7 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
         return Event(hook.kind, chosen.id)  # everything is compared; the path only told whose session it is
     named = hook.paths or _session_files(chosen, hook.session)
     files = AgentFiles.of(settings, chosen)
-    paths = tuple(next((name for name in _names_of(path) if files.key_of(name) is not None), path) for path in named)
+    paths = tuple(next((name for name in _names_of(path) if _has(files, name)), path) for path in named)
     # A session that cannot be found by its id is found by comparing everything.
     kind = hook.kind if paths or hook.session is None else "reconcile"
     return Event(kind, chosen.id, paths)
@@ -48,7 +48,7 @@ def _chosen(hook: Hook, settings: Settings, agents: list[AgentSettings]) -> Agen
     names = [name for path in hook.paths for name in _names_of(path)]
     for known in agents:
         files = AgentFiles.of(settings, known)
-        if any(files.key_of(name) is not None for name in names):
+        if any(_has(files, name) for name in names):
             return known
     for known in agents:
         if _session_files(known, hook.session):
@@ -60,6 +60,11 @@ def _chosen(hook: Hook, settings: Settings, agents: list[AgentSettings]) -> Agen
         f"this session is in no agent's folders: name the agent with --agent (one of {_known(agents)}), "
         "or add the folder to its sessions"
     )
+
+
+def _has(files: AgentFiles, path: str) -> bool:
+    """Return True for a document of the agent, also for one that its settings leave out."""
+    return files.key_of(path) is not None or files.reason_of(path) is not None
 
 
 def _names_of(path: str) -> tuple[str, str]:

@@ -196,6 +196,8 @@ class Producers:
         keys = {path: files.key_of(path) for path in paths}
         self.hand_over.submit(agent, [key for key in keys.values() if key is not None])
         for path, key in keys.items():
+            if key is None and files.reason_of(path) is not None:
+                continue
             if key is None and files.owns_directory(Path(path)):
                 self._request(agent, "a folder changed", urgent=True)
             elif key is None and is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
@@ -208,6 +210,8 @@ class Producers:
         files = self._files[agent.id]
         for path in event.paths:
             key = files.key_of(path)
+            if key is None and files.reason_of(path) is not None:
+                continue
             if key is None or key.source != SESSIONS_SOURCE:
                 self._refusals.refuse(agent.id, event.kind, path, reason=_NOT_A_TRANSCRIPT)
             elif _is_barred(files, key):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -27,8 +28,8 @@ class BackfillPlan:
     """`wanted` are the transcripts to index, newest first, as they are now; `unchanged` ones are in the index so.
 
     `others` are the agent's other documents, all of which are missing where there is no index of the present settings
-    yet: it is built with them. `problems` are sentences for a person, on paths and on transcripts left out. The
-    `estimate` is of wanted and others together.
+    yet: it is built with them. `not_wanted` counts what the settings leave out, as `Scan.left_out` does. `problems` are
+    sentences for a person, on paths and on transcripts left out. The `estimate` is of wanted and others together.
     """
 
     agent: AgentSettings
@@ -37,6 +38,7 @@ class BackfillPlan:
     others: tuple[DocumentKey, ...]
     unchanged: int
     problems: tuple[str, ...]
+    not_wanted: Mapping[str, int]
     choice: ProviderChoice
     estimate: Estimate
 
@@ -64,7 +66,7 @@ def plan_backfill(
     """
     imported_folders(imports_path(settings.home, agent.id))  # whoever cannot read it sees no import
     files = AgentFiles.of(settings, agent, drafted=found.folders)
-    stats, problems = _documents_of(files, found)
+    stats, problems, not_wanted = _documents_of(files, found)
     wanted, others = _missing(settings, agent, files, stats)
     documents = [*wanted, *others]
     choice = provider_of(settings, agent)
@@ -89,6 +91,7 @@ def plan_backfill(
         others=tuple(others),
         unchanged=len(stats) - len(wanted),
         problems=(*found.problems, *problems),
+        not_wanted=not_wanted,
         choice=choice,
         estimate=cost,
     )
@@ -104,12 +107,16 @@ def remember_folders(settings: Settings, agent: AgentSettings, found: Found) -> 
         remember_import(imports_path(settings.home, agent.id), folder)
 
 
-def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str]]:
-    """The documents that the transcripts are, and sentences on those that are none."""
+def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
+    """The documents that the transcripts are, sentences on those that are none, and how many the settings leave out."""
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []
+    out: Counter[str] = Counter()
     for one in found.transcripts:
         key = files.key_of(one.path)
+        if key is None and (reason := files.reason_of(one.path)) is not None:
+            out[reason] += 1
+            continue
         if key is None or key in stats:
             problems.append(f"{printable(one.path)} is left out: it cannot be told from another transcript; rename it")
             continue
@@ -122,7 +129,7 @@ def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, Fi
             problems.append(f"{printable(one.path)} is left out: {first} has the same name ({key.path}); rename one")
             continue
         stats[key] = stat
-    return stats, problems
+    return stats, problems, out
 
 
 def _missing(

@@ -23,6 +23,7 @@ def plan_sentence(plan: BackfillPlan) -> str:
     parts = [f"{counted(len(plan.wanted), 'transcript')} to index ({size(plan.size)})"]
     parts += [f"{plan.unchanged:,} indexed already"] if plan.unchanged else []
     parts += [f"{plan.found.left_out:,} left out"] if plan.found.left_out else []
+    parts += [f"{count:,} {kind} left out by the settings" for kind, count in sorted(plan.not_wanted.items())]
     parts += [f"{counted(len(plan.others), 'other document')} as the index is new"] if plan.others else []
     parts += [f"{cost.failed:,} cannot be read"] if cost.failed else []
     if not plan.documents and not cost.to_embed:
@@ -80,6 +81,7 @@ def body_of(plan: BackfillPlan, result: BackfillResult | None) -> dict[str, Any]
         "transcripts": len(plan.wanted),
         "unchanged": plan.unchanged,
         "leftOut": plan.found.left_out,
+        "notWanted": dict(plan.not_wanted),
         "others": len(plan.others),
         "bytes": plan.size,
         "provider": plan.choice.name,

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from memory.answering import no_vectors
+from memory.answering import no_prefixes, no_vectors
 from memory.process_states import process_states
 from memory.pulses import Pulses
 from memory.status.condition_texts import text_of
@@ -30,6 +30,7 @@ from recalld.settings_age import SettingsAge
 from recalld.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.up_lock import only_daemon
 from recalld.up_progress import Progress, say
+from recalld.wiring import generations_of
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.board import Board
@@ -219,9 +220,13 @@ def _greet(invocation: Invocation, supervisor: Supervisor) -> None:
     say(f"recalld {version('recalld')} is up (home: {settings.home})")
     for agent in settings.agents:
         say(f"  agent {agent.id}: {agent.workspace}")
-        lacking = no_vectors(agent.id, provider_of(settings, agent))
-        if lacking is not None:
-            say(f"    {text_of(lacking)}")
+        choice = provider_of(settings, agent)
+        told = no_vectors(agent.id, choice)
+        if choice.rebuilt is not None and (reader := generations_of(settings, agent).open_reader()) is not None:
+            with closing(reader):
+                told = no_prefixes(agent.id, agent, choice, chunks=reader.counts().chunks)
+        if told is not None:
+            say(f"    {text_of(told)}")
     service = _own_service(settings, supervisor)
     if service is not None:
         say(f"  search at {Address(service.host, service.port).url}/ or in another shell:")

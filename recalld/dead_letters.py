@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from memory.agent_files import AgentFiles
 from memory.generation_writing import GenerationWriter
-from memory.leaving_out import leave_out, take_in
-from memory.left_out import left_out
+from memory.left_out import NOTED, file_state, left_out, noted
 from memory.session_roots import COMPRESSED
 from memory.store.letters import EMBEDDING_REFUSED
 from memory.store.options import StoreOptions
@@ -84,7 +84,7 @@ def retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> t
             asked += [(one, max([store.retry_dead_letter(one.key) for store in stores], default=0)) for one in mine]
             for one in mine:
                 for store in stores:
-                    take_in(store, one.key)
+                    _take_in(store, one.key)
         queued = _tell(settings, agent, mine, broker) and queued
     return asked, queued
 
@@ -101,7 +101,7 @@ def drop(settings: Settings, failed: Sequence[Failed]) -> list[Failed]:
         files = AgentFiles.of(settings, agent)
         with _stores(settings, agent) as stores:
             for store in stores:
-                out |= {(agent.id, key) for key in leave_out(store, files, unread)}
+                out |= {(agent.id, key) for key in _leave_out(store, files, unread)}
                 for one in mine:
                     store.drop_dead_letter(one.key)
     return [replace(one, letter=None, left_out=one.left_out or (one.agent.id, one.key) in out) for one in failed]
@@ -197,3 +197,27 @@ def _stores(settings: Settings, agent: AgentSettings) -> Iterator[list[Store]]:
         yield writer.open_existing()
     finally:
         writer.close()
+
+
+def _leave_out(store: Store, files: AgentFiles, tried: Mapping[DocumentKey, float]) -> set[DocumentKey]:
+    """Leave documents out that were tried in vain at these Unix times; return those that are left out from now on.
+
+    One that was changed since, or has no file, is not: it may be readable now.
+    """
+    states = {key: state for key in tried if (state := file_state(files, key)) is not None}
+    unchanged = {key: state for key, state in states.items() if max(state[1], state[2]) / 1e9 <= tried[key]}
+    if unchanged:
+        before = {key: state for key, state in noted(store).items() if state == file_state(files, key)}
+        _note(store, before | unchanged)
+    return set(unchanged)
+
+
+def _take_in(store: Store, key: DocumentKey) -> None:
+    """Leave a document out no longer."""
+    left = noted(store)
+    if left.pop(key, None) is not None:
+        _note(store, left)
+
+
+def _note(store: Store, left: Mapping[DocumentKey, list[int]]) -> None:
+    store.set_meta({NOTED: json.dumps([[key.source, key.path, state] for key, state in left.items()])})

@@ -35,6 +35,7 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         bought: set[tuple[str, str]] | None = set() if settings.cache.enabled else None
         for agent in agents:
             choice = provider_of(settings, agent)
+            choice = choice.for_rebuild() if fresh else choice
             try:
                 found = _estimate(settings, agent, choice, cache, bought, fresh=fresh)
             finally:

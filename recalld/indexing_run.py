@@ -12,6 +12,7 @@ from functools import partial
 import click
 
 from memory.agent_files import AgentFiles
+from memory.status.condition_texts import text_of
 from memory.store.errors import NoRoom
 from producers.reconciling import reconcile
 from recalld.broker_life import running_broker
@@ -132,7 +133,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
 
     writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
     try:
-        identity = fingerprint_of(settings, agent)
+        identity = fingerprint_of(settings, agent, rebuild=True)
         begin = writer.start_rebuild if force else writer.go_on_rebuilding
         begin(identity.digest, identity.description)
     except NoRoom as error:
@@ -157,6 +158,7 @@ def _report_json(
                 "failed": list(one.failed),
                 "stopped": one.stopped,
                 "code": one.condition.code if one.condition is not None else None,
+                "advice": one.advice.code if one.advice is not None else None,
                 "inBatchJobs": one.in_jobs,
                 "spent": [asdict(usage) for usage in spent[one.agent]],
             }
@@ -190,5 +192,7 @@ def _report(
             click.echo(typed(said))
         if one.sentence:
             click.echo(typed(f"  {one.sentence}"), err=True)
+        if one.advice is not None:
+            click.echo(typed(f"  {text_of(one.advice)}"))
     if interrupted:
         click.echo("stopped; what was done is kept, the same command goes on", err=True)

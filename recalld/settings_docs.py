@@ -43,6 +43,8 @@ _SAMPLES: dict[str, Any] = {
     "local.model_cache_dir": "~/.cache/models",
     "query_input_type": "query",
     "document_input_type": "document",
+    "query_prefix": "search_query: ",
+    "document_prefix": "search_document: ",
     "store.url": "postgresql://user@host/memory",
     "store.path": "~/memory-indexes",
     "store.vector.extension_path": "~/lib/vec0.so",

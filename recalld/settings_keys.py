@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, SecretStr
@@ -124,6 +124,8 @@ def _words(kind: Any, metadata: list[Any]) -> str:
         inner = get_args(kind)[0]
         if inner is str:
             return "a list of texts"
+        if get_origin(inner) is Annotated:
+            return "a list of texts or tables"
         if get_origin(inner) is Literal:
             return "a list of any of " + ", ".join(get_args(inner))
         return "a list of tables"

@@ -11,11 +11,14 @@ from pydantic import BaseModel, ValidationError
 
 from recalld.settings_keys import SettingKey, agent_keys, memory_sections, top_level_keys
 from recalld.settings_merging import merge_agent
-from recalld.settings_sources import AgentSource, Source, Written
+from recalld.settings_sources import AgentSource, Source, Written, did_you_mean
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, Settings
 
 DEFAULT = "default"
+
+#: How the schema calls the forms of an extra path.
+_TAGS = frozenset({"text", "table"})
 
 
 class SettingsInvalid(UserError):
@@ -137,10 +140,11 @@ def _check(
         model.model_validate(raw)
     except ValidationError as error:
         for found in error.errors(include_url=False, include_context=False):
-            place = ".".join(str(part) for part in found["loc"])
+            place = ".".join(str(part) for part in found["loc"] if part not in _TAGS)
             at = _nearest(place, written)
             if at is not None:
-                problems.append(_sentence(found, written[at], known[at], inner=place.removeprefix(at).lstrip(".")))
+                inner = place.removeprefix(f"{at}.") if place.startswith(f"{at}.") else ""
+                problems.append(_sentence(found, written[at], known[at], inner=inner))
             elif found["type"] == "missing" and place in known:
                 problems.append(f"{label}.{place} is missing; it must be {known[place].allowed}")
     return problems
@@ -159,13 +163,20 @@ def _sentence(found: Any, written: Written, key: SettingKey, *, inner: str) -> s
     at = f"{written.label}.{inner}" if inner else written.label
     kind, message = found["type"], found["msg"]
     if kind == "value_error":
-        return f"{written.label}: {message.removeprefix('Value error, ')}"
+        return f"{at}: {message.removeprefix('Value error, ')}"
     if inner:
         known = {"extra_forbidden": "unknown key", "missing": "is missing"}
         return f"{at}: {known.get(kind) or message[:1].lower() + message[1:]}"
     if key.secret:
         return f"{at} is not valid; it must be {key.allowed}"
-    return f"{at} is {_shown(written.value)}; it must be {key.allowed}"
+    return f"{at} is {_shown(written.value)}; it must be {key.allowed}{_suggestion(written.value, key)}"
+
+
+def _suggestion(value: Any, key: SettingKey) -> str:
+    if not key.allowed.startswith("one of ") or not isinstance(value, str):
+        return ""
+    near = did_you_mean(value, key.allowed.removeprefix("one of ").split(", "))
+    return near or ("; openai-compatible takes any server with OpenAI's API" if key.name == "provider" else "")
 
 
 def _not_a_number(key: SettingKey | None, written: Written) -> str | None:

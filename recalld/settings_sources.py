@@ -24,10 +24,14 @@ FOREIGN_VARIABLES: Mapping[str, str] = {
     "VOYAGE_API_KEY": "credentials.voyage",
     "MISTRAL_API_KEY": "credentials.mistral",
     "OLLAMA_API_KEY": "credentials.ollama",
+    "DEEPINFRA_API_KEY": "credentials.deepinfra",
 }
 
 #: Meant for OpenAI's own client, so it must not turn another provider's requests (and key) to OpenAI's address.
 OPENAI_BASE_URL = "OPENAI_BASE_URL"
+
+#: Lists of paths that are relative to the workspace; only `~` is expanded.
+_MAY_BE_RELATIVE = frozenset({"extra_paths", "include", "exclude"})
 
 _PREFIX = "RECALLD_"
 #: Read before the settings are (`recalld.configuration`).
@@ -91,7 +95,7 @@ def from_environment(environment: Mapping[str, str], *, base: Path) -> Source:
         if name.startswith(_PREFIX) and name not in SPECIAL_VARIABLES:
             plain = name.removesuffix("_FILE")
             if name not in known and (plain == name or plain not in known):
-                source.problems.append(f"{name}: unknown variable{_did_you_mean(name, [*known, *SPECIAL_VARIABLES])}")
+                source.problems.append(f"{name}: unknown variable{did_you_mean(name, [*known, *SPECIAL_VARIABLES])}")
     for name, key in known.items():
         written = _variable(environment, name, source.problems)
         if written is None:
@@ -169,7 +173,7 @@ class _TableReader:
             else:
                 misplaced = _misplaced(key)
                 for wrong in [key] if misplaced is not None else _keys_in(key, value):
-                    problem = misplaced or f"unknown key{_did_you_mean(wrong, known)}"
+                    problem = misplaced or f"unknown key{did_you_mean(wrong, known)}"
                     self.problems.append(f"{self.prefix}{name}{wrong}: {problem}")
 
 
@@ -193,7 +197,7 @@ def _misplaced(key: str) -> str | None:
     return None
 
 
-def _did_you_mean(key: str, known: Iterable[str]) -> str:
+def did_you_mean(key: str, known: Iterable[str]) -> str:
     """A suggestion, if a known name is near: by its whole name, else by its last part wherever that lives."""
     names = list(known)
     by_plain_name = {_plain(name): name for name in names}
@@ -258,7 +262,7 @@ def _json_trouble(error: ValueError) -> str:
 
 def _place(key: str, value: Any, base: Path) -> Any:
     """Expand `~` and make paths absolute, without following symlinks; anything that is no path stays as it is."""
-    if key == "extra_paths" and isinstance(value, list | tuple):
+    if key in _MAY_BE_RELATIVE and isinstance(value, list | tuple):
         return [_expanded(item) for item in value]
     if key not in PATH_KEYS:
         return value
@@ -274,6 +278,8 @@ def _looks_like_a_path(value: Any) -> bool:
 
 
 def _expanded(value: Any) -> Any:
+    if isinstance(value, Mapping) and "path" in value:
+        return {**value, "path": _expanded(value["path"])}
     return os.path.expanduser(value) if isinstance(value, str) else value  # noqa: PTH111 - relative ones stay as they are
 
 

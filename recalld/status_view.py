@@ -14,6 +14,9 @@ from recalld.terminal_text import printable_answer
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5
 
+#: What the globs of the settings leave out.
+_EXCLUDED = {"excluded": "file", "excludedFolders": "folder"}
+
 #: A service's answer is a second old at most.
 _JUST_FOUND_SECONDS = 3.0
 
@@ -94,6 +97,8 @@ def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
         yield _line("failed", f"and {len(letters) - _LISTED} more (`recalld dead list`)")
     if letters:
         yield _line("", "mend and save it, or `recalld dead retry PATH`; `recalld dead drop PATH` forgets it")
+    for advice in agent.get("advice", ()):
+        yield _line("advice", advice["message"])
     for note in agent.get("notes", ()):
         yield _line("note", note)
     findings = agent.get("integrity")
@@ -172,6 +177,11 @@ def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
     parts = [f"{on_disk}, {index['files']} indexed"]
     parts += [f"{disk[name]} {name}" for name in ("missing", "stale", "vanished", "growing", "kept") if disk.get(name)]
     parts += [f"{disk['leftOut']} left out"] if disk.get("leftOut") else []
+    excluded = [_count(disk[key], noun) for key, noun in _EXCLUDED.items() if disk.get(key)]
+    parts += [f"{' and '.join(excluded)} excluded"] if excluded else []
+    parts += [
+        f"{_count(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()
+    ]
     return ", ".join(parts)
 
 

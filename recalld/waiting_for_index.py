@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memory.answering import no_vectors
+from memory.answering import no_prefixes, no_vectors
 from memory.fingerprint import embedding_of
 from memory.generations import Generations
 from memory.made_with import name_in
@@ -63,6 +63,7 @@ class Outcome:
     stopped: str | None = None
     in_jobs: bool = False
     condition: Condition | None = None
+    advice: Condition | None = None
 
     @property
     def sentence(self) -> str | None:
@@ -364,7 +365,9 @@ class IndexWait:
             condition = None
         stopped = stopped or self._made_otherwise(agent, reader)
         counts = self.counts(agent)
-        return Outcome(agent.id, counts, failed, stopped, in_jobs=self._left_to_jobs(agent), condition=condition)
+        advice = no_prefixes(agent.id, agent, provider_of(self._settings, agent), chunks=counts.chunks)
+        in_jobs = self._left_to_jobs(agent)
+        return Outcome(agent.id, counts, failed, stopped, in_jobs=in_jobs, condition=condition, advice=advice)
 
     def _condition(self, agent: AgentSettings) -> Condition | None:
         """Return why vectors, or anything that the command waited for, did not come; None when all came."""

@@ -51,9 +51,10 @@ def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
     return Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
 
 
-def fingerprint_of(settings: Settings, agent: AgentSettings) -> Fingerprint:
-    """The identity that an agent's index should have."""
+def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> Fingerprint:
+    """The identity that an agent's index should have; with `rebuild`, that of one built anew on purpose."""
     choice = provider_of(settings, agent)
+    choice = choice.for_rebuild() if rebuild else choice
     return wanted_fingerprint(agent, choice, generations_of(settings, agent))
 
 

@@ -18,6 +18,10 @@ class ConditionCode(StrEnum):
     INDEXING_STILL = "indexing_still"
     #: Many messages of an agent begin alike: a program seems to write them.
     MESSAGES_ALIKE = "messages_alike"
+    #: An index was made without the prefixes that its model's family wants: one with them finds better.
+    PREFIXES_MISSING = "prefixes_missing"
+    #: An index was made through Gemini's OpenAI-compatible API, which has no task types: one with them finds better.
+    TASK_TYPES_MISSING = "task_types_missing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,3 +116,4 @@ class Credentials(Section):
     voyage: SecretStr | None = None
     mistral: SecretStr | None = None
     ollama: SecretStr | None = None
+    deepinfra: SecretStr | None = None

@@ -10,6 +10,9 @@ from pydantic import ConfigDict, Field, SecretStr, field_validator, model_valida
 
 from schemas.settings_section import Section
 
+#: Kinds of sessions. Of a file that several share, the first one counts.
+SessionKind = Literal["chat", "subagent", "cron", "heartbeat", "hook", "dreaming", "system"]
+
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -129,8 +132,12 @@ class Query(Section):
 
 
 class SyncSessions(Section):
-    """When a growing transcript is synchronised."""
+    """Kinds of transcripts that are synchronised, and the time for a growing one."""
 
+    kinds: tuple[SessionKind, ...] = Field(
+        ("chat", "subagent"),
+        description="Kinds of sessions whose transcripts are indexed; what no session store knows is a chat.",
+    )
     delta_bytes: int = Field(100_000, ge=0, description="Appended bytes that make a transcript due.")
     delta_messages: int = Field(50, ge=0, description="Appended messages that make a transcript due.")
     quiet_seconds: float = Field(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from schemas.globs import compiled
 from schemas.machine_sections import (
     Auth,
     Broker,
@@ -28,12 +29,45 @@ from schemas.machine_sections import (
 from schemas.memory_sections import Chunking, Limits, Local, Query, Redaction, Remote, Scope, Sync
 from schemas.settings_section import Section
 
-ProviderName = Literal["auto", "openai", "gemini", "mistral", "ollama", "voyage", "local", "none", "stub"]
-FallbackName = Literal["openai", "gemini", "mistral", "ollama", "voyage", "local", "none", "stub"]
+_Served = Literal["openai", "gemini", "mistral", "ollama", "voyage", "lmstudio", "deepinfra", "bedrock"]
+ProviderName = Literal["auto", _Served, "openai-compatible", "local", "none", "stub"]
+FallbackName = Literal[_Served, "local", "none", "stub"]
 Source = Literal["memory", "sessions"]
 
 #: An agent id becomes a folder name, a URL part and a token's file name.
 AGENT_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+def _is_glob(value: tuple[str, ...]) -> tuple[str, ...]:
+    compiled(value, ())
+    return value
+
+
+class ExtraPath(Section):
+    """A file or folder of notes beside the workspace's, and which of its files count."""
+
+    path: str
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    _globs = field_validator("include", "exclude")(_is_glob)
+
+
+def _form_of_path(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    return "table" if isinstance(value, Mapping | ExtraPath) else None
+
+
+#: A path, or a table when only some of its files count. With the tags an error is about the one that was written.
+AnyExtraPath = Annotated[
+    Annotated[str, Tag("text")] | Annotated[ExtraPath, Tag("table")],
+    Discriminator(
+        _form_of_path,
+        custom_error_type="extra_path",
+        custom_error_message="Must be a path, or a table with path, include and exclude",
+    ),
+]
 
 
 class MemorySettings(Section):
@@ -55,11 +89,27 @@ class MemorySettings(Section):
         None, description="Input type sent with queries, for models that tell them apart."
     )
     document_input_type: str | None = Field(None, description="Input type sent with documents.")
+    query_prefix: str | None = Field(
+        None,
+        description="Put before every query that is sent to a provider; unset means what an open model's family wants "
+        "(nomic-embed-text, e5, mxbai, qwen3-embedding, embeddinggemma, arctic-embed, bge), empty means nothing.",
+    )
+    document_prefix: str | None = Field(
+        None, description="The same before every text that is indexed; it is embedded, not shown."
+    )
     sources: tuple[Source, ...] = Field(
         ("memory", "sessions"), description="What is indexed; an agent without session folders has no transcripts."
     )
-    extra_paths: tuple[str, ...] = Field(
-        (), description="Further files or folders of Markdown notes, absolute or relative to the workspace."
+    extra_paths: tuple[AnyExtraPath, ...] = Field(
+        (),
+        description="Further files or folders of Markdown notes, absolute or relative to the workspace; as a table "
+        "with include and exclude, globs relative to that path.",
+    )
+    include: tuple[str, ...] = Field(
+        (), description="Globs of the only notes and transcripts that count, by the paths that results show."
+    )
+    exclude: tuple[str, ...] = Field(
+        (), description="Globs of notes and transcripts that do not count, such as drafts/ or sessions/cron-*."
     )
     chunking: Chunking = Chunking()
     query: Query = Query()
@@ -70,6 +120,8 @@ class MemorySettings(Section):
     )
     scope: Scope = Scope()
     redaction: Redaction = Redaction()
+
+    _globs = field_validator("include", "exclude")(_is_glob)
 
 
 class AgentSettings(MemorySettings):

@@ -21,6 +21,9 @@ class DiskState(_Wire):
     were written to a moment ago are `growing` instead; those whose memory stays although no configured folder holds
     them (any more) are `kept`. What could not be read is `left_out`, instead of missing or stale, when its dead letter
     was dropped, until its file changes.
+
+    Files that the settings leave out are none of these: those that globs exclude (`excluded`, and `excluded_folders`
+    that were not looked into), and transcripts by the kinds of their sessions (`other_sessions`).
     """
 
     files: int | None = None
@@ -30,6 +33,9 @@ class DiskState(_Wire):
     growing: int = 0
     kept: int = 0
     left_out: int = 0
+    excluded: int = 0
+    excluded_folders: int = 0
+    other_sessions: dict[str, int] = {}
 
 
 class BuildState(_Wire):
@@ -253,7 +259,7 @@ class EndpointStatus(_Wire):
 class AgentStatus(_Wire):
     """One agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
 
-    `mode` and `degraded` are what a search says now.
+    `mode` and `degraded` are what a search says now. `advice` is what would make it better; nothing is wrong.
     """
 
     agent: str
@@ -278,6 +284,7 @@ class AgentStatus(_Wire):
     dead_letters: tuple[DeadLetter, ...] = ()
     notes: tuple[str, ...] = ()
     troubles: tuple[TroubleState, ...] = ()
+    advice: tuple[TroubleState, ...] = ()
     integrity: tuple[str, ...] | None = None
     deep: DeepFindings | None = None
 

@@ -9,14 +9,12 @@ with BatchServer() as server:
 from __future__ import annotations
 
 import base64
-import email.parser
-import email.policy
 import http.server
+import itertools
 import json
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from tests.embedding_server import embed
+from tests.recording_server import Recorded, form, recorded
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,11 @@ class BatchServer:
     `paid` counts how often each text was embedded, `paid_inline` those of them that came one request at a time;
     `jobs` are all jobs by id, `files` what is uploaded or made and not deleted. While `open` is cleared no job ends.
     Without `batches` there is no Batch API. `on_call` (method, path) is called before an answer leaves, `on_created` as
-    a job is made.
+    a job is made. `log` are all requests.
     """
+
+    files_named, jobs_named, ids_named = "file-", "batch-", "custom_id"
+    over: Mapping[str, str] = {}
 
     def __init__(self, *, dimensions: int = 32, batches: bool = True) -> None:
         self.dimensions = dimensions
@@ -95,10 +97,12 @@ class BatchServer:
         self.jobs: dict[str, Job] = {}
         self.files: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
+        self.log: list[Recorded] = []
         self.open = threading.Event()
         self.open.set()
         self.on_call: Callable[[str, str], None] | None = None
         self.on_created: Callable[[Job], None] | None = None
+        self._numbers = itertools.count()
         self._scripts: deque[JobScript] = deque()
         self._failures: list[_Failure] = []
         self._lock = threading.RLock()
@@ -126,9 +130,14 @@ class BatchServer:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
+    def root(self) -> str:
+        """Address of the server, without a path."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
     def url(self) -> str:
         """What to give as remote.base_url."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        return f"{self.root}/v1"
 
     def script(self, *scripts: JobScript) -> None:
         """Say how the next jobs go, after those scripted already; the rest goes well."""
@@ -157,8 +166,9 @@ class BatchServer:
     def _serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
         url = urlsplit(handler.path)
-        path = url.path.removeprefix("/v1")
+        path = self._path(handler.command, url.path, handler.headers)
         with self._lock:
+            self.log.append(recorded(handler.command, handler.path, handler.headers, content))
             self.calls[f"{handler.command} {path.split('/')[1]}"] += 1
             failure = next((f for f in self._failures if (f.method, f.path) == (handler.command, path)), None)
             if failure is not None:
@@ -184,6 +194,10 @@ class BatchServer:
         lines += [f"{name}: {value}" for name, value in answer.headers.items()]
         handler.wfile.write("\r\n".join([*lines, "", ""]).encode() + payload)
 
+    def _path(self, method: str, path: str, headers: Any) -> str:
+        """Return the path of OpenAI's API that means the same."""
+        return path.removeprefix("/v1")
+
     def _answer(self, method: str, path: str, query: dict[str, str], headers: Any, content: bytes) -> _Answer:
         what, _, rest = path.strip("/").partition("/")
         if (method, what) == ("POST", "embeddings"):
@@ -207,9 +221,7 @@ class BatchServer:
 
     def _file(self, method: str, rest: str, headers: Any, content: bytes) -> _Answer:
         if method == "POST":
-            form = _form(headers["content-type"], content)
-            assert form["purpose"] == b"batch"
-            return _Answer(200, {"id": self._keep(form["file"]), "object": "file", "purpose": "batch"})
+            return self._uploaded(headers, content)
         file_id = rest.removesuffix("/content")
         if file_id not in self.files:
             return _Answer(404, {"error": {"message": "no such file"}, "detail": "no such file"})
@@ -218,8 +230,13 @@ class BatchServer:
             return _Answer(200, {"id": file_id, "deleted": True})
         return _Answer(200, self.files[file_id])
 
+    def _uploaded(self, headers: Any, content: bytes) -> _Answer:
+        parts = form(headers["content-type"], content)
+        assert parts["purpose"] == b"batch"
+        return _Answer(200, {"id": self._keep(parts["file"]), "object": "file", "purpose": "batch"})
+
     def _keep(self, content: bytes) -> str:
-        file_id = f"file-{len(self.files)}-{time.monotonic_ns()}"
+        file_id = f"{self.files_named}{next(self._numbers)}"
         self.files[file_id] = content
         return file_id
 
@@ -227,30 +244,38 @@ class BatchServer:
         if method == "POST" and not rest:
             return self._created(json.loads(content))
         if method == "GET" and not rest:
-            jobs = [self._shown_job(job) for job in reversed(self.jobs.values())]
-            if "after" in query:
-                ids = [job["id"] for job in jobs]
-                jobs = jobs[ids.index(query["after"]) + 1 :]
-            page = jobs[: int(query.get("limit", 20))]
-            return _Answer(200, {"object": "list", "data": page, "has_more": len(page) < len(jobs)})
+            return _Answer(200, self._listed(query))
         job = self.jobs.get(rest.removesuffix("/cancel"))
         if job is None:
             return _Answer(404, {"error": {"message": "no such batch"}, "detail": "no such batch"})
-        if method == "POST":
+        if method == "DELETE":
+            del self.jobs[job.id]
+        elif method == "POST":
             if job.output or job.errors or job.status in {"failed", "cancelled", "completed", "expired"}:
-                return _Answer(400, {"error": {"message": "it is over"}, "detail": "it is over"})
+                return _Answer(400, {"error": {"message": "it is over", **self.over}, "detail": "it is over"})
             job.cancelled, job.status = True, "cancelling"
         else:
             self._go_on(job)
         return _Answer(200, self._shown_job(job))
 
+    def _listed(self, query: dict[str, str]) -> dict[str, Any]:
+        jobs = [self._shown_job(job) for job in reversed(self.jobs.values())]
+        if "after" in query:
+            ids = [job["id"] for job in jobs]
+            jobs = jobs[ids.index(query["after"]) + 1 :]
+        page = jobs[: int(query.get("limit", 20))]
+        return {"object": "list", "data": page, "has_more": len(page) < len(jobs)}
+
     def _created(self, body: dict[str, Any]) -> _Answer:
         assert body["endpoint"] == "/v1/embeddings"
         assert body["completion_window"] == ("12h" if "request_params" in body else "24h")
-        lines = [json.loads(line) for line in self.files[body["input_file_id"]].splitlines()]
-        assert len({line["custom_id"] for line in lines}) == len(lines)
+        return self._new_job(body, body["input_file_id"])
+
+    def _new_job(self, body: dict[str, Any], file_id: str) -> _Answer:
+        lines = [json.loads(line) for line in self.files[file_id].splitlines()]
+        assert len({line[self.ids_named] for line in lines}) == len(lines)
         script = self._scripts.popleft() if self._scripts else JobScript()
-        job = Job(f"batch-{len(self.jobs)}", body, lines, script)
+        job = Job(f"{self.jobs_named}{len(self.jobs)}", body, lines, script)
         self.jobs[job.id] = job
         if self.on_created is not None:
             self.on_created(job)
@@ -277,32 +302,43 @@ class BatchServer:
         script, output, errors = job.script, [], []
         job.status, job.done = status, 0
         for place, line in enumerate(lines):
-            [text] = [line["body"]["input"]] if isinstance(line["body"]["input"], str) else line["body"]["input"]
+            text = self._text(line)
             if script.fails is not None and script.fails in text:
-                response = {"status_code": 400, "body": {"error": {"message": "this text is not welcome"}}}
-                errors.append({"custom_id": line["custom_id"], "response": response, "error": None})
+                errors.append(self._failed(line, "this text is not welcome"))
                 job.failed += 1
                 continue
-            options = {**line["body"], **job.body.get("request_params", {})}
-            answer = self._embedded([text], options)
+            row = embed(text, self.dimensions)
             job.done += 1
             if place < script.drops:
                 continue
             if place < script.drops + script.spoils:
-                row = embed(text, self.dimensions)
-                spoilt = [np.full_like(row, np.nan), np.zeros_like(row), row[:-1]][place % 3]
-                answer["data"][0]["embedding"] = _shown(spoilt, options)
+                row = [np.full_like(row, np.nan), np.zeros_like(row), row[:-1]][place % 3]
             else:
                 self.paid[text] += 1
-            response = {"status_code": 200, "body": answer}
-            output.append({"custom_id": line["custom_id"], "response": response, "error": None})
+            output.append(self._done(job, line, row))
         output.reverse()  # any order
         rows = [json.dumps(line) for line in output]
         rows[1:1] = ['{"custom_id": "half a li', "[]", '{"custom_id": "no text of yours", "response": {}}', ""][
             : script.garbage
         ]
-        job.output = self._keep("\n".join(rows).encode()) if rows else None
-        job.errors = self._keep("\n".join(map(json.dumps, errors)).encode()) if errors else None
+        self._keep_results(job, rows, [json.dumps(error) for error in errors])
+
+    def _text(self, line: dict[str, Any]) -> str:
+        asked = line["body"]["input"]
+        return str(asked if isinstance(asked, str) else asked[0])
+
+    def _failed(self, line: dict[str, Any], message: str) -> dict[str, Any]:
+        response = {"status_code": 400, "body": {"error": {"message": message}}}
+        return {"custom_id": line["custom_id"], "response": response, "error": None}
+
+    def _done(self, job: Job, line: dict[str, Any], row: np.ndarray) -> dict[str, Any]:
+        answer = self._embedded([self._text(line)], {})
+        answer["data"][0]["embedding"] = _shown(row, {**line["body"], **job.body.get("request_params", {})})
+        return {"custom_id": line["custom_id"], "response": {"status_code": 200, "body": answer}, "error": None}
+
+    def _keep_results(self, job: Job, output: list[str], errors: list[str]) -> None:
+        job.output = self._keep("\n".join(output).encode()) if output else None
+        job.errors = self._keep("\n".join(errors).encode()) if errors else None
 
     def _shown_job(self, job: Job) -> dict[str, Any]:
         failed = job.status == "failed"
@@ -324,12 +360,3 @@ def _shown(row: np.ndarray, body: dict[str, Any]) -> object:
     if body.get("encoding_format") == "base64":
         return base64.b64encode(row.astype("<f4").tobytes()).decode()
     return row.tolist()
-
-
-def _form(content_type: str, content: bytes) -> dict[str, bytes]:
-    parser = email.parser.BytesParser(policy=email.policy.HTTP)
-    message = parser.parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + content)
-    return {
-        str(part.get_param("name", header="content-disposition")): part.get_payload(decode=True)  # type: ignore[misc]
-        for part in message.iter_parts()  # type: ignore[attr-defined]
-    }

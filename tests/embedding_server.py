@@ -263,7 +263,7 @@ class EmbeddingServer:
             return
         content = handler.rfile.read(int(handler.headers.get("content-length", 0)))
         # Other parts of the API are there to be hung upon.
-        body = json.loads(content) if handler.path.endswith("/embeddings") else {"input": []}
+        body = json.loads(content) if handler.path.endswith(("/embeddings", "/embed")) else {"input": []}
         inputs = [body["input"]] if isinstance(body["input"], str) else body["input"]
         tokens = sum(max(1, len(text.encode()) // 4) for text in inputs)
         headers = {name.lower(): value for name, value in handler.headers.items()}

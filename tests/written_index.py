@@ -19,10 +19,13 @@ def writer_of(settings: Settings, agent_id: str = "main") -> GenerationWriter:
     return GenerationWriter(settings.indexes_path / agent_id, StoreOptions.of(settings.store))
 
 
-def write_index(settings: Settings, agent_id: str = "main", *, vectors: bool = True) -> Store:
+def write_index(
+    settings: Settings, agent_id: str = "main", *, vectors: bool = True, earlier_version: bool = False
+) -> Store:
     """Index all of an agent's documents that the index does not know yet; `vectors=False` leaves them pending."""
     agent = settings.agent(agent_id)
-    provider = choose_provider(agent, settings.credentials).provider
+    choice = choose_provider(agent, settings.credentials)
+    provider = choice.earlier if earlier_version else choice.provider
     wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
     store = writer_of(settings, agent_id).open_writer(wanted.digest, wanted.description)[0]
     files = AgentFiles(agent)

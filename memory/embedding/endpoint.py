@@ -41,6 +41,8 @@ def identity_of(
     dimensions: int | None = None,
     query_input_type: str | None = None,
     document_input_type: str | None = None,
+    query_prefix: str = "",
+    document_prefix: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> str:
     """Everything that decides what numbers come back, as sorted JSON. A key is not part of it."""
@@ -48,10 +50,12 @@ def identity_of(
         "base_url": normalised_url(base_url),
         "dimensions": dimensions,
         "document_input_type": document_input_type,
+        "document_prefix": document_prefix or None,
         "headers": {k.lower(): v for k, v in (headers or {}).items() if not is_secret_header(k)} or None,
         "model": model,
         "provider": provider,
         "query_input_type": query_input_type,
+        "query_prefix": query_prefix or None,
     }
     shown = {key: value for key, value in facts.items() if value is not None}
     return json.dumps(shown, sort_keys=True, ensure_ascii=True, separators=(",", ":"))

@@ -15,9 +15,9 @@ from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 
 #: What providers say of an input that is too long for their model.
-_TOO_LARGE = re.compile(
+TOO_LARGE = re.compile(
     r"context (?:length|size|window)|too (?:long|large|many tokens)|token limit|exceed"
-    r"|max(?:imum)?[ _-](?:[\w,]+[ _-]){0,3}(?:tokens|length)",
+    r"|max(?:imum)?[ _-](?:[\w,]+[ _-]){0,3}(?:tokens|length)|maxLength",
     re.IGNORECASE,
 )
 
@@ -41,7 +41,9 @@ _MODEL_UNKNOWN = frozenset({"model_not_found", "invalid_model", "unsupported_mod
 _OVERLOADED = frozenset({"overloaded_error", "slow_down", "rate_limit_exceeded"})
 
 #: Parameters whose refusal is about the settings, not about the texts.
-_SETTINGS_PARAMETERS = frozenset({"model", "dimensions", "output_dimension", "input_type", "user"})
+_SETTINGS_PARAMETERS = frozenset(
+    {"model", "dimensions", "output_dimension", "output_dimensionality", "input_type", "task_type", "user"}
+)
 
 _NOT_THERE = re.compile(
     r"not (?:found|exist|supported|available|valid)|no such|unknown|unsupported|invalid|decommissioned|deprecated", re.I
@@ -49,6 +51,9 @@ _NOT_THERE = re.compile(
 
 #: How Google names a field that it does not have.
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"')
+
+#: Google refuses everything from such an account or place: https://ai.google.dev/gemini-api/docs/troubleshooting
+_ACCOUNT_REFUSED = "FAILED_PRECONDITION"
 
 #: Google answers a used-up minute and a used-up day alike, "retry in 30s" included; only the quota's name tells.
 _DAILY_QUOTA = re.compile(r'"quotaId"\s*:\s*"[^"]*PerDay')
@@ -98,8 +103,8 @@ class ErrorReader:
             return Terminal(
                 f"the {self._name} account has no credit left (HTTP {status}{words}): top it up or use another provider"
             )
-        if status == 403:
-            return Terminal(f"{self._name} refused access with this key (HTTP 403{words}): check {self._key_name}")
+        if status == 403 or _ACCOUNT_REFUSED in labels:
+            return Terminal(f"{self._name} refused access with this key (HTTP {status}{words}): check {self._key_name}")
         if status in {404, 405, 410}:
             return Terminal(
                 f"{self._name} at {self._where} does not know the model {self._model} or the address "
@@ -125,7 +130,7 @@ class ErrorReader:
         if labels & _MODEL_UNKNOWN or (self._model in words and _NOT_THERE.search(words) and "token" not in words):
             return Terminal(f"{self._name} does not serve the model {self._model} (HTTP {status}{words}): check model")
         # A text that is quoted in its own refusal may say so, too: then asking in pieces is a few requests for nothing.
-        too_large = status == 413 or (status in {400, 422} and _TOO_LARGE.search(words))
+        too_large = status == 413 or (status in {400, 422} and TOO_LARGE.search(words))
         kind = TooLarge if too_large else Permanent
         return kind(f"{self._name} refused the text (HTTP {status}{words})")
 
@@ -171,17 +176,22 @@ def _message(facts: Mapping[str, Any], body: object) -> str:
 
 
 def _labels(facts: Mapping[str, Any]) -> set[str]:
-    details = facts.get("details")
-    reasons = [
-        entry.get("reason") for entry in (details if isinstance(details, list) else ()) if isinstance(entry, Mapping)
-    ]
-    return {str(label) for label in (facts.get("code"), facts.get("type"), *reasons) if label is not None}
+    reasons = [entry.get("reason") for entry in _entries(facts, "details")]
+    return {str(label) for label in (*map(facts.get, ("code", "type", "status")), *reasons) if label is not None}
+
+
+def _entries(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    entries = facts.get(name)
+    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
 
 
 def _refused_names(facts: Mapping[str, Any]) -> Iterable[str]:
     """The fields that an error names, in the manner of OpenAI, of Google, and of FastAPI (Mistral, Voyage, vLLM)."""
     if isinstance(facts.get("param"), str):
         yield facts["param"]
+    for detail in _entries(facts, "details"):
+        for violation in _entries(detail, "fieldViolations"):
+            yield str(violation.get("field")).rpartition(".")[2]
     for name in ("message", "detail"):
         said = facts.get(name)
         if isinstance(said, str):

@@ -6,6 +6,7 @@ import json
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memory.embedding.answers import check_dimensions, read_answer
@@ -31,8 +32,9 @@ class RemoteProvider(EmbeddingProvider):
     """An embedding endpoint at `base_url`.
 
     `dimensions` is asked for only when given, as `dimensions_field`. `query_input_type` and `document_input_type`
-    are sent as `input_type`, for models that tell them apart. `key_name` is what messages call the key, `extra` what
-    installs the SDK. `identity_url` stands for the address in the identity where that is another one.
+    are sent as `input_type`, for models that tell them apart; `query_prefix` and `document_prefix` are put before the
+    texts. `key_name` is what messages call the key, `extra` what installs the SDK. `identity_url` and `identity_model`
+    stand for address and model in the identity where those are others.
     """
 
     extra: ClassVar[str]
@@ -54,20 +56,27 @@ class RemoteProvider(EmbeddingProvider):
         headers: Mapping[str, str] | None = None,
         query_input_type: str | None = None,
         document_input_type: str | None = None,
+        query_prefix: str = "",
+        document_prefix: str = "",
+        identity_model: str | None = None,
         identity_url: str | None = None,
         documents_seconds: float = DOCUMENTS_SECONDS,
         query_seconds: float = QUERY_SECONDS,
     ) -> None:
         self.name = name
         self.model = model
-        self.limits = limits
+        # A chunk and its prefix are one input; half is left to the text, however long a prefix somebody writes.
+        room = max(limits.input_bytes // 2, limits.input_bytes - len(document_prefix.encode()))
+        self.limits = replace(limits, input_bytes=room)
         self.identity = identity_of(
             provider=name,
-            model=model,
+            model=identity_model or model,
             base_url=identity_url or base_url,
             dimensions=dimensions,
             query_input_type=query_input_type,
             document_input_type=document_input_type,
+            query_prefix=query_prefix,
+            document_prefix=document_prefix,
             headers=headers,
         )
         self.account = account_of(base_url=base_url, api_key=api_key, headers=headers)
@@ -79,6 +88,7 @@ class RemoteProvider(EmbeddingProvider):
         self._dimensions_field = dimensions_field
         self._headers = dict(headers or {})
         self._input_types = {"query": query_input_type, "document": document_input_type}
+        self._prefixes = {"query": query_prefix, "document": document_prefix}
         self._seconds = {"query": query_seconds, "document": documents_seconds}
         self.errors = ErrorReader(
             name=name, model=model, base_url=base_url, key_name=key_name, api_key=api_key, headers=self._headers
@@ -90,13 +100,13 @@ class RemoteProvider(EmbeddingProvider):
         self._width: int | None = None
 
     def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        return self._embed([clean(text) for text in texts], kind="document")
+        return self._embed([self.worded(text, "document") for text in texts], kind="document")
 
     def embed_query(self, text: str) -> Embeddings:
         fitting = cut_to_bytes(clean(text).strip(), self.limits.input_bytes)
         if not fitting:
             raise Permanent("there is nothing to embed in an empty query")
-        return self._embed([fitting], kind="query")
+        return self._embed([self.worded(fitting, "query")], kind="query")
 
     def close(self) -> None:
         with self._making:
@@ -117,6 +127,10 @@ class RemoteProvider(EmbeddingProvider):
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
         """Return the parsed body of the endpoint's answer to one request, made with the SDK."""
 
+    def worded(self, text: str, kind: str) -> str:
+        """Return a text as it is sent; `kind` is "query" or "document"."""
+        return self._prefixes[kind] + clean(text)
+
     def options(self, kind: str) -> dict[str, object]:
         """Return what the settings add to a request besides the model; `kind` is "query" or "document"."""
         options: dict[str, object] = {}
@@ -125,6 +139,10 @@ class RemoteProvider(EmbeddingProvider):
         if self._input_types[kind] is not None:
             options["input_type"] = self._input_types[kind]
         return options
+
+    def key_headers(self) -> dict[str, str]:
+        """Return the headers that hold the key."""
+        return {"Authorization": f"Bearer {self._api_key}"}
 
     def answer_bytes(self, texts: int) -> int:
         """Return the most bytes that the endpoint's vectors of so many texts can have."""
@@ -160,7 +178,7 @@ class RemoteProvider(EmbeddingProvider):
             RecalldError: there was no answer, or it was no success.
         """
         client, url = self.client(), f"{self.base_url.rstrip('/')}{path}"
-        headers = {"Authorization": f"Bearer {self._api_key}", **options.pop("headers", {}), **self._headers}
+        headers = {**self.key_headers(), **options.pop("headers", {}), **self._headers}
         try:
             response = client.send(client.build_request(method, url, headers=headers, **options), stream=True)
             if response.is_success:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from memory.embedding.bedrock import BedrockProvider, family_of
+from memory.embedding.gemini import TASKS, VERSION, GeminiProvider
 from memory.embedding.local import E5Provider, UseProvider
+from memory.embedding.ollama import OllamaProvider
 from memory.embedding.openai import OpenAIProvider
 from memory.embedding.pacing import request_tokens
-from memory.embedding.presets import BY_KEY, PRESETS, Preset
+from memory.embedding.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset
 from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.stub import StubProvider
 from memory.embedding.voyage import VoyageProvider
+from memory.embedding.wording import family_prefixes
 from schemas.machine_sections import Credentials
 from schemas.memory_sections import Local
 from schemas.settings import MemorySettings
@@ -47,7 +53,9 @@ class ProviderChoice:
     `name` is "none" when only keywords are searched. `reason` says why it was chosen; `error` is set when
     a provider that was asked for cannot be had: status shows it, and no other one takes its place. `taken_over` says
     why this is the configured fallback instead of the provider that was asked for, None when it is not. `lacking` is
-    set when there are no vectors though keywords alone were not chosen.
+    set when there are no vectors though keywords alone were not chosen. `earlier` is what an earlier version made of
+    the same settings, where that is another one: an index that was made with it goes on with it. Then `rebuilt` is what
+    the settings mean now, for an index that a person builds anew.
     """
 
     provider: EmbeddingProvider | None
@@ -57,6 +65,12 @@ class ProviderChoice:
     error: str | None
     taken_over: str | None = None
     lacking: Lacking | None = None
+    earlier: EmbeddingProvider | None = None
+    rebuilt: EmbeddingProvider | None = None
+
+    def for_rebuild(self) -> ProviderChoice:
+        """Return the choice for an index that is built anew on purpose."""
+        return self if self.rebuilt is None else replace(self, provider=self.rebuilt, rebuilt=None)
 
 
 def choose_provider(
@@ -72,7 +86,7 @@ def choose_provider(
     if requested == "none":
         return ProviderChoice(None, requested, "none", f"{_NO_VECTORS}, chosen on purpose", None)
     if requested == "auto":
-        return _choose_automatically(memory, credentials)
+        return _named_by_model(memory, credentials) or _choose_automatically(memory, credentials)
     return _made(memory, credentials, requested, 'provider = "' + requested + '"')
 
 
@@ -93,6 +107,8 @@ def fallback_choice(memory: MemorySettings, credentials: Credentials) -> Provide
             "output_dimensionality": None,
             "query_input_type": None,
             "document_input_type": None,
+            "query_prefix": None,
+            "document_prefix": None,
             "remote": memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}}),
         }
     )
@@ -122,6 +138,8 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
             "output_dimensionality": facts.get("dimensions"),
             "query_input_type": facts.get("query_input_type"),
             "document_input_type": facts.get("document_input_type"),
+            "query_prefix": facts.get("query_prefix", ""),
+            "document_prefix": facts.get("document_prefix", ""),
         }
     )
     if name == "local":
@@ -129,9 +147,25 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
     elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
         remote = memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}})
         own = own.model_copy(update={"remote": remote})
+    elif name == "gemini" and _host(memory.remote.base_url) == _host(facts.get("base_url")):
+        # Two APIs of one server.
+        own = own.model_copy(update={"remote": memory.remote.model_copy(update={"base_url": facts["base_url"]})})
     choice = _made(own, credentials, name, "the index that answers was made with it")
     # Anything that was understood otherwise shows here.
-    return choice if choice.provider is not None and choice.provider.identity == identity else None
+    for provider in (choice.provider, choice.earlier):
+        if provider is not None and provider.identity == identity:
+            return replace(choice, provider=provider, earlier=None)
+    return None
+
+
+def _named_by_model(memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
+    """Return the provider that stands before the model's name ("voyage/voyage-4"), if it can be had."""
+    name = (memory.model or "").partition("/")[0]
+    if name == memory.model or name not in PRESETS or memory.remote.base_url is not None:
+        return None
+    own = memory.model_copy(update={"provider": name})
+    choice = _made(own, credentials, name, f'model = "{memory.model}"')
+    return choice if choice.error is None else None
 
 
 def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> ProviderChoice:
@@ -166,7 +200,16 @@ def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: s
     made = _make(memory, credentials, name)
     if isinstance(made, Lacking):
         return ProviderChoice(None, memory.provider, "none", None, str(made), lacking=made)
-    return ProviderChoice(made, memory.provider, name, reason, None)
+    earlier = None
+    unset = [key for key in ("query_prefix", "document_prefix") if getattr(memory, key) is None]
+    if unset and name in PRESETS and any(_prefixes(memory, name)):
+        # Earlier versions put nothing before a text.
+        plain = _make(memory.model_copy(update=dict.fromkeys(unset, "")), credentials, name)
+        earlier = None if isinstance(plain, Lacking) else plain
+    if isinstance(made, GeminiProvider) and not (memory.remote.base_url or "").rstrip("/").endswith(f"/{VERSION}"):
+        compatible = _make(memory, credentials, name, GEMINI_COMPATIBLE)
+        earlier = None if isinstance(compatible, Lacking) else compatible
+    return ProviderChoice(made, memory.provider, name, reason, None, earlier=earlier)
 
 
 def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | None:
@@ -180,31 +223,36 @@ def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | N
     return None
 
 
-def _make(memory: MemorySettings, credentials: Credentials, name: str) -> EmbeddingProvider | Lacking:
-    """The provider, or why it cannot be had and what to do."""
+def _make(
+    memory: MemorySettings, credentials: Credentials, name: str, preset: Preset | None = None
+) -> EmbeddingProvider | Lacking:
+    """The provider, or why it cannot be had and what to do. Without a `preset` the address in the settings decides."""
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":
         return _make_local(memory.local)
-    preset, remote = PRESETS[name], memory.remote
-    missing = _missing(preset)
+    remote = memory.remote
+    if preset is None:
+        compatible = name == "gemini" and (remote.base_url or "").rstrip("/").endswith("/openai")
+        preset = GEMINI_COMPATIBLE if compatible else PRESETS[name]
+    missing = _missing(preset) or _unsaid(memory, name)
     if missing is not None:
         return missing
-    own: SecretStr | None = getattr(credentials, name)
+    own: SecretStr | None = getattr(credentials, name, None)
     key = remote.api_key or own
     if (
         key is None
         and preset.key_name is not None
         and remote.base_url is None
-        and "authorization" not in {header.lower() for header in remote.headers}
+        and not {"authorization", "x-goog-api-key"} & {header.lower() for header in remote.headers}
     ):
         return Lacking(f"{preset.key_name} is not set", f"set it, or {_FREE}")
     secret = key.get_secret_value() if key is not None else None
-    return _make_remote(memory, name, secret)
+    return _make_remote(memory, name, preset, secret)
 
 
-def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> EmbeddingProvider:
-    preset, remote = PRESETS[name], memory.remote
+def _make_remote(memory: MemorySettings, name: str, preset: Preset, api_key: str | None) -> EmbeddingProvider | Lacking:
+    remote = memory.remote
     key_name = f"{preset.key_name} or remote.api_key" if preset.key_name else "remote.api_key"
     limits = ProviderLimits(
         inputs=preset.inputs,
@@ -215,32 +263,82 @@ def _make_remote(memory: MemorySettings, name: str, api_key: str | None) -> Embe
         requests_per_minute=remote.requests_per_minute,
         tokens_per_minute=remote.tokens_per_minute,
     )
-    query_input_type = memory.query_input_type or preset.query_input_type
-    document_input_type = memory.document_input_type or preset.document_input_type
+    query_prefix, document_prefix = _prefixes(memory, name)
+    settings: dict[str, Any] = {
+        "model": _model_name(memory, name),
+        "api_key": api_key,
+        "key_name": key_name,
+        "limits": limits,
+        "dimensions": memory.output_dimensionality,
+        "headers": remote.headers,
+        "query_input_type": memory.query_input_type or preset.query_input_type,
+        "document_input_type": memory.document_input_type or preset.document_input_type,
+        "query_prefix": query_prefix,
+        "document_prefix": document_prefix,
+    }
     if name == "voyage":
-        return VoyageProvider(
-            model=memory.model or preset.model,
-            base_url=remote.base_url,
-            api_key=api_key,
-            key_name=key_name,
-            limits=limits,
-            dimensions=memory.output_dimensionality,
-            headers=remote.headers,
-            query_input_type=query_input_type,
-            document_input_type=document_input_type,
-        )
+        return VoyageProvider(base_url=remote.base_url, **settings)
+    base_url = remote.base_url or preset.base_url
+    if name == "gemini" and preset is not GEMINI_COMPATIBLE:
+        for setting in ("query_input_type", "document_input_type"):
+            if settings[setting] not in TASKS:
+                known = ", ".join(TASKS)
+                return Lacking(f"{setting} {settings[setting]} is no task type of Gemini", f"name one of {known}")
+        return GeminiProvider(base_url=base_url, **settings)
+    settings["name"] = name
+    family = family_of(settings["model"])
+    if name == "bedrock" and family is not None:
+        settings["key_name"] = "AWS's credentials, and in the console the access to the model"
+        return BedrockProvider(family=family, base_url=remote.base_url, identity_url=preset.base_url, **settings)
+    if name in OWN_SERVERS:
+        base_url = base_url.strip().rstrip("/").removesuffix("/v1").rstrip("/") + "/v1"
+    if name == "ollama":
+        return OllamaProvider(base_url=base_url, **settings)
+    # Google takes both spellings, so there are indexes of both.
+    spelled = memory.model if name == "gemini" and (memory.model or "").startswith("models/") else None
     return OpenAIProvider(
-        name=name,
-        model=memory.model or preset.model,
-        base_url=remote.base_url or preset.base_url,
-        api_key=api_key,
-        key_name=key_name,
-        limits=limits,
-        dimensions=memory.output_dimensionality,
-        dimensions_field=preset.dimensions_field,
-        headers=remote.headers,
-        query_input_type=query_input_type,
-        document_input_type=document_input_type,
+        base_url=base_url, dimensions_field=preset.dimensions_field, identity_model=spelled, **settings
+    )
+
+
+def _unsaid(memory: MemorySettings, name: str) -> Lacking | None:
+    """Return what the settings have to say for this provider and do not."""
+    if name == "openai-compatible":
+        said = {"remote.base_url": memory.remote.base_url, "model": memory.model}
+        unsaid = " and ".join(key for key, value in said.items() if not value)
+        return Lacking(f"openai-compatible does not say {unsaid}", f"set {unsaid}, or {_FREE}") if unsaid else None
+    if name == "bedrock" and family_of(_model_name(memory, name)) is None:
+        return Lacking(
+            f"the form of requests to {memory.model} of bedrock is not known",
+            "name a model whose id begins with amazon.titan-embed-text or cohere.embed",
+        )
+    return None
+
+
+def _is_own_address(memory: MemorySettings, name: str) -> bool:
+    """Return True if requests go to the provider itself, not to a router that serves its models by longer names."""
+    address = memory.remote.base_url
+    return address is None or name in OWN_SERVERS or _host(address) == _host(PRESETS[name].base_url)
+
+
+def _model_name(memory: MemorySettings, name: str) -> str:
+    """Return the model's name as the provider knows it, without the provider's own before it."""
+    preset = PRESETS[name]
+    model = memory.model or preset.model
+    if _is_own_address(memory, name):
+        for prefix in (f"{name}/", *preset.name_prefixes):
+            model = model.removeprefix(prefix)
+    return model
+
+
+def _prefixes(memory: MemorySettings, name: str) -> tuple[str, str]:
+    """Return what is put before queries and documents: what the settings say, else what the model's family wants."""
+    types_set = memory.query_input_type is not None or memory.document_input_type is not None
+    open_models = PRESETS[name].open_models or (name == "openai" and not _is_own_address(memory, name))
+    query, document = family_prefixes(_model_name(memory, name)) if open_models and not types_set else ("", "")
+    return (
+        query if memory.query_prefix is None else memory.query_prefix,
+        document if memory.document_prefix is None else memory.document_prefix,
     )
 
 
@@ -270,6 +368,10 @@ def _missing(preset: Preset) -> Lacking | None:
     if _installed(preset.package):
         return None
     return Lacking(f"the {preset.package} package is missing", f'pip install "recalld[{preset.extra}]"')
+
+
+def _host(base_url: str | None) -> str:
+    return urlsplit(base_url or "").netloc.lower()
 
 
 def _installed(package: str) -> bool:

@@ -1,4 +1,4 @@
-"""Parts of a query that can only be meant exactly: identifiers, quoted words, the query itself as it stands. Pure.
+"""Parts of a query that can only be meant exactly: names of documents, identifiers, quotations, the query itself. Pure.
 
 A meaning has no opinion on `FP-131` or `ECONNRESET`: the places that hold one come first. Of these the place that is
 about it comes first, which a heading tells best and the number of its occurrences second best.
@@ -7,6 +7,7 @@ about it comes first, which a heading tells best and the number of its occurrenc
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,55 @@ _HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
 
 #: Occurrences that count, so that a place which says a word all the time is not above one with the word as its heading.
 _MOST_OCCURRENCES = 9
+
+#: Names that are looked up of one query, and characters of one.
+_MOST_FILE_NAMES, _LONGEST_FILE_NAME = 8, 255
+
+# What people write around a path, and what a citation adds to it.
+_BETWEEN_FILE_NAMES = re.compile(r"[\s\"'`“”‘’「」『』，。？！()\[\]<>]+")
+_LINES = re.compile(r"(?:#L\d+(?:-L\d+)?|:\d+(?:-\d+)?)$", re.IGNORECASE)
+_ROLLOUT_TIME = re.compile(r"^rollout-....-..-..T..-..-..-", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """Possible name of a document: a query, or a piece with an ending or a slash. `rest` is the query without it."""
+
+    path: str
+    rest: str
+
+    @property
+    def places(self) -> set[tuple[str, str]]:
+        """Folders and names for `StoreReader.named`, which tells cases of letters apart unless they are ASCII."""
+        cases = (str, str.lower, str.upper, str.title)
+        written = {unicodedata.normalize(form, case(self.path)) for form in ("NFC", "NFD") for case in cases}
+        parted = (path.rpartition("/") for path in ({self.path} if self.path.isascii() else written))
+        absolute = self.path.startswith(("/", "~"))
+        return {(f"/{at}/" if at and not absolute else "/", _ROLLOUT_TIME.sub("", name)) for at, _, name in parted}
+
+    def fits(self, path: str) -> int:
+        """Return how well it names a document: 3 by its path, 2 by the end of that, 1 without its ending, 0 not."""
+        typed, there = (f"/{unicodedata.normalize('NFC', one).casefold()}" for one in (self.path, path))
+        if typed == there or (typed.startswith(("//", "/~")) and typed.endswith(there)):
+            return 3
+        if there.endswith(typed):
+            return 2
+        folders, _, name = there.rpartition("/")
+        stems = (name.rpartition(".")[0], name.partition(".jsonl")[0])
+        ends = {f"{folders}/{end}" for stem in stems if stem for end in (stem, _ROLLOUT_TIME.sub("", stem))}
+        # A word of a question is no name without its ending.
+        return int(any(end.endswith(typed) for end in ends) and (not self.rest or "/" in self.path))
+
+
+def file_names(query: str) -> list[FileName]:
+    """Return what of a query may name a document: all of it, or pieces with an ending or a slash."""
+    pieces = [piece for piece in _BETWEEN_FILE_NAMES.split(query) if "/" in piece or "." in piece or "\\" in piece]
+    found: dict[str, FileName] = {}
+    for written, rest in [(query, ""), *((piece, query.replace(piece, " ").strip()) for piece in pieces)]:
+        path = _LINES.sub("", written.strip(" \t\n.,;:!?()[]<>\"'`“”‘’「」『』，。？！")).replace("\\", "/").rstrip("/")
+        if path and len(path) <= _LONGEST_FILE_NAME and path.isprintable():
+            found.setdefault(path, FileName(path, rest))
+    return list(found.values())[:_MOST_FILE_NAMES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from memory.search.exactness import exact_pieces
 from memory.search.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
 from memory.search.overlap import repeats, said_by
 from memory.search.reordering import DecaySettings, MmrSettings, factors_of, varied_hits
-from memory.search.terms import Coverage, fold, sought
+from memory.search.terms import Coverage, fold, rare_words, sought
 from memory.segmenting import index_title
 from memory.store.reader import ChunkRow, StoreReader
 
@@ -111,8 +111,8 @@ def ranked(
         model: whose vectors they are.
         max_results: at least 1.
         min_score: 0..1, compared before age counts. What only keywords can speak for, because it has no vector or holds
-            what the query means exactly, is never lost to it; neither is what ranks above something that is kept, among
-            the first `TOP`.
+            what the query means exactly or a rare word of a list of words, is never lost to it; neither is what ranks
+            above something that is kept, among the first `TOP`.
         now: Unix seconds.
         known: candidates that have been read.
     """
@@ -144,7 +144,7 @@ def ranked(
     wanted = max_results * hybrid.candidate_multiplier if reordered else max_results
     hits = _distinct(fused, rows, max(wanted, TOP))
     if not reference:
-        hits = _scored(reader, query, hits, cosines, held, model=model, min_score=min_score)
+        hits = parted(_scored(reader, query, hits, cosines, held, model=model, min_score=min_score))
     if not reordered:
         return tuple(hits[:max_results]), copies
     hits = _reordered(reader, hits, copies, hybrid, max_results, now=now, model=model if cosines else None)
@@ -186,13 +186,13 @@ def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
     return folded
 
 
-def _parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
+def parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
     """Lower each score that equals the one above by a hundredth: scores tell places apart as the order does."""
-    parted: list[tuple[Fused, ChunkRow]] = []
+    lowered: list[tuple[Fused, ChunkRow]] = []
     for item, row in hits:
-        above = parted[-1][0].score if parted else 2.0
-        parted.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
-    return parted
+        above = lowered[-1][0].score if lowered else 2.0
+        lowered.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
+    return lowered
 
 
 def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
@@ -243,14 +243,16 @@ def _scored(
         calibration=calibration_of(model),
         named=named,
     )
+    # In a list of words each one was meant.
+    low = [item.id for (item, _), score in zip(hits, found, strict=True) if score < min_score]
+    words = rare_words(query, reader.term_counts(query)) if low and reader.text_reason is None else ()
+    holding = reader.text_scores(" ".join(words), low) if words else {}
     scored = descending([replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)], TOP)
-    return _parted(
-        [
-            (item, row)
-            for item, (_, row), place in zip(scored, hits, places, strict=True)
-            if item.score >= min_score or place.exact or place.cosine is None
-        ]
-    )
+    return [
+        (item, row)
+        for item, (_, row), place in zip(scored, hits, places, strict=True)
+        if item.score >= min_score or place.exact or place.cosine is None or item.id in holding
+    ]
 
 
 def _reordered(

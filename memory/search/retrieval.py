@@ -6,19 +6,20 @@ import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from memory.search.exactness import file_names
 from memory.search.fusion import Fused
-from memory.search.overlap import said_by
-from memory.search.ranking import Copies, HybridSettings, Ranked, ranked
+from memory.search.overlap import repeats, said_by
+from memory.search.ranking import Copies, HybridSettings, Ranked, parted, ranked
 from memory.search.terms import sought
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector, VectorBackend
+from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
     from memory.search.query_vectors import PendingVector
-    from schemas.documents import DocumentKey
     from schemas.search import Mode
 
 #: Candidates of one side at least and at most, however few or many results are asked for: a list of one is the
@@ -27,6 +28,9 @@ MIN_CANDIDATES, MAX_CANDIDATES = 24, 200
 
 #: Candidates of one side that are looked through for texts that are no copies of better ones.
 MOST_LOOKED = 4_096
+
+#: Chunks of a document that is named in the query among which the best one is looked for.
+_MOST_OF_NAMED = 256
 
 #: Share of the deadline that is kept for the store when waiting for the query's vector.
 _STORE_SHARE = 0.1
@@ -133,7 +137,8 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
         cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
         if by_text:
             bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25.keys() | asked])
-    hits, copies = _ranked(reader, wanted, candidates, cosines, bm25, model=side.model if side is not None else "")
+    ranking = _ranked(reader, wanted, candidates, cosines, bm25, model=side.model if side is not None else "")
+    hits, copies = _named_first(reader, wanted, ranking, near.vector if near is not None else None)
     return Found(
         hits=hits,
         terms=tuple(candidates.terms),
@@ -146,7 +151,7 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
 def _found_by_words(reader: StoreReader, wanted: Wanted, candidates: _Candidates, texts: Future[list[Hit]]) -> Found:
     """Raise TimeoutError when even the keywords have not been looked up by the deadline."""
     bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
-    hits, copies = _ranked(reader, wanted, candidates, {}, bm25, model="")
+    hits, copies = _named_first(reader, wanted, _ranked(reader, wanted, candidates, {}, bm25, model=""), None)
     return Found(hits=hits, terms=tuple(candidates.terms), mode="keyword", degraded=(), copies=copies)
 
 
@@ -187,6 +192,48 @@ class _Candidates:
             return hits
         withheld = self._wanted.withheld(self._reader, {self.rows[hit.id].key for hit in hits})
         return [hit for hit in hits if self.rows[hit.id].key not in withheld]
+
+
+def _named_first(reader: StoreReader, wanted: Wanted, ranked: Ranked, vector: Vector | None) -> Ranked:
+    """Put a chunk of each document that the query names before all others."""
+    ids = _named(reader, wanted, vector)
+    if not ids:
+        return ranked
+    hits, copies = list(ranked[0]), dict(ranked[1])
+    rows = reader.chunk_rows(ids)
+    first: list[tuple[Fused, ChunkRow]] = []
+    for row in (rows[id_] for id_ in ids if id_ in rows):
+        same = next((hit for hit in hits if hit[1].text == row.text), None)
+        found = same[0] if same is not None else Fused(row.id, rank=0.0, score=1.0, vector=None, text=1.0)
+        if same is not None and same[1].id != row.id:
+            copies[row.id] = (same[1], *(copy for copy in copies.get(same[1].id, ()) if copy.id != row.id))
+        first.append((replace(found, id=row.id, score=1.0), row))
+        hits = [hit for hit in hits if hit is not same and not repeats(hit[1], [row])]
+    return tuple(parted([*first, *hits])[: wanted.max_results]), copies
+
+
+def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[int]:
+    """Return a chunk of each document that the query names, the best name first: the one that the rest is about."""
+    found: dict[DocumentKey, tuple[int, int, str, str]] = {}
+    for name in file_names(wanted.query):
+        exact = [DocumentKey(source, name.path) for source in wanted.sources]
+        exact = [key for key in exact if reader.file(key) is not None]
+        for key in exact or [key for place in name.places for key in reader.named(*place)]:
+            if key.source in wanted.sources and (fits := name.fits(key.path)):
+                found.setdefault(key, (-fits, key.path.count("/"), key.path, name.rest))
+    withheld = wanted.withheld(reader, found.keys()) if wanted.withheld is not None and found else ()
+    keys = sorted(found.keys() - set(withheld), key=found.__getitem__)[: wanted.max_results]
+    chunks = []
+    for key in keys:
+        rest = found[key][-1]
+        ids = [chunk.id for chunk in reader.chunks_of(key)[:_MOST_OF_NAMED]]
+        rest = rest if len(ids) > 1 else ""
+        about = reader.text_scores(rest, ids) if rest and reader.text_reason is None else {}
+        if rest and not about and vector is not None:
+            about = reader.vector_scores(vector, ids)
+        # Of equals max() takes the first.
+        chunks += [max(ids, key=lambda id_: about.get(id_, 0.0))] if ids else []
+    return chunks
 
 
 def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, degraded: list[str]) -> Vector | None:

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from memory.segmenting import QueryTerm, query_terms
+from memory.segmenting import QueryTerm, listed_terms, query_terms
 from memory.store.reader import TermCounts
 
 #: Full-width ASCII is written with these; one character each way, so positions stay true.
@@ -29,6 +29,9 @@ _ACCENTED = re.compile("[\u00c0-\u024f]")
 
 #: Words longer than this are looked for without their last letters: a cheap stem.
 _STEM_FROM = 6
+
+#: A rare word is held by so many chunks at most, or by this share of them; it is one of so many words of a query.
+_FEW, _RARE, _MOST_LISTED = 5, 0.05, 8
 
 #: Weight of a pair of characters that no text has.
 _STRADDLING = 0.3
@@ -68,7 +71,7 @@ class Coverage:
         for term in _single_terms(query):
             holding = counts.holding.get(term.text, 0)
             weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
-            straddles = not holding and len(term.text) == 2 and not term.text.isascii()
+            straddles = not holding and term.pair
             self._terms.append((_stem(fold(term.typed)), weight * _STRADDLING if straddles else weight))
         self._total = sum(weight for _, weight in self._terms)
 
@@ -79,9 +82,16 @@ class Coverage:
         return min(1.0, sum(weight for term, weight in self._terms if _begins_word(term, text, folded)) / self._total)
 
 
+def rare_words(query: str, counts: TermCounts) -> list[str]:
+    """Return the words of a list of words that few chunks hold, or the only one, as they were typed."""
+    words = [term for term in listed_terms(query) if not term.outdated and not term.pair][:_MOST_LISTED]
+    most = max(_FEW, _RARE * counts.chunks) if len(words) > 1 else counts.chunks
+    return [term.typed for term in words if 0 < counts.holding.get(term.text, 0) <= most]
+
+
 def _single_terms(query: str) -> Iterator[QueryTerm]:
     """The query's terms without phrases: a phrase of Chinese, Japanese or Korean is there through its pairs."""
-    return (term for term in query_terms(query) if " " not in term.text)
+    return (term for term in query_terms(query) if " " not in term.text and not term.outdated)
 
 
 def _begins_word(term: str, text: str, folded: str) -> bool:

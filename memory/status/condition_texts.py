@@ -15,6 +15,17 @@ TEXTS: dict[ConditionCode, str] = {
         "{subject}: {percent} % of the newest {messages} messages begin with \u201c{beginning}\u201d, as if a program "
         "wrote them; if so, report that beginning and the program's version to recalld"
     ),
+    ConditionCode.PREFIXES_MISSING: (
+        "the index was made without the prefixes that {model} is trained on, and finds better with them; "
+        "`recalld rebuild` embeds {texts} again ({cost}, about {minutes} min; --dry-run says it exactly), and "
+        '`query_prefix = ""` with `document_prefix = ""` in the settings keeps the index as it is'
+    ),
+    ConditionCode.TASK_TYPES_MISSING: (
+        "the index was made without the task types by which {model} tells queries from documents, and finds better "
+        "with them; `recalld rebuild` embeds {texts} again ({cost}, about {minutes} min; --dry-run says it exactly), "
+        'and `provider = "gemini"` with `remote.base_url = "https://generativelanguage.googleapis.com/v1beta/openai"` '
+        "keeps the index as it is"
+    ),
 }
 
 

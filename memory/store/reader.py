@@ -43,6 +43,9 @@ class VectorBackend(StrEnum):
 MOST_TOUCHES = 10
 
 
+#: Documents with the same file name of which `StoreReader.named` tells.
+MOST_NAMED = 100
+
 #: Transcripts that begin alike of which `StoreReader.begun_by` tells.
 MOST_BEGUN = 100
 
@@ -231,6 +234,14 @@ class StoreReader(ABC):
     @abstractmethod
     def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
         """The document's chunks by ordinal; after them the stale ones, by the ordinals that they had."""
+
+    @abstractmethod
+    def named(self, folder: str, name: str) -> list[DocumentKey]:
+        """Return the documents of a file name as it is and with any ending, at most `MOST_NAMED` of each, newest first.
+
+        ASCII letters are of any case. `folder` is the end of the document's folders, with a slash at both ends. The
+        name of a Codex rollout is what follows its time. An index that no writer has opened since version 3 has none.
+        """
 
     @abstractmethod
     def begun_by(self, text_hash: str) -> list[DocumentKey]:

@@ -18,6 +18,7 @@ from memory.store.held_vectors import HeldVectors
 from memory.store.options import StoreOptions
 from memory.store.reader import (
     MOST_BEGUN,
+    MOST_NAMED,
     ChunkRow,
     DeadLetterRow,
     Hit,
@@ -53,7 +54,7 @@ from memory.store.sqlite_rows import (
     refused_of,
     stored_chunk,
 )
-from memory.store.sqlite_schema import CTIME_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
+from memory.store.sqlite_schema import CTIME_SCHEMA_NUMBER, FILE_NAME, NAMES_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
 from memory.store.term_frequencies import TermFrequencies
 from memory.store.vector_shelf import VectorShelf
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
@@ -76,6 +77,17 @@ SELECT {STORED_CHUNK_COLUMNS}
 FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)
 ORDER BY ordinal
 """  # noqa: S608 - a constant
+
+# Two ranges of the index on names: this name, and this name with a full stop.
+_IN_FOLDER = "substr('/' || lower(rtrim(path, replace(path, '/', ''))), -length(?1)) = lower(?1)"
+SELECT_NAMED = f"""
+SELECT * FROM (
+    SELECT source, path FROM files WHERE {FILE_NAME} = lower(?2) AND {_IN_FOLDER} ORDER BY id DESC LIMIT {MOST_NAMED}
+) UNION ALL SELECT * FROM (
+    SELECT source, path FROM files WHERE {FILE_NAME} > lower(?2) || '.' AND {FILE_NAME} < lower(?2) || '/'
+    AND {_IN_FOLDER} ORDER BY id DESC LIMIT {MOST_NAMED}
+)
+"""  # noqa: S608 - constants
 
 SELECT_BEGUN_BY = """
 SELECT f.source, f.path
@@ -204,6 +216,13 @@ class SqliteReader(StoreReader):
         chunks = [stored_chunk(row) for row in rows]
         stale = bisect_left(chunks, 0, key=attrgetter("ordinal"))
         return chunks[stale:] + sorted(chunks[:stale], key=lambda chunk: (-chunk.ordinal, chunk.id))
+
+    def named(self, folder: str, name: str) -> list[DocumentKey]:
+        with self._readers.borrow() as connection:
+            if int(connection.pragma("user_version")) < NAMES_SCHEMA_NUMBER:
+                return []
+            rows = fetch(connection, SELECT_NAMED, (folder, name))
+        return [DocumentKey(*row) for row in rows]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
         with self._readers.borrow() as connection:

@@ -123,6 +123,23 @@ BEGIN UPDATE files SET ctime_ns = NULL WHERE id = new.id; END
 """
 ADD_TOUCHES = "ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0"
 
+#: The name of a document's file, ASCII letters in lower case, of a Codex rollout without its time
+#: (`StoreReader.named`). Its folders are what is left when all letters of the name are taken from the end of the path.
+FILE_NAME = (
+    "lower(substr(path, length(rtrim(path, replace(path, '/', ''))) + 1"
+    " + 28 * (path GLOB '*/rollout-????-??-??T??-??-??-*')))"
+)
+CREATE_FILES_BY_NAME = f"CREATE INDEX files_by_name ON files ({FILE_NAME})"
+
+# Thai, Lao, Burmese and Khmer were indexed without pairs before. An index that holds some is built anew from its own
+# vectors, since its fingerprint is not the wanted one any more; others stay as they are.
+MARK_UNSPACED = """
+UPDATE meta SET value = value || ' without pairs of Thai, Lao, Burmese and Khmer' WHERE name = 'fingerprint' AND (
+    EXISTS (SELECT 1 FROM chunks WHERE text GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
+    OR EXISTS (SELECT 1 FROM files WHERE path GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
+)
+"""
+
 # `transactions` counts commits, `deletions` documents that were deleted, `last_commit_at` is Unix time.
 INITIAL_COUNTERS = "INSERT INTO meta (name, value) VALUES ('transactions', '0'), ('deletions', '0')"
 
@@ -164,6 +181,7 @@ MIGRATIONS = (
         ),
     ),
     Migration("change times of files", (ADD_CTIME, ADD_TOUCHES, FORGET_OUTDATED_CTIME)),
+    Migration("names of files", (CREATE_FILES_BY_NAME, MARK_UNSPACED)),
 )
 
 #: The first schema that knows transcripts. A reader may meet an older one that no writer has opened since.
@@ -171,6 +189,9 @@ TRANSCRIPTS_SCHEMA_NUMBER = 2
 
 #: The first schema that knows change times of files.
 CTIME_SCHEMA_NUMBER = 3
+
+#: The first schema that finds files by their names without looking at all of them.
+NAMES_SCHEMA_NUMBER = 4
 
 #: What `PRAGMA user_version` says of an index that has all migrations.
 SCHEMA_NUMBER = len(MIGRATIONS)

@@ -17,7 +17,8 @@ _K1 = 1.2
 _B = 0.75
 _SMALLEST_IDF = 1e-6
 
-_WORD = re.compile(r"[^\W_]+")
+# As in FTS5, private use counts as letters: `memory.segmenting` writes marks so.
+_WORD = re.compile(r"(?:[^\W_]|[\ue000-\uefff])+")
 
 
 @dataclass(slots=True)

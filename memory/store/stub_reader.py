@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -10,6 +11,7 @@ import numpy as np
 
 from memory.store.reader import (
     MOST_BEGUN,
+    MOST_NAMED,
     ChunkRow,
     DeadLetterRow,
     Hit,
@@ -95,6 +97,16 @@ class InMemoryReader(StoreReader):
                 )
                 for chunk in sorted(found, key=attrgetter("place"))
             ]
+
+    def named(self, folder: str, name: str) -> list[DocumentKey]:
+        with self._lock:
+            found: tuple[list[DocumentKey], list[DocumentKey]] = [], []
+            for key in reversed(self._files):
+                folders, _, own = f"/{key.path.lower()}".rpartition("/")
+                own = own[28:] if re.match("rollout-....-..-..t..-..-..-", own) else own
+                if f"{folders}/".endswith(folder.lower()) and f"{own}.".startswith(f"{name.lower()}."):
+                    found[own != name.lower()].append(key)
+            return found[0][:MOST_NAMED] + found[1][:MOST_NAMED]
 
     def begun_by(self, text_hash: str) -> list[DocumentKey]:
         with self._lock:

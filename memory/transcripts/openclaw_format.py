@@ -111,6 +111,9 @@ _KNOWN = frozenset(
     )
 )
 
+#: The fact that the last message in the user's place was a heartbeat's prompt.
+_HEARTBEAT = "heartbeat"
+
 #: The first key of every line of a trajectory, which is a copy of a session for debugging.
 _TRAJECTORY = "traceSchema"
 
@@ -172,13 +175,26 @@ class OpenClawFormat(TranscriptFormat):
             return "firstKeptEntryId" in entry or "tokensBefore" in entry
         return _TRAJECTORY in entry or (kind_of(entry) in _KNOWN and "id" in entry and "parentId" in entry)
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:  # noqa: ARG002 - nothing to remember
+    def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:
         kind = entry.get("type")
         if kind == "message":
-            return _message(entry)
+            return KNOWN if _answers_heartbeat(entry, facts) else _message(entry)
         if kind == "compaction":
             return COMPACTED
         return KNOWN if kind_of(entry) in _KNOWN or _TRAJECTORY in entry else None
+
+    def needs(self, line: bytes, facts: Facts) -> bool:
+        return b'"heartbeat"' in line or (_HEARTBEAT in facts and b'"user"' in line)
+
+
+def _answers_heartbeat(entry: Entry, facts: Facts) -> bool:
+    """Return True for what comes after a heartbeat's prompt and before the next message in the user's place."""
+    message = entry.get("message")
+    if isinstance(message, dict) and message.get("role") == "user":
+        facts.pop(_HEARTBEAT, None)
+        if any(_provenance(holder, "sourceTool") == "heartbeat" for holder in (entry, message)):
+            facts[_HEARTBEAT] = True
+    return _HEARTBEAT in facts
 
 
 def _message(entry: Entry) -> Said | Known:
@@ -196,10 +212,10 @@ def _message(entry: Entry) -> Said | Known:
     return Said(speaker, text, time_of(message.get("timestamp"), entry.get("timestamp")))
 
 
-def _provenance(holder: Entry) -> str:
+def _provenance(holder: Entry, key: str = "kind") -> str:
     provenance = holder.get("provenance")
-    kind = provenance.get("kind") if isinstance(provenance, dict) else None
-    return kind if isinstance(kind, str) else ""
+    value = provenance.get(key) if isinstance(provenance, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def _user_text(text: str) -> str:

@@ -15,6 +15,9 @@ class DiskStateAlways(TypedDict):
     growing: int
     kept: int
     leftOut: int
+    excluded: int
+    excludedFolders: int
+    otherSessions: dict[str, int]
 
 
 class DiskState(DiskStateAlways, total=False):
@@ -271,6 +274,7 @@ class AgentStatusAlways(TypedDict):
     deadLetters: list[DeadLetter]
     notes: list[str]
     troubles: list[TroubleState]
+    advice: list[TroubleState]
 
 
 class AgentStatus(AgentStatusAlways, total=False):

@@ -46,8 +46,8 @@ def command(
 ) -> None:
     """List the memories on this machine: of OpenClaw, Claude Code and Codex, Obsidian's vaults, folders of notes.
 
-    Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's memorySearch settings
-    are translated; what has no counterpart is said, and keys are never copied.
+    Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's memory.search
+    settings are translated; what has no counterpart is said, and keys are never copied.
     """
     from recalld.configuration import program_folders
     from recalld.discovering.everything import discover

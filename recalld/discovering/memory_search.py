@@ -1,4 +1,4 @@
-"""OpenClaw's `memorySearch` tree in recalld's words.
+"""OpenClaw's `memory.search` tree, and the older `memorySearch`, in recalld's words.
 
 The names are those of its configuration reference (docs.openclaw.ai/reference/memory-config). Keys, passwords and
 headers are never taken over: a remark says where recalld reads them from.
@@ -9,170 +9,259 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
-#: Their key -> ours, where the value is the same.
-_SAME: Mapping[str, str] = {
-    "enabled": "enabled",
-    "model": "model",
-    "outputDimensionality": "output_dimensionality",
-    "queryInputType": "query_input_type",
-    "documentInputType": "document_input_type",
-    "remote.nonBatchConcurrency": "remote.concurrency",
-    "remote.batch.enabled": "remote.batch.enabled",
-    "remote.batch.wait": "remote.batch.wait",
-    "remote.batch.concurrency": "remote.batch.concurrency",
-    "remote.batch.pollIntervalMs": "remote.batch.poll_interval_ms",
-    "remote.batch.timeoutMinutes": "remote.batch.timeout_minutes",
-    "local.modelCacheDir": "local.model_cache_dir",
-    "store.vector.enabled": "store.vector.enabled",
-    "store.vector.extensionPath": "store.vector.extension_path",
-    "chunking.tokens": "chunking.tokens",
-    "chunking.overlap": "chunking.overlap",
-    "sync.onSessionStart": "sync.on_session_start",
-    "sync.onSearch": "sync.on_search",
-    "sync.watch": "sync.watch",
-    "sync.watchDebounceMs": "sync.watch_debounce_ms",
-    "sync.intervalMinutes": "sync.interval_minutes",
-    "sync.sessions.deltaBytes": "sync.sessions.delta_bytes",
-    "sync.sessions.deltaMessages": "sync.sessions.delta_messages",
-    "sync.sessions.postCompactionForce": "sync.sessions.post_compaction_force",
-    "query.maxResults": "query.max_results",
-    "query.minScore": "query.min_score",
-    "query.hybrid.enabled": "query.hybrid.enabled",
-    "query.hybrid.vectorWeight": "query.hybrid.vector_weight",
-    "query.hybrid.textWeight": "query.hybrid.text_weight",
-    "query.hybrid.candidateMultiplier": "query.hybrid.candidate_multiplier",
-    "query.hybrid.mmr.enabled": "query.hybrid.mmr.enabled",
-    "query.hybrid.mmr.lambda": "query.hybrid.mmr.lambda",
-    "query.hybrid.temporalDecay.enabled": "query.hybrid.temporal_decay.enabled",
-    "query.hybrid.temporalDecay.halfLifeDays": "query.hybrid.temporal_decay.half_life_days",
-    "cache.enabled": "cache.enabled",
-    "cache.maxEntries": "cache.max_entries",
-}
+from recalld.settings_keys import URL_KEYS, memory_sections, top_level_keys
+from schemas.globs import compiled
+from schemas.machine_sections import Credentials
+from schemas.settings import FallbackName, ProviderName
 
-#: Their provider -> ours. The servers that speak OpenAI's API are the provider openai with an address.
-_PROVIDERS: Mapping[str, str] = {
-    **{name: name for name in ("auto", "openai", "gemini", "mistral", "ollama", "voyage", "local", "none")},
-    "openai-compatible": "openai",
-    "lmstudio": "openai",
-}
+#: Their key -> ours, where the same value has a name of its own; the others are spelled differently at most.
+_RENAMED: Mapping[str, str] = {"remote.nonBatchConcurrency": "remote.concurrency"}
 
-#: Our provider -> the variable that holds its key.
-_VARIABLES: Mapping[str, str] = {
-    name: f"{name.upper()}_API_KEY" for name in ("openai", "gemini", "mistral", "voyage", "ollama")
-}
+#: The `api` of a model provider -> the provider of ours that speaks it.
+_APIS: Mapping[str, str] = {"openai-completions": "openai-compatible", "openai-responses": "openai-compatible"}
+
+#: Providers whose address may come from `models.providers`; the others have but one.
+_WITH_ADDRESS = frozenset({"openai", "openai-compatible", "ollama", "lmstudio", "deepinfra"})
 
 #: Keys of ours that mean nothing to another provider.
-OF_ONE_PROVIDER = frozenset({"provider", "model", "output_dimensionality", "remote.base_url"})
+_OF_ONE_PROVIDER = frozenset(
+    {"provider", "model", "output_dimensionality", "query_input_type", "document_input_type", "remote.base_url"}
+)
 
 _USUAL_WEIGHTS: Mapping[str, float] = {"query.hybrid.vector_weight": 0.7, "query.hybrid.text_weight": 0.3}
 
+#: Defaults of OpenClaw since the summer of 2026 that are not ours.
+_CURRENT_DEFAULTS = {"query.hybrid.mmr.enabled": True, "query.hybrid.temporal_decay.enabled": True}
+
 #: Sections of ours that hold for all agents.
-SHARED = frozenset({"store", "cache"})
+_SHARED = frozenset({"store", "cache"})
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 
-#: Says nothing that recalld would have to do.
-_WITHOUT_MEANING = frozenset({"store.driver", "store.path"})
+#: `{md,txt}` in the pattern of an extra path, and what else our globs do not have.
+_ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_NO_GLOB = re.compile(r"[{}$\\]|[@!+*?]\(|^!")
+_MOST_ALTERNATIVES = 5
+
+#: Say nothing that recalld would have to do, or are read together with others.
+_PASSED_OVER = frozenset(
+    {"store.driver", "store.path", "provider", "remote.apiKey", "inputType"}
+    | {"sources", "experimental.sessionMemory", "rememberAcrossConversations"}
+)
 
 
 @dataclass(slots=True)
 class Translation:
-    """Dotted keys of ours with their values, and sentences about what was left out."""
+    """Dotted keys of ours with their values, and sentences about what was left out.
+
+    `private_sessions`: transcripts are searched for private chats only.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
-    #: The provider is one that recalld does not know: model and address would mean nothing to another.
-    foreign: bool = False
+    private_sessions: bool = False
 
 
-def translate(tree: Mapping[str, Any], *, agents_own: bool) -> Translation:
-    """Translate one `memorySearch`. `agents_own`: it is one agent's; what holds for all agents has no place in it."""
+def is_for_all_agents(key: str) -> bool:
+    """Return True if this key of ours has no place in `[[agents]]`."""
+    return key.partition(".")[0] in _SHARED
+
+
+def translate(
+    tree: Mapping[str, Any],
+    *,
+    is_current: bool = False,
+    isolates_chats: bool = False,
+    providers: Mapping[str, Any] | None = None,
+) -> Translation:
+    """Translate one `memory.search`.
+
+    Args:
+        tree: as it stands in the file, inherited values included.
+        is_current: the file has the layout of 2026.9, and so that version's defaults.
+        isolates_chats: direct chats are kept apart there.
+        providers: the file's `models.providers`, among which `provider` may name one.
+    """
     done = Translation()
-    for key, value in _leaves(tree):
+    both = tree.get("inputType")
+    for key, value in _leaves({"queryInputType": both, "documentInputType": both, **tree}):
         if value is not None:
             _translate(key, value, done)
-    if tree.get("provider") == "lmstudio":
-        done.values.setdefault("remote.base_url", "http://127.0.0.1:1234/v1")
-    if done.foreign:
-        for key in OF_ONE_PROVIDER & done.values.keys():
-            del done.values[key]
+    _sources(tree, done, is_current=is_current, isolates_chats=isolates_chats)
+    _provider(tree, done, providers or {}, is_current=is_current)
     _key(tree, done)
-    weights = {done.values.get(key, usual) == usual for key, usual in _USUAL_WEIGHTS.items()}
-    if False in weights:
+    if is_current:
+        done.values = {**_CURRENT_DEFAULTS, **done.values}
+        done.remarks.append(
+            "mmr and temporal_decay are on, as OpenClaw has them since the summer of 2026; its importance marks have "
+            "no counterpart, and query.hybrid.candidate_multiplier = 20 comes nearest to its 200 candidates"
+        )
+    if any(done.values.get(key, usual) != usual for key, usual in _USUAL_WEIGHTS.items()):
         done.remarks.append('the weights of query.hybrid count only with query.hybrid.fusion = "weighted"')
-    if agents_own:
-        for key in [key for key in done.values if key.partition(".")[0] in SHARED]:
-            del done.values[key]
-            done.remarks.append(f"{key} holds for all agents here; set it outside [[agents]] if it should")
     return done
 
 
 def _translate(key: str, value: Any, done: Translation) -> None:
-    if key in _SAME:
-        if isinstance(value, str) and _VARIABLE.search(value):
-            done.remarks.append(f"{key} is taken from a variable there; write its value as {_SAME[key]}")
-        elif isinstance(value, Mapping | list):
-            done.remarks.append(f"{key} was not understood")
-        else:
-            done.values[_SAME[key]] = value
-    elif key in ("provider", "fallback"):
-        _provider(key, value, done)
-    elif key == "sources":
-        _sources(value, done)
-    elif key == "experimental.sessionMemory":
-        if value is False:
-            done.values["sources"] = ["memory"]
-    elif key == "extraPaths":
+    if key in _PASSED_OVER or (key, value) == ("store.fts.tokenizer", "unicode61"):
+        return
+    if key == "extraPaths":
         _extra_paths(value, done)
     elif key == "local.modelPath":
         _model_path(value, done)
     elif key == "remote.baseUrl":
         _base_url(value, done)
-    elif key == "remote.apiKey":
-        return  # see _key
+    elif key == "fallback":
+        _fallback(value, done)
     elif key == "remote.headers" or key.startswith("remote.headers."):
         name = key.removeprefix("remote.headers").lstrip(".") or "all"
         done.remarks.append(f"remote.headers ({name}) is not copied; set RECALLD_REMOTE__HEADERS if it is needed")
-    elif key not in _WITHOUT_MEANING:
+    elif key.startswith("multimodal"):
+        done.remarks.append("multimodal has no counterpart: images and audio are not indexed")
+    elif (ours := _same(key)) is None:
         done.remarks.append(f"{key} has no counterpart here")
-
-
-def _provider(key: str, value: Any, done: Translation) -> None:
-    ours = _PROVIDERS.get(value) if isinstance(value, str) else None
-    if ours is not None and (key, ours) != ("fallback", "auto"):
-        done.values[key] = ours
-        return
-    shown = f" {value}" if _is_word(value) else ""
-    done.remarks.append(f"the {key}{shown} is not one that recalld knows; choose one of its own")
-    done.foreign = done.foreign or key == "provider"
-
-
-def _sources(value: Any, done: Translation) -> None:
-    known = [source for source in ("memory", "sessions") if isinstance(value, list) and source in value]
-    if known:
-        # An experiment that is switched off has the last word, wherever it stands in the tree.
-        done.values.setdefault("sources", known)
+    elif isinstance(value, str) and _VARIABLE.search(value):
+        done.remarks.append(f"{key} is taken from a variable there; write its value as {ours}")
+    elif isinstance(value, Mapping | list):
+        done.remarks.append(f"{key} was not understood")
     else:
+        done.values[ours] = value
+
+
+def _same(key: str) -> str | None:
+    """Return our name of a key whose value means the same here; None where there is none."""
+    ours = _RENAMED.get(key) or re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key)
+    known = top_level_keys().get(ours)
+    if known is None or known.secret or ours in URL_KEYS or ours.partition(".")[0] not in memory_sections() | _SHARED:
+        return None
+    return ours
+
+
+def _provider(tree: Mapping[str, Any], done: Translation, providers: Mapping[str, Any], *, is_current: bool) -> None:
+    """Set the provider; where recalld has none of that name, leave out what means nothing to another."""
+    written = tree.get("provider")
+    name = written.strip().lower() if isinstance(written, str) else "auto" if written is None else ""
+    known = get_args(ProviderName)
+    configured = next((one for key, one in providers.items() if key.lower() == name and isinstance(one, Mapping)), {})
+    if name not in known:
+        api = configured.get("api")
+        name = _APIS.get(api, api) if isinstance(api, str) else name
+    if name not in known:
+        shown = f" {written}" if _is_word(written) else ""
+        done.remarks.append(
+            f"the provider{shown} is not one that recalld knows, and its model and address are left out with it; "
+            f"choose {_choices(ProviderName)}"
+        )
+        for key in _OF_ONE_PROVIDER & done.values.keys():
+            del done.values[key]
+        return
+    if name in _WITH_ADDRESS and "baseUrl" in configured and "remote.base_url" not in done.values:
+        _base_url(configured["baseUrl"], done)
+    if name == "local" and done.values.pop("model", None) is not None:
+        done.remarks.append("model names none for the provider local; local.model_path does")
+    if name == "auto" and is_current:
+        _usual_provider(done)
+    elif written is not None:
+        done.values["provider"] = name
+
+
+def _usual_provider(done: Translation) -> None:
+    """Stand in for the provider openai, which OpenClaw takes where none is named."""
+    if _OF_ONE_PROVIDER & done.values.keys():
+        done.values["provider"] = "openai"
+    else:
+        done.remarks.append(
+            "no provider is named there, which means openai; here it is openai where OPENAI_API_KEY is set, and the "
+            'bundled local model without any key (provider = "openai" for openai or nothing)'
+        )
+
+
+def _fallback(value: Any, done: Translation) -> None:
+    name = value.strip().lower() if isinstance(value, str) else ""
+    if name in get_args(FallbackName):
+        done.values["fallback"] = name
+    else:
+        shown = f" {value}" if _is_word(value) else ""
+        done.remarks.append(f"the fallback{shown} is not one that recalld knows; choose {_choices(FallbackName)}")
+
+
+def _choices(names: Any) -> str:
+    """Name the providers that a person may choose; `stub` is for tests."""
+    return ", ".join(name for name in get_args(names) if name not in ("auto", "stub"))
+
+
+def _sources(tree: Mapping[str, Any], done: Translation, *, is_current: bool, isolates_chats: bool) -> None:
+    """Set the sources, as `rememberAcrossConversations`, `experimental.sessionMemory` and `sources` make them there."""
+    listed, experimental = tree.get("sources"), tree.get("experimental")
+    named = [source for source in ("memory", "sessions") if isinstance(listed, list) and source in listed]
+    if listed and not named:
         done.remarks.append("sources was not understood")
+    session_memory = experimental.get("sessionMemory") if isinstance(experimental, Mapping) else None
+    remember = tree.get("rememberAcrossConversations")
+    if remember is None and not is_current:
+        if session_memory is False:
+            named = ["memory"]
+        if named:
+            done.values["sources"] = named
+        return
+    if remember not in (None, True, False):
+        done.remarks.append("rememberAcrossConversations was not understood")
+    remembers = remember if isinstance(remember, bool) else not isolates_chats
+    searched = [source for source in named if source == "memory" or remembers or session_memory is True] or ["memory"]
+    done.private_sessions = remembers and "sessions" not in searched
+    done.values["sources"] = [*searched, "sessions"] if done.private_sessions else searched
 
 
 def _extra_paths(value: Any, done: Translation) -> None:
-    paths: list[str] = []
+    """Take over paths, each once; one with patterns only as long as it is not there without."""
+    globs: dict[str, list[str]] = {}
     for item in value if isinstance(value, list) else [value]:
-        path = item.get("path") if isinstance(item, Mapping) else item
+        path, pattern = (item.get("path"), item.get("pattern")) if isinstance(item, Mapping) else (item, None)
         if not isinstance(path, str) or not path.strip() or _VARIABLE.search(path):
             done.remarks.append("one of extraPaths was not understood")
             continue
-        paths.append(path.strip())
-        if isinstance(item, Mapping) and item.get("pattern"):
+        try:
+            found = _globs(pattern)
+        except ValueError:
             done.remarks.append(
-                f"the pattern of the extra path {path} has no counterpart; all its Markdown files count"
+                f"the extra path {path} is left out: its pattern has no counterpart; add the path with globs as include"
             )
-    if paths:
-        done.values["extra_paths"] = list(dict.fromkeys(paths))
+            continue
+        known = globs.setdefault(path.strip(), found)
+        globs[path.strip()] = list(dict.fromkeys([*known, *found])) if known and found else []
+    if globs:
+        done.values["extra_paths"] = [
+            {"path": path, "include": those} if those else path for path, those in globs.items()
+        ]
+
+
+def _globs(pattern: Any) -> list[str]:
+    """Return a pattern in our globs, which know no alternatives and look at any depth without a slash.
+
+    Raises:
+        ValueError: it cannot be written so.
+    """
+    if pattern is None or pattern == "":
+        return []
+    if not isinstance(pattern, str) or pattern.count("{") > _MOST_ALTERNATIVES:
+        raise ValueError
+    found = list(_alternatives(pattern.strip()))
+    if any(_NO_GLOB.search(one) for one in found):
+        raise ValueError
+    found = [one if "/" in one else f"./{one}" for one in found]
+    compiled(found, ())
+    return found
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    group = _ALTERNATIVES.search(pattern)
+    if group is None:
+        yield pattern
+    else:
+        for part in group[1].split(","):
+            yield from _alternatives(pattern[: group.start()] + part + pattern[group.end() :])
 
 
 def _model_path(value: Any, done: Translation) -> None:
@@ -197,18 +286,20 @@ def _base_url(value: Any, done: Translation) -> None:
 
 
 def _key(tree: Mapping[str, Any], done: Translation) -> None:
-    """Where recalld reads the key that is written there."""
+    """Remark on the place that recalld reads the key from, where one is written there."""
     remote = tree.get("remote")
     value = remote.get("apiKey") if isinstance(remote, Mapping) else None
     if value:
-        known = _VARIABLES.get(done.values.get("provider", "")) if "remote.base_url" not in done.values else None
+        provider = done.values.get("provider", "auto")
+        own = provider in Credentials.model_fields and "remote.base_url" not in done.values
+        known = f"{provider.upper()}_API_KEY" if own else None
         done.remarks.append(
             f"remote.apiKey is not copied{_from(value)}; set {known or 'RECALLD_REMOTE__API_KEY'} to it"
         )
 
 
 def _from(value: Any) -> str:
-    """Which variable holds it there, if that is said."""
+    """Name the variable that holds a value there, as far as the file says so."""
     name = value.get("id") if isinstance(value, Mapping) and value.get("source") == "env" else None
     if isinstance(value, str) and (match := _VARIABLE.fullmatch(value.strip())):
         name = match[1]
@@ -216,7 +307,7 @@ def _from(value: Any) -> str:
 
 
 def _is_word(value: Any) -> bool:
-    """Whether it may be shown: a short name, and nothing that could be a key."""
+    """Return True if it may be shown: it is a short name, and nothing that could be a key."""
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", value) is not None
 
 

@@ -1,24 +1,33 @@
 """OpenClaw's agents: their workspaces, sessions and memory settings.
 
-Sessions lie in `agents/<id>/sessions` of the state folder. An agent without a workspace of its own has `workspace`
-there, or `workspace-<id>` if it is not the default one.
+Sessions lie in `agents/<id>/sessions` of the state folder. An agent without a workspace of its own has the general
+one if it is the default agent; the others have a folder below the general one, or `workspace-<id>` in the state folder.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recalld.discovering.checking import accepted
 from recalld.discovering.counting import Deadline, count_notes, count_transcripts
 from recalld.discovering.finding import Discovery, Found
-from recalld.discovering.memory_search import OF_ONE_PROVIDER, SHARED, Translation, translate
-from recalld.discovering.openclaw_configuration import OpenClawConfiguration, absolute_path, read_configuration, table
+from recalld.discovering.memory_search import Translation, is_for_all_agents, translate
+from recalld.discovering.openclaw_configuration import (
+    OpenClawAgent,
+    OpenClawConfiguration,
+    absolute_path,
+    filled,
+    read_configuration,
+)
 
 #: Where the newest versions keep an agent's sessions.
 _DATABASE = Path("agent") / "openclaw-agent.sqlite"
+
+#: Transcripts reach private chats only, there and here.
+_PRIVATE_SCOPE = [{"action": "deny", "chat_type": "group"}, {"action": "deny", "chat_type": "channel"}]
 
 #: The workspace of the program's first versions.
 _OLD_WORKSPACE = "~/clawd"
@@ -36,28 +45,21 @@ def find_openclaw(states: tuple[Path, ...], config: Path | None, *, deadline: De
 def _find(state: Path, config: Path | None, deadline: Deadline) -> Discovery:
     problems: list[str] = []
     configured = read_configuration(state, config, problems)
-    shared = translate(table(configured.defaults, "memorySearch"), agents_own=False)
-    if configured.citations is not None:
-        shared.values["citations"] = configured.citations
     found = []
     for agent in _agents(state, configured):
-        one = _found(state, agent, configured, shared, deadline)
+        one = _found(state, agent, configured, deadline)
         if one is not None:
             found.append(one)
         elif configured.agents:
-            problems.append(f"OpenClaw's agent {agent['id']} has neither a workspace nor sessions on this machine")
+            problems.append(f"OpenClaw's agent {agent.id} has neither a workspace nor sessions on this machine")
     return Discovery(tuple(found), tuple(problems))
 
 
-def _found(
-    state: Path, agent: Mapping[str, Any], configured: OpenClawConfiguration, shared: Translation, deadline: Deadline
-) -> Found | None:
-    name = str(agent["id"])
-    home = _folder(state, name)
+def _found(state: Path, agent: OpenClawAgent, configured: OpenClawConfiguration, deadline: Deadline) -> Found | None:
+    home = _folder(state, agent)
     sessions = (str(home / "sessions"),) if (home / "sessions").is_dir() else ()
-    own = translate(table(agent, "memorySearch"), agents_own=True)
-    remarks = [*configured.remarks, *shared.remarks, *own.remarks]
-    workspace = _workspace(state, agent, configured)
+    remarks = list(configured.remarks)
+    workspace = _workspace(state, agent, configured, remarks)
     if not workspace.is_dir():
         if not home.is_dir():
             return None
@@ -68,37 +70,63 @@ def _found(
             f"newer versions keep sessions in {home / _DATABASE}, which recalld does not read: of those sessions it "
             "knows what is in notes (`openclaw hooks enable session-memory` writes some); sessions in files are read"
         )
-    general = accepted({key: value for key, value in shared.values.items() if key.partition(".")[0] in SHARED}, remarks)
-    inherited = {key: value for key, value in shared.values.items() if key.partition(".")[0] not in SHARED}
-    if own.foreign:
-        inherited = {key: value for key, value in inherited.items() if key not in OF_ONE_PROVIDER}
-    merged = inherited | own.values
-    extra = [*shared.values.get("extra_paths", ()), *own.values.get("extra_paths", ())]
-    if extra:
-        merged["extra_paths"] = list(dict.fromkeys(extra))
-    settings = accepted(merged, remarks)
-    places = [os.path.join(workspace, os.path.expanduser(path)) for path in settings.get("extra_paths", ())]  # noqa: PTH111, PTH118
+    own, general = _settings(agent, configured, remarks)
+    if own.private_sessions and sessions:
+        own.values["scope.rules"] = _PRIVATE_SCOPE
+        remarks.append(
+            "rememberAcrossConversations: transcripts are searched, which OpenClaw shows to no group or channel, so "
+            "scope.rules keeps these out, of notes too; drop the rules, or sessions from sources, if they may search"
+        )
+    settings, shared = accepted(own.values, remarks), accepted(general, remarks)
+    extra = [one["path"] if isinstance(one, Mapping) else one for one in settings.get("extra_paths", ())]
+    places = [os.path.join(workspace, os.path.expanduser(path)) for path in extra]  # noqa: PTH111, PTH118
     return Found(
-        name=name,
+        name=agent.id,
         program="openclaw",
-        title=f"OpenClaw agent {name}",
+        title=f"OpenClaw agent {agent.id}",
         workspace=workspace,
         sessions=sessions,
         notes=count_notes(workspace, places, deadline=deadline),
         transcripts=count_transcripts(sessions, deadline=deadline),
         settings=settings,
-        shared=general,
+        shared=shared,
         remarks=tuple(dict.fromkeys(remarks)),
     )
 
 
-def _agents(state: Path, configured: OpenClawConfiguration) -> Iterator[Mapping[str, Any]]:
-    """The configured agents, then those that only have a folder."""
-    seen: set[str] = set()
-    for agent in configured.agents or ({"id": configured.default},):
-        if agent["id"].lower() not in seen:
-            seen.add(agent["id"].lower())
-            yield agent
+def _settings(
+    agent: OpenClawAgent, configured: OpenClawConfiguration, remarks: list[str]
+) -> tuple[Translation, dict[str, Any]]:
+    """Return one agent's settings, inherited ones included, and those that hold for all agents here."""
+
+    def translated(tree: Mapping[str, Any]) -> Translation:
+        return translate(
+            tree,
+            is_current=configured.is_current,
+            isolates_chats=configured.isolates_chats,
+            providers=configured.providers,
+        )
+
+    tree = filled(agent.search, configured.search)
+    general, own = configured.search.get("extraPaths"), agent.search.get("extraPaths")
+    if isinstance(general, list) and isinstance(own, list):
+        tree["extraPaths"] = [*general, *own]
+    done = translated(tree)
+    remarks += done.remarks
+    shared = {key: value for key, value in translated(configured.search).values.items() if is_for_all_agents(key)}
+    for key in [key for key in done.values if is_for_all_agents(key)]:
+        if done.values.pop(key) != shared.get(key):
+            remarks.append(f"{key} holds for all agents here; set it outside [[agents]] if it should")
+    if configured.citations is not None:
+        done.values["citations"] = configured.citations
+    return done, shared
+
+
+def _agents(state: Path, configured: OpenClawConfiguration) -> Iterator[OpenClawAgent]:
+    """Return the configured agents, then those that only have a folder."""
+    known = configured.agents or (OpenClawAgent(configured.default or "main"),)
+    yield from known
+    seen = {name for agent in known for name in (agent.id.lower(), agent.folder_name)}
     try:
         with os.scandir(state / "agents") as entries:
             folders = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -106,23 +134,35 @@ def _agents(state: Path, configured: OpenClawConfiguration) -> Iterator[Mapping[
         return
     for name in folders:
         if name.lower() not in seen and not name.startswith(".") and (state / "agents" / name / "sessions").is_dir():
-            yield {"id": name}
+            yield OpenClawAgent(name)
 
 
-def _folder(state: Path, name: str) -> Path:
-    """The agent's own folder; it is written in small letters, whatever the settings say."""
-    folder = state / "agents" / name
-    return folder if folder.is_dir() else state / "agents" / name.lower()
+def _folder(state: Path, agent: OpenClawAgent) -> Path:
+    """Return the agent's own folder, which newer versions write in small letters."""
+    return _existing([state / "agents" / name for name in _names(agent)])
 
 
-def _workspace(state: Path, agent: Mapping[str, Any], configured: OpenClawConfiguration) -> Path:
-    own = absolute_path(agent.get("workspace"))
+def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawConfiguration, remarks: list[str]) -> Path:
+    own, general = absolute_path(agent.workspace), absolute_path(configured.workspace)
+    for written, path in ((agent.workspace, own), (configured.workspace, general)):
+        if path is None and written not in (None, ""):
+            remarks.append("its workspace is not an absolute path there; see that the one here is right")
     if own is not None:
         return own
-    if agent["id"] != configured.default:
-        return state / f"workspace-{agent['id']}"
-    old = Path(os.path.expanduser(_OLD_WORKSPACE))  # noqa: PTH111 - Path's own raises for a user without a home
-    usual = state / "workspace"
-    return absolute_path(configured.defaults.get("workspace")) or (
-        old if not usual.is_dir() and old.is_dir() else usual
-    )
+    if agent.id == configured.default:
+        old = Path(os.path.expanduser(_OLD_WORKSPACE))  # noqa: PTH111 - Path's own raises for a user without a home
+        usual = state / "workspace"
+        return general or (old if not usual.is_dir() and old.is_dir() else usual)
+    below = [general / agent.folder_name] if general and configured.is_current else []
+    return _existing([*below, *(state / f"workspace-{name}" for name in _names(agent))])
+
+
+def _names(agent: OpenClawAgent) -> list[str]:
+    """Return the names that the agent's folders may have."""
+    plain = "" if "/" in agent.id or "\0" in agent.id else agent.id
+    return [name for name in (plain, agent.folder_name) if name]
+
+
+def _existing(places: Sequence[Path]) -> Path:
+    """Return the first of these folders that exists, else the first of all."""
+    return next((place for place in places if place.is_dir()), places[0])

@@ -1,9 +1,15 @@
-"""OpenClaw's settings file, as far as memories are concerned: `agents.list`, `agents.defaults` and `memory`."""
+"""OpenClaw's settings file, as far as memories are concerned.
+
+Two layouts are read. Since the summer of 2026: `memory.search` and `agents.entries.<id>`. Before:
+`agents.defaults.memorySearch` (or `memorySearch` at the top) and `agents.list[]`. A file whose migration stopped half
+way holds both; there the newer one wins, value by value, as in OpenClaw's own `doctor --fix`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,25 +19,48 @@ from recalld.discovering.json5_reading import NotJson5, read_json5
 #: In a state folder, the name it has now first.
 CONFIG_NAMES = ("openclaw.json", "clawdbot.json")
 
-#: The only agent of somebody who lists none.
+#: The only agent of a file that lists none.
 _USUAL_AGENT = "main"
 
 #: Settings are smaller; whatever is not, is something else.
 _MAX_BYTES = 4 * 1024 * 1024
 
+_NOT_IN_A_FOLDER_NAME = re.compile(r"[^a-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClawAgent:
+    """One agent of the file: its id, its workspace as written there, its own `memory.search`, the old marker."""
+
+    id: str
+    workspace: Any = None
+    search: Mapping[str, Any] = field(default_factory=dict)
+    is_marked: bool = False
+
+    @property
+    def folder_name(self) -> str:
+        """The id as OpenClaw names folders by it."""
+        return _folder_name(self.id)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenClawConfiguration:
-    """What the file says; everything is empty when there is none.
+    """Content of the file; everything is empty when there is none.
 
-    `agents` are those with an id that can be a folder's name; `default` is the id of the default one. `remarks` are
-    sentences about what concerns all of them and is not taken over.
+    `search` holds for all agents, `workspace` is the one in `agents.defaults`. `default` is the id of the agent that
+    has the general workspace; None where each has its own. `is_current`: the file has the newer layout.
+    `isolates_chats`: direct chats are kept apart, so that transcripts are private unless the file says otherwise.
+    `providers` are the model providers with their addresses. `remarks` are sentences about what is not taken over.
     """
 
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    agents: tuple[Mapping[str, Any], ...] = ()
-    default: str = _USUAL_AGENT
+    search: Mapping[str, Any] = field(default_factory=dict)
+    workspace: Any = None
+    agents: tuple[OpenClawAgent, ...] = ()
+    default: str | None = _USUAL_AGENT
     citations: str | None = None
+    is_current: bool = False
+    isolates_chats: bool = False
+    providers: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
 
@@ -41,21 +70,97 @@ def read_configuration(state: Path, moved: Path | None, problems: list[str]) -> 
     file = moved or usual
     tree = _read(file, problems)
     agents, memory = table(tree, "agents"), table(tree, "memory")
-    listed = agents.get("list")
-    known = tuple(agent for agent in (listed if isinstance(listed, list) else []) if _is_agent(agent))
-    default = next((agent for agent in known if agent.get("default") is True), known[0] if known else {})
+    defaults, search = table(agents, "defaults"), table(memory, "search")
+    older = filled(table(defaults, "memorySearch"), table(tree, "memorySearch"))
+    remarks = _remarks(tree, file)
+    if search and older:
+        remarks.append("memory.search and the older memorySearch are both there; memory.search wins")
+    shared = _with_paths(filled(search, older), table(memory, "qmd"))
+    known = _agents(agents, file, problems, remarks)
     citations = memory.get("citations")
+    if citations not in (None, "auto", "on", "off"):
+        remarks.append("memory.citations was not understood")
+        citations = None
     return OpenClawConfiguration(
-        defaults=table(agents, "defaults"),
+        search=shared,
+        workspace=defaults.get("workspace"),
         agents=known,
-        default=default.get("id", _USUAL_AGENT),
-        citations=citations if citations in ("auto", "on", "off") else None,
-        remarks=tuple(_remarks(tree, file)),
+        default=_default(known, explicit=agents.get("ownership") == "explicit"),
+        citations=citations,
+        is_current=isinstance(memory.get("search"), dict) or isinstance(agents.get("entries"), dict),
+        isolates_chats=_isolates_chats(tree),
+        providers=table(table(tree, "models"), "providers"),
+        remarks=tuple(remarks),
     )
 
 
+def filled(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `newer` with what only `older` says, table by table."""
+    both = {**older, **{key: value for key, value in newer.items() if value is not None}}
+    for key, value in both.items():
+        below = older.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            both[key] = filled(value, below)
+    return both
+
+
+def _agents(
+    agents: Mapping[str, Any], file: Path, problems: list[str], remarks: list[str]
+) -> tuple[OpenClawAgent, ...]:
+    """Return the agents of both layouts, each once."""
+    rows = agents.get("list")
+    keyed = list(table(agents, "entries").items())
+    listed = [(row.get("id") if isinstance(row, dict) else None, row) for row in rows] if isinstance(rows, list) else []
+    if keyed and listed:
+        remarks.append("agents.entries and the older agents.list are both there; agents.entries wins")
+    trees: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    unnamed = 0
+    for name, row in (*keyed, *listed):
+        key = _folder_name(name) if isinstance(row, dict) else ""
+        if key:
+            first, tree = trees.get(key, (str(name).strip(), {}))
+            trees[key] = (first, filled(tree, row))
+        else:
+            unnamed += 1
+    if unnamed:
+        problems.append(f"{file} lists {unnamed} of its agents without an id that can be used; they are left out")
+    return tuple(
+        OpenClawAgent(
+            id=name,
+            workspace=tree.get("workspace"),
+            search=filled(table(table(tree, "memory"), "search"), table(tree, "memorySearch")),
+            is_marked=tree.get("default") is True,
+        )
+        for name, tree in trees.values()
+    )
+
+
+def _default(agents: Sequence[OpenClawAgent], *, explicit: bool) -> str | None:
+    """Return the id of the agent that has the general workspace: the marked one, else the first.
+
+    With explicit owners only an agent without others has it.
+    """
+    if explicit and len(agents) > 1:
+        return None
+    chosen = [agent.id for agent in agents if agent.is_marked] or [agent.id for agent in agents]
+    return chosen[0] if chosen else _USUAL_AGENT
+
+
+def _isolates_chats(tree: Mapping[str, Any]) -> bool:
+    bindings = tree.get("bindings")
+    rows = bindings if isinstance(bindings, list) else []
+    own = any("dmScope" in table(one, "session") for one in rows if isinstance(one, dict))
+    return own or table(tree, "session").get("dmScope") not in (None, "main")
+
+
+def _with_paths(search: dict[str, Any], qmd: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `search` with the folders that the removed backend qmd indexed among its extra paths."""
+    paths, extra = qmd.get("paths"), search.get("extraPaths") or []
+    return {**search, "extraPaths": [*extra, *paths]} if isinstance(paths, list) and isinstance(extra, list) else search
+
+
 def is_hook_enabled(state: Path, moved: Path | None, name: str) -> bool:
-    """Whether OpenClaw's settings let a hook of that name run; False where they cannot be read."""
+    """Return True if OpenClaw's settings let a hook of that name run; False where they cannot be read."""
     file = moved or next((state / known for known in CONFIG_NAMES if (state / known).is_file()), None)
     internal = table(table(_read(file, []) if file is not None else {}, "hooks"), "internal")
     return internal.get("enabled") is True and table(table(internal, "entries"), name).get("enabled") is True
@@ -65,8 +170,12 @@ def _remarks(tree: Mapping[str, Any], file: Path) -> list[str]:
     remarks = []
     if _includes(tree):
         remarks.append(f"{file} includes other files, which were not looked at")
-    if table(tree, "memory").get("backend") == "qmd":
-        remarks.append("the backend qmd has no counterpart; recalld's own index takes its place")
+    memory = table(tree, "memory")
+    if memory.get("backend") == "qmd" or "qmd" in memory:
+        remarks.append(
+            "the backend qmd has no counterpart; recalld's own index takes its place, and of memory.qmd only the paths "
+            "are taken over (scope.rules is what its scope was)"
+        )
     if table(tree, "env") or table(table(tree, "models"), "providers"):
         remarks.append("keys in OpenClaw's settings are not copied; set OPENAI_API_KEY and the like for recalld")
     return remarks
@@ -98,9 +207,9 @@ def _includes(tree: Any, depth: int = 0) -> bool:
     return "$include" in tree or (depth < 5 and any(_includes(below, depth + 1) for below in tree.values()))
 
 
-def _is_agent(agent: Any) -> bool:
-    name = agent.get("id") if isinstance(agent, dict) else None
-    return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
+def _folder_name(agent: Any) -> str:
+    """Return an agent's id as OpenClaw names folders by it; empty when it cannot."""
+    return _NOT_IN_A_FOLDER_NAME.sub("-", agent.strip().lower()).strip("-")[:64] if isinstance(agent, str) else ""
 
 
 def table(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -61,6 +61,8 @@ def _value(value: Any) -> str:
         return _text(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_name(name)} = {_value(item)}" for name, item in value.items()) + " }"
     return json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""The Batch APIs of OpenAI and Voyage, spoken to a server over HTTP."""
+"""The Batch APIs of OpenAI, Voyage and Gemini, spoken to a server over HTTP."""
 
 from __future__ import annotations
 
@@ -11,25 +11,43 @@ import pytest
 
 from memory.embedding import file_batches
 from memory.embedding.batch_api import BatchApi, BatchUnavailable, JobLimits, JobState
+from memory.embedding.gemini import GeminiProvider
 from memory.embedding.openai import OpenAIProvider
 from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.voyage import VoyageProvider
 from schemas.errors import Terminal, Throttled, Transient
 from tests.batch_server import BatchServer, JobScript
 from tests.embedding_server import embed
+from tests.gemini_server import GeminiServer
 from tests.raw_server import answer, raw_server
 
 LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
 TEXTS = [(f"id-{number}", f"The heron number {number}.") for number in range(12)]
 
 
+@pytest.fixture(params=["openai", "voyage", "gemini"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def server() -> Iterator[BatchServer]:
-    with BatchServer() as running:
+def server(name: str) -> Iterator[BatchServer]:
+    with GeminiServer() if name == "gemini" else BatchServer() as running:
         yield running
 
 
 def _provider(name: str, server: BatchServer) -> EmbeddingProvider:
+    if name == "gemini":
+        return GeminiProvider(
+            model="gemini-embedding-001",
+            api_key="a-key",
+            key_name="GEMINI_API_KEY",
+            limits=LIMITS,
+            base_url=server.url,
+            dimensions=32,
+            query_input_type="RETRIEVAL_QUERY",
+            document_input_type="RETRIEVAL_DOCUMENT",
+        )
     if name == "voyage":
         return VoyageProvider(
             model="voyage-4",
@@ -44,11 +62,11 @@ def _provider(name: str, server: BatchServer) -> EmbeddingProvider:
     )
 
 
-@pytest.fixture(params=["openai", "voyage"])
-def api(request: pytest.FixtureRequest, server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchApi]:
+@pytest.fixture
+def api(name: str, server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchApi]:
     monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
     monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
-    provider = _provider(request.param, server)
+    provider = _provider(name, server)
     found = provider.batch_api()
     assert found is not None
     yield found
@@ -89,6 +107,14 @@ def test_a_job_brings_every_text_its_vector_and_its_files_are_deleted(api: Batch
 
 def test_what_a_request_would_say_is_said_with_the_job(api: BatchApi, server: BatchServer) -> None:
     job = server.jobs[_submitted(api)]
+    if isinstance(server, GeminiServer):
+        assert job.lines[0]["request"] == {
+            "model": "models/gemini-embedding-001",
+            "content": {"parts": [{"text": TEXTS[0][1]}]},
+            "taskType": "RETRIEVAL_DOCUMENT",
+            "outputDimensionality": 32,
+        }
+        return
     options = {**job.lines[0]["body"], **job.body.get("request_params", {})}
     assert options.pop("model") in {"a-model", "voyage-4"}
     assert options.pop("encoding_format") == "base64"
@@ -105,7 +131,10 @@ def _finished(api: BatchApi, server: BatchServer) -> tuple[str, str]:
     return job_id, output
 
 
-def _line(custom_id: object, text: str, index: object = 0) -> bytes:
+def _line(server: BatchServer, custom_id: object, text: str, index: object = 0) -> bytes:
+    if isinstance(server, GeminiServer):
+        values = embed(text, 32).tolist() if type(index) is int and index == 0 else "none"
+        return json.dumps({"key": custom_id, "response": {"embedding": {"values": values}}}).encode()
     entry = {"index": index, "embedding": embed(text, 32).tolist()}
     response = {"status_code": 200, "body": {"data": [entry]}}
     return json.dumps({"custom_id": custom_id, "response": response}).encode()
@@ -113,8 +142,15 @@ def _line(custom_id: object, text: str, index: object = 0) -> bytes:
 
 def test_a_line_counts_once_and_its_vector_has_the_place_of_its_one_text(api: BatchApi, server: BatchServer) -> None:
     job_id, output = _finished(api, server)
-    lines = [_line("a", "one"), _line("a", "two"), _line("b", "three", index=False), _line("c", "four", index=1)]
-    server.files[output] = b"\n".join([*lines, _line(7, "five"), _line(True, "six"), _line("d", "seven")])
+    lines = [
+        _line(server, "a", "one"),
+        _line(server, "a", "two"),
+        _line(server, "b", "three", index=False),
+        _line(server, "c", "four", index=1),
+    ]
+    server.files[output] = b"\n".join(
+        [*lines, _line(server, 7, "five"), _line(server, True, "six"), _line(server, "d", "seven")]
+    )
     found = list(api.results(job_id, texts=len(TEXTS)))
     assert [line.custom_id for line in found] == ["a", "d"]
     np.testing.assert_allclose(found[0].vector, embed("one", 32), rtol=1e-6)  # type: ignore[arg-type] # not None
@@ -130,13 +166,14 @@ def test_results_are_no_longer_than_the_job_s_texts_allow(api: BatchApi, server:
 
 def test_results_that_lie_elsewhere_are_fetched_without_key_or_header(api: BatchApi, server: BatchServer) -> None:
     job_id, output = _finished(api, server)
-    with raw_server([answer(_line("a", "one"))]) as elsewhere:
+    with raw_server([answer(_line(server, "a", "one"))]) as elsewhere:
         server.fail("GET", f"/files/{output}/content", 302, Location=f"{elsewhere.url}/signed?x=y")
         assert [line.custom_id for line in api.results(job_id, texts=len(TEXTS))] == ["a"]
     [request] = elsewhere.requests
     assert request.startswith(b"GET /signed?x=y HTTP/1.1\r\n")
     assert b"a-key" not in request
     assert b"authorization" not in request.lower()
+    assert b"x-goog" not in request.lower()
 
 
 def test_no_other_call_goes_elsewhere(api: BatchApi, server: BatchServer) -> None:
@@ -260,8 +297,9 @@ def test_a_file_holds_what_the_limits_allow(api: BatchApi, monkeypatch: pytest.M
         assert len(file.content.read()) <= 600
 
 
-def test_presets_without_a_batch_api_that_we_speak_have_none(server: BatchServer) -> None:
-    for name in ("gemini", "mistral", "ollama"):
-        provider = _provider(name, server)
-        assert provider.batch_api() is None
-        provider.close()
+def test_presets_without_a_batch_api_that_we_speak_have_none() -> None:
+    with BatchServer() as server:
+        for name in ("mistral", "ollama"):
+            provider = _provider(name, server)
+            assert provider.batch_api() is None
+            provider.close()

@@ -16,6 +16,7 @@ from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_p
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.batch_server import BatchServer, JobScript
+from tests.gemini_server import GeminiServer
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import actors, batch_following, batch_jobs, broker, indexing_job, run
@@ -26,8 +27,10 @@ NOTES = 40
 
 
 @pytest.fixture
-def server() -> Iterator[BatchServer]:
-    with BatchServer() as running:
+def server(request: pytest.FixtureRequest) -> Iterator[BatchServer]:
+    asked = getattr(request.node, "callspec", None)
+    gemini = asked is not None and asked.params.get("provider") == "gemini"
+    with GeminiServer() if gemini else BatchServer() as running:
         yield running
 
 
@@ -83,7 +86,7 @@ def _at_provider(server: BatchServer, count: int = 1) -> Callable[[], bool]:
     return lambda: len(server.jobs) == count
 
 
-@pytest.mark.parametrize("provider", ["openai", "voyage"])
+@pytest.mark.parametrize("provider", ["openai", "voyage", "gemini"])
 def test_a_thousand_notes_are_one_job(
     make: Make, broker_server: BrokerServer, server: BatchServer, provider: str
 ) -> None:

@@ -106,9 +106,8 @@ def test_dimensions_input_types_and_headers_are_sent_when_set(connect: Connect) 
 @pytest.mark.parametrize(
     ("name", "model", "dimensions"),
     [
-        ("gemini", "gemini-embedding-001", "dimensions"),
         ("mistral", "mistral-embed", "output_dimension"),
-        ("ollama", "nomic-embed-text", "dimensions"),
+        ("deepinfra", "BAAI/bge-m3", "dimensions"),
     ],
 )
 def test_services_with_a_name_get_their_own_model_key_and_fields_and_none_they_would_refuse(

@@ -616,6 +616,24 @@ def test_a_path_of_a_hook_that_is_not_below_its_agents_folders_is_never_opened_a
     assert ("events", "other") not in house.troubles.open
 
 
+@pytest.mark.parametrize("watch", [True, False])
+def test_what_is_left_out_is_neither_marked_nor_a_strange_path(house: House, *, watch: bool) -> None:
+    agent = house.agent(folders=("sessions",), sessions=SyncSessions(quiet_seconds=0), watch=watch)
+    house.agents[-1] = agent.model_copy(update={"exclude": ("drafts/", "b.md", "out.jsonl")})
+    store = {"agent:main:cron:x:run:1": {"sessionId": "run"}}
+    house.write("sessions/sessions.json", json.dumps(store))
+    house.write("main/memory/drafts/a.md")
+    house.remember()
+    house.start()
+    talks = [append(house.root / "sessions" / name) for name in ("out.jsonl", "run.jsonl", "in.jsonl")]
+    notes = [house.write(f"main/memory/{name}", "more") for name in ("drafts/a.md", "b.md", "c.md")]
+    house.inbox.put(Event("changed", "main", (*map(str, notes), *map(str, talks))))
+    house.inbox.put(Event("grew", "main", tuple(map(str, talks))))
+    house.wait_for("main", "memory/c.md", "sessions/in.jsonl")
+    assert set(house.queue.marked("main")) == {"memory/c.md", "sessions/in.jsonl"}
+    assert house.troubles.told == []
+
+
 def test_the_state_is_published_while_running_and_withdrawn_at_the_end(house: House) -> None:
     house.agent("main")
     house.agent("other")

@@ -21,6 +21,7 @@ from recalld.configuration import (
 from recalld.settings_keys import top_level_keys
 from recalld.settings_view import effective
 from schemas.errors import UserError
+from schemas.settings import ExtraPath
 
 
 class Case:
@@ -129,6 +130,12 @@ def test_a_named_file_that_is_missing_is_an_error_that_says_who_named_it(case: C
         ('["memory"]', ["memory"], "sources"),
         ("/a,/b", ["/a", "/b"], "extra_paths"),
         ('{"X-Team": "a"}', {"X-Team": "***"}, "remote.headers"),
+        (
+            '["/a", {"path": "/b", "exclude": ["old/"]}]',
+            ["/a", {"path": "/b", "include": [], "exclude": ["old/"]}],
+            "extra_paths",
+        ),
+        ("drafts/, memory/2025-*.md", ["drafts/", "memory/2025-*.md"], "exclude"),
         ('[{"action": "deny", "channel": "x"}]', [{"action": "deny", "channel": "x"}], "scope.rules"),
     ],
 )
@@ -249,6 +256,14 @@ def test_agents_inherit_the_defaults_and_override_them(case: Case) -> None:
     assert loaded.origins["agents.b.query.min_score"] == "default"
 
 
+def test_what_an_agent_says_of_an_extra_path_replaces_what_the_defaults_say_of_it(case: Case) -> None:
+    case.write(
+        "extra_paths = ['/wiki', {path = '/vault', include = ['a/']}]\n[[agents]]\nid = 'a'\nworkspace = '/a'\n"
+        "extra_paths = ['/vault', {path = '/wiki', exclude = ['b/']}]\n"
+    )
+    assert case.load().settings.agent("a").extra_paths == (ExtraPath(path="/wiki", exclude=("b/",)), "/vault")
+
+
 def test_the_environment_sets_defaults_that_an_agents_own_key_overrides(case: Case) -> None:
     case.write("provider = 'local'\n[[agents]]\nid = 'a'\nworkspace = '/a'\nmodel = 'mine'\n")
     case.environment |= {"RECALLD_PROVIDER": "none", "RECALLD_MODEL": "theirs"}
@@ -265,7 +280,8 @@ def test_agents_can_be_given_in_a_variable(case: Case) -> None:
 
 def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case) -> None:
     case.write(
-        "extra_paths = ['~/wiki', 'docs']\nstore.path = 'idx'\nlocal.model_path = 'models/m.gguf'\n"
+        "extra_paths = ['~/wiki', 'docs', {path = '~/vault'}]\nexclude = ['~/wiki/old']\n"
+        "store.path = 'idx'\nlocal.model_path = 'models/m.gguf'\n"
         "local.model_cache_dir = '~/cache'\nstore.vector.extension_path = '../vec0.so'\n"
         "[[agents]]\nid = 'a'\nworkspace = 'notes'\nsessions = ['s', '~/t']\n"
         "[[agents]]\nid = 'b'\nworkspace = '~/b'\nlocal.model_path = 'multilingual-e5-small'\n"
@@ -280,7 +296,8 @@ def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case
     assert first.workspace == etc / "notes"
     assert first.sessions == (str(etc / "s"), str(case.folder / "t"))
     # Extra paths are relative to the workspace, which is the reader's business.
-    assert first.extra_paths == (str(case.folder / "wiki"), "docs")
+    assert first.extra_paths == (str(case.folder / "wiki"), "docs", ExtraPath(path=str(case.folder / "vault")))
+    assert first.exclude == (str(case.folder / "wiki" / "old"),)
     assert second.workspace == case.folder / "b"
     assert second.local.model_path == "multilingual-e5-small"
 
@@ -380,6 +397,12 @@ def test_a_damaged_memory_of_workspaces_is_said_and_mended_by_the_flag(case: Cas
             "agents.A.id is used twice ('a' and 'A', and case does not count); give every agent an id of its own",
         ),
         ("[[scope.rules]]\naction = 'allow'\nchanel = 'x'", "scope.rules.0.chanel: unknown key"),
+        ("exclude = ['a[b']", "exclude: 'a[b' has a [ without a ]"),
+        ("include = ['!a']", "include: '!a' begins with an exclamation mark"),
+        ("extra_paths = [5]", "extra_paths.0: must be a path, or a table with path, include and exclude"),
+        ("extra_paths = [{path = 'a', exclude = ['../b']}]", "extra_paths.0.exclude: '../b' has a component '..'"),
+        ("extra_paths = [{path = 'a', pattern = '*'}]", "extra_paths.0.pattern: unknown key"),
+        ("extra_paths = ['a', {include = ['*.md']}]", "extra_paths.1.path: is missing"),
     ],
 )
 def test_a_wrong_key_in_the_file_is_one_sentence_that_names_it(case: Case, text: str, problem: str) -> None:

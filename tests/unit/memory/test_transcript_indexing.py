@@ -540,6 +540,18 @@ def test_a_rebuild_leaves_out_what_is_no_transcript_by_its_name_any_more(world: 
     assert [file.key.path for file in indexer.target().files()] == ["sessions/a.jsonl"]
 
 
+def test_a_rebuild_does_not_take_over_what_the_settings_leave_out_by_then(world: World) -> None:
+    kept, out = world.write(lines(6), "kept.jsonl"), world.write(lines(6, first=100), "out.jsonl")
+    index(world.indexer(), kept, out)
+    indexer = world.indexer(exclude=["out.jsonl"])
+    identity = indexer.fingerprint()
+    indexer.generations.start_rebuild(identity.digest, identity.description)
+    index(indexer, kept)
+    assert differences(indexer) == []
+    assert complete_generation(indexer)
+    assert [file.key for file in indexer.target().files()] == [kept]
+
+
 def test_a_rebuild_that_dies_while_it_carries_over_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrying_over, "MAX_CHUNKS_PER_COMMIT", 3)
     indexer = world.indexer()

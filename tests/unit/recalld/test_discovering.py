@@ -165,8 +165,78 @@ def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machin
     )
     discovery = machine.discover()
     assert discovery.found == ()
-    (problem,) = discovery.problems
-    assert "ghost" in problem
+    unnamed, ghost, strange = discovery.problems
+    assert "lists 1 of its agents" in unnamed
+    assert "ghost" in ghost
+    assert "../x" in strange
+
+
+@pytest.mark.parametrize(
+    ("agents", "workspaces"),
+    [
+        # The marked one has the general workspace, the others a folder in it or beside the state folder's own.
+        ("defaults: {workspace: '~/general'}, entries: {a: {}, b: {default: true}}", ["general/a", "general"]),
+        ("entries: {b: {}, main: {default: true}}", [".openclaw/workspace-b", ".openclaw/workspace"]),
+        # Without a mark each has its own, unless there is but one.
+        (
+            "ownership: 'explicit', defaults: {workspace: '~/general'}, entries: {a: {}, b: {}}",
+            ["general/a", ".openclaw/workspace-b"],
+        ),
+        ("ownership: 'explicit', defaults: {workspace: '~/general'}, entries: {b: {}}", ["general"]),
+        ("entries: {a: {workspace: '~/notes'}}", ["notes"]),
+        # Before the summer of 2026 the first one had it, and no other looked below it.
+        ("defaults: {workspace: '~/general'}, list: [{id: 'z'}, {id: 'a'}]", ["general", ".openclaw/workspace-a"]),
+        ("list: [{id: 'b'}, {id: 'm', default: true}]", [".openclaw/workspace-b", ".openclaw/workspace"]),
+    ],
+)
+def test_an_agent_without_a_workspace_of_its_own_has_the_one_that_openclaw_gives_it(
+    machine: Machine, agents: str, workspaces: list[str]
+) -> None:
+    for folder in ("general/a", "notes", ".openclaw/workspace", ".openclaw/workspace-a", ".openclaw/workspace-b"):
+        (machine.home / folder).mkdir(parents=True)
+    machine.write(".openclaw/openclaw.json", f"{{agents: {{{agents}}}}}")
+    discovery = machine.discover()
+    assert [one.workspace for one in discovery.found] == [machine.home / folder for folder in workspaces]
+    assert discovery.problems == ()
+
+
+def test_an_agents_folder_may_have_any_name(machine: Machine) -> None:
+    machine.write(".openclaw/agents/笔记/sessions/a.jsonl")
+    machine.write(".openclaw/workspace/MEMORY.md")
+    _, found = machine.discover().found
+    assert found.sessions == (str(machine.home / ".openclaw/agents/笔记/sessions"),)
+
+
+def test_a_workspace_that_cannot_be_followed_is_said(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(".openclaw/openclaw.json", "{agents: {list: [{id: 'main', workspace: '${NOTES}'}]}}")
+    (remark,) = only(machine.discover()).remarks
+    assert "not an absolute path" in remark
+
+
+def test_folders_of_the_removed_backend_are_extra_paths(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(
+        ".openclaw/openclaw.json",
+        """{agents: {defaults: {memorySearch: {extraPaths: ['~/a']}}},
+            memory: {backend: 'qmd', citations: 'loud', qmd: {paths: [{path: '~/b', pattern: 'x/*.md'}]}}}""",
+    )
+    found = only(machine.discover())
+    assert found.settings == {"extra_paths": ["~/a", {"path": "~/b", "include": ["x/*.md"]}]}
+    assert len(found.remarks) == 2
+    assert any("scope" in remark for remark in found.remarks)
+    assert any("memory.citations" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize("apart", ["session: {dmScope: 'per-peer'}", "bindings: [{session: {dmScope: 'main'}}]"])
+def test_transcripts_of_private_chats_stay_out_of_groups(machine: Machine, apart: str) -> None:
+    machine.write(".openclaw/agents/main/sessions/a.jsonl")
+    machine.write(".openclaw/openclaw.json", "{memory: {search: {}}}")
+    found = only(machine.discover())
+    assert found.settings["sources"] == ["memory", "sessions"]
+    assert [rule["chat_type"] for rule in found.settings["scope"]["rules"]] == ["group", "channel"]
+    machine.write(".openclaw/openclaw.json", f"{{memory: {{search: {{}}}}, {apart}}}")
+    assert only(machine.discover()).settings.items() >= {"sources": ["memory"]}.items()
 
 
 # Claude Code and Codex
@@ -395,14 +465,19 @@ def test_whatever_folders_are_called_the_settings_say_it(
         title=title,
         workspace=Path("/" + workspace.replace("\0", "")),
         sessions=tuple(sessions),
-        settings={"query": {"hybrid": {"mmr": {"lambda": 0.5}}}, "extra_paths": sessions, "model": workspace},
+        settings={
+            "query": {"hybrid": {"mmr": {"lambda": 0.5}}},
+            "extra_paths": [*sessions, {"path": remark, "exclude": sessions}],
+            "model": workspace,
+        },
         shared={"cache": {"enabled": False}},
         remarks=(remark,),
     )
     written = tomllib.loads(settings_file([one]))
     (agent,) = written["agents"]
     assert agent["workspace"] == str(one.workspace)
-    assert agent.get("sessions", []) == agent["extra_paths"] == sessions
+    assert agent.get("sessions", []) == sessions
+    assert agent["extra_paths"] == [*sessions, {"path": remark, "exclude": sessions}]
     assert agent["model"] == workspace
     assert agent["query"]["hybrid"]["mmr"]["lambda"] == 0.5
     assert written["cache"] == {"enabled": False}

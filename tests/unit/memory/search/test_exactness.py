@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.exactness import exact_pieces
+from memory.search.exactness import FileName, exact_pieces, file_names
 from memory.search.terms import fold
 
 
@@ -96,3 +96,51 @@ def test_a_name_that_is_looked_up_stands_in_a_heading_before_it_stands_anywhere_
 )
 def test_a_query_of_one_name_looks_it_up(query: str, name: str) -> None:
     assert exact_pieces(query).looked_up == name
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("team", [("team", "")]),
+        ("people/team.md", [("people/team.md", "")]),
+        ("`people/team.md#L3-L9`", [("people/team.md", "")]),
+        ("people\\team.md:12", [("people/team.md", "")]),
+        ("what does team.md say?", [("what does team.md say", ""), ("team.md", "what does   say?")]),
+        ("the plan for the move", [("the plan for the move", "")]),
+        ("?!", []),
+        ("x" * 300, []),
+    ],
+)
+def test_all_of_a_query_or_a_piece_with_an_ending_or_a_slash_may_name_a_document(
+    query: str, names: list[tuple[str, str]]
+) -> None:
+    assert [(name.path, name.rest) for name in file_names(query)] == names
+
+
+def test_a_pasted_text_names_a_few_documents_at_most() -> None:
+    assert len(file_names(" ".join(f"a/{number}.md" for number in range(500)))) == 8
+
+
+@pytest.mark.parametrize(
+    ("typed", "path", "fits"),
+    [
+        ("memory/people/team.md", "memory/people/team.md", 3),
+        ("/work/space/memory/people/team.md", "memory/people/team.md", 3),
+        ("TEAM.md", "memory/people/team.md", 2),
+        ("e/team.md", "memory/people/team.md", 0),
+        ("team", "memory/people/team.md", 1),
+        ("people/team", "memory/people/team.md", 1),
+        ("tea", "memory/people/team.md", 0),
+        ("team.md.bak", "memory/people/team.md", 0),
+        ("abc", "sessions/main/abc.jsonl.reset.2026-01-01", 1),
+        ("ef01", "sessions/x/rollout-2026-03-01T10-20-30-ef01.jsonl", 1),
+        ("Größe", "memory/GRO\u0308SSE.md", 1),
+    ],
+)
+def test_a_path_says_more_than_a_file_name_and_that_more_than_a_title(typed: str, path: str, fits: int) -> None:
+    assert FileName(typed, "").fits(path) == fits
+
+
+def test_a_word_of_a_question_is_no_title() -> None:
+    assert FileName("e.g", "what is this").fits("memory/e.g.md") == 0
+    assert FileName("people/team", "what is in").fits("memory/people/team.md") == 1

@@ -179,6 +179,23 @@ def test_a_question_about_something_else_finds_nothing():
     assert paths(found) == []
 
 
+@pytest.mark.parametrize("query", ["basil xylophone quokka telescope", "周五 xylophone quokka telescope"])
+def test_a_rare_word_of_a_list_of_words_is_never_lost_to_min_score(query: str):
+    held = "memory/garden.md" if "basil" in query else "memory/db.md"
+    far = embed("planets with rings")
+    for words in (query, query.rpartition(" ")[0]):
+        assert paths(find(index(), words, vector=far, min_score=0.99)) == [held]
+    assert paths(find(index(), f"where is the {query} now", vector=far, min_score=0.99)) == []
+    assert paths(find(index(), f"{query}?", vector=far, min_score=0.99)) == []
+
+
+def test_the_only_word_of_a_query_is_never_lost_to_min_score_however_common():
+    store = InMemoryStore()
+    store.set_meta({"identity": json.dumps({"embedding": PROVIDER.identity})})
+    store.write([document(key(f"memory/{n}.md"), f"café {n}", vectors=[embed(f"{n}")]) for n in range(9)])
+    assert len(find(store, "café", vector=embed("rings"), min_score=0.99).hits) == 6
+
+
 def test_a_hit_by_vector_alone_needs_min_score():
     asked = {"vector": embed("dentist appointment Friday"), "max_results": 4}
     by_meaning = find(index(), "zahnarzt", **asked)

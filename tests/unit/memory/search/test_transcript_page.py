@@ -104,3 +104,17 @@ def test_a_secret_is_not_shown(tmp_path: Path) -> None:
     answer = page(tmp_path, line("user", f"use {secret} for now"))
     assert secret not in answer.text
     assert "for now" in answer.text
+
+
+def test_a_page_that_begins_below_a_heartbeat_does_not_show_what_answers_it(tmp_path: Path) -> None:
+    def openclaw(role: str, text: str, **more: object) -> str:
+        return json.dumps({"type": "message", "message": {"role": role, "content": text, **more}})
+
+    beat = openclaw("user", "Anything?", provenance={"kind": "internal_system", "sourceTool": "heartbeat"})
+    lines = [beat, *(openclaw(*said) for said in (("assistant", "nothing"), ("user", "hello"), ("assistant", "hi")))]
+    assert [bool(page(tmp_path, *lines, first=number, count=1).text) for number in (1, 2, 3, 4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]

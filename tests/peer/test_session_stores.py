@@ -1,0 +1,272 @@
+"""Whose a transcript is, as the session store beside it says, told as OpenClaw 2026.9.6 tells it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.agent_files import AgentFiles
+from memory.session_roots import is_transcript_name
+from memory.session_stores import STORE, kinds_of
+from memory.transcripts.openclaw_format import OpenClawFormat
+from memory.transcripts.transcript_format import Said
+from schemas.documents import DocumentKey
+from schemas.memory_sections import Sync, SyncSessions
+from schemas.settings import AgentSettings
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import compress
+else:
+    from backports.zstd import compress
+
+ARCHIVED = "2026-09-08T10-00-00.000Z"
+
+#: A store of one agent: session key -> entry.
+STORED: dict[str, dict[str, Any]] = {
+    "agent:main:main": {"sessionId": "talk", "chatType": "direct"},
+    "agent:main:telegram:group:-100": {"sessionId": "group", "sessionFile": "/x/agents/main/sessions/topic-7.jsonl"},
+    "agent:main:cron:nightly:run:7f": {"sessionId": "run"},
+    "agent:main:cron:nightly": {"sessionId": "job"},
+    "agent:main:subagent:a1": {"sessionId": "helper", "spawnedBy": "agent:main:main"},
+    "agent:main:subagent:a2": {"sessionId": "runs-helper", "spawnedBy": "agent:main:cron:nightly:run:7f"},
+    "agent:main:subagent:a3": {"sessionId": "helpers-helper", "spawnedBy": "agent:main:subagent:a2"},
+    "agent:main:subagent:a4": {"sessionId": "threads-helper", "parentSessionKey": "agent:main:cron:nightly:run:7f"},
+    "agent:main:dreaming-narrative-light-1": {"sessionId": "dream"},
+    "agent:main:subagent:a5": {"sessionId": "dreams-helper", "spawnedBy": "agent:main:dreaming-narrative-light-1"},
+    "agent:main:main:heartbeat": {"sessionId": "beat"},
+    "agent:main:work": {"sessionId": "beating", "heartbeatIsolatedBaseSessionKey": "agent:main:main"},
+    "agent:main:slack:channel:heartbeat": {"sessionId": "channel"},
+    "agent:main:dashboard:1": {"sessionId": "fork", "parentSessionKey": "agent:main:cron:nightly:run:7f"},
+    "hook:5f0c": {"sessionId": "mail"},
+    "agent:main:boot": {"sessionId": "boot"},
+    "agent:main:acp:1": {"sessionId": "editor"},
+    "cron:legacy": {"sessionId": "legacy"},
+}
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Path:
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    (tmp_path / "ws").mkdir()
+    return folder
+
+
+def files_of(sessions: Path, *kinds: str) -> AgentFiles:
+    chosen = Sync(sessions=SyncSessions.model_validate({"kinds": kinds} if kinds else {}))
+    return AgentFiles(
+        AgentSettings(id="main", workspace=sessions.parent / "ws", sessions=(str(sessions),), sync=chosen)
+    )
+
+
+def write(sessions: Path, *names: str) -> None:
+    for name in names:
+        (sessions / name).write_text('{"type":"session","id":"x"}\n')
+
+
+def store(sessions: Path, entries: object) -> None:
+    """Replace the store as the program does: written beside it, and renamed."""
+    draft = sessions / "sessions.json.tmp"
+    draft.write_text(entries if isinstance(entries, str) else json.dumps(entries))
+    draft.replace(sessions / STORE)
+
+
+def found(files: AgentFiles) -> set[str]:
+    return {key.path.removeprefix("sessions/") for key in files.scan().documents}
+
+
+def key(name: str) -> DocumentKey:
+    return DocumentKey("sessions", f"sessions/{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("talk", "chat"),
+        ("topic-7", "chat"),
+        ("run", "cron"),
+        ("job", "cron"),
+        ("legacy", "cron"),
+        ("helper", "subagent"),
+        ("editor", "subagent"),
+        ("runs-helper", "cron"),
+        ("helpers-helper", "cron"),
+        ("threads-helper", "cron"),
+        ("dream", "dreaming"),
+        ("dreams-helper", "dreaming"),
+        ("beat", "heartbeat"),
+        ("beating", "heartbeat"),
+        ("channel", "chat"),
+        ("fork", "chat"),
+        ("mail", "hook"),
+        ("boot", "system"),
+    ],
+)
+def test_a_session_is_of_the_kind_that_its_key_or_the_session_that_spawned_it_tells(name: str, kind: str) -> None:
+    assert kinds_of(STORED)[f"{name}.jsonl"] == kind
+
+
+def test_cron_runs_and_dreams_of_the_store_are_left_out_and_counted_and_a_persons_sub_agents_are_not(
+    sessions: Path,
+) -> None:
+    write(sessions, *(f"{entry['sessionId']}.jsonl" for entry in STORED.values()), "unknown.jsonl")
+    store(sessions, STORED)
+    files = files_of(sessions)
+    scan = files.scan()
+    assert found(files) == {
+        f"{name}.jsonl" for name in ("talk", "group", "helper", "channel", "fork", "editor", "unknown")
+    }
+    assert scan.left_out == {"cron": 6, "dreaming": 2, "heartbeat": 2, "hook": 1, "system": 1}
+
+
+def test_the_settings_say_which_kinds_count(sessions: Path) -> None:
+    write(sessions, "talk.jsonl", "run.jsonl", "helper.jsonl")
+    store(sessions, STORED)
+    assert found(files_of(sessions, "chat", "cron")) == {"talk.jsonl", "run.jsonl"}
+    assert found(files_of(sessions, "cron")) == {"run.jsonl"}
+
+
+def test_archives_of_a_machines_session_are_the_machines_too(sessions: Path) -> None:
+    write(sessions, f"run.jsonl.reset.{ARCHIVED}", f"run.jsonl.deleted.{ARCHIVED}.zst", f"talk.jsonl.reset.{ARCHIVED}")
+    store(sessions, STORED)
+    files = files_of(sessions)
+    assert found(files) == {f"talk.jsonl.reset.{ARCHIVED}"}
+    assert files.scan().left_out == {"cron": 2}
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ([{"message": {"role": "user", "content": "[cron:7f nightly] Collect the figures"}}], "cron"),
+        ([{"message": {"role": "user", "content": [{"type": "text", "text": "[Tue 2:00] [cron:7f x] Go"}]}}], "cron"),
+        ([{"type": "custom", "data": {"sessionKey": "agent:main:cron:7f:run:1"}}], "cron"),
+        ([{"type": "custom", "data": {"runId": "dreaming-narrative-light-1"}}], "dreaming"),
+        ([{"message": {"role": "user", "content": "What does [cron:7f] mean?"}}], None),
+        (
+            [{"message": {"role": "user", "content": "Hello"}}, {"message": {"role": "user", "content": "[cron:7]"}}],
+            None,
+        ),
+        ([{"message": {"role": "assistant", "content": "[cron:7f]"}}], None),
+        ([5, {"data": 5}, {"sessionKey": 5}, {"message": None}], None),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_archive_that_the_store_has_forgotten_tells_itself_that_it_was_a_machines(
+    sessions: Path, lines: list[Any], kind: str | None, *, compressed: bool
+) -> None:
+    data = "".join(json.dumps(line) + "\n" for line in [{"type": "session", "id": "old"}, *lines]).encode()
+    for name in (f"old.jsonl.deleted.{ARCHIVED}", "old.jsonl"):
+        (sessions / (name + ".zst" * compressed)).write_bytes(compress(data) if compressed else data)
+    everything = found(files_of(sessions))
+    store(sessions, {})
+    left = found(files_of(sessions))
+    assert everything - left == (set() if kind is None else {f"old.jsonl.deleted.{ARCHIVED}"})
+    assert files_of(sessions).scan().left_out == ({} if kind is None else {kind: 1})
+
+
+def test_what_is_left_out_is_no_document_and_no_event(sessions: Path) -> None:
+    write(sessions, "run.jsonl", "talk.jsonl")
+    store(sessions, STORED)
+    files = files_of(sessions)
+    assert files.key_of(sessions / "run.jsonl") is None
+    assert files.reason_of(sessions / "run.jsonl") == "cron"
+    assert files.reason_of(sessions / "talk.jsonl") is None
+    assert files.key_of(sessions / "talk.jsonl") == key("talk.jsonl")
+    assert files.stat(key("run.jsonl")) is None
+
+
+def test_a_session_whose_kind_becomes_known_leaves_the_index(sessions: Path) -> None:
+    write(sessions, "run.jsonl", "talk.jsonl")
+    files = files_of(sessions)
+    assert found(files) == {"run.jsonl", "talk.jsonl"}
+    assert not files.forgets(key("run.jsonl"))
+    store(sessions, STORED)
+    assert found(files) == {"talk.jsonl"}
+    assert files.forgets(key("run.jsonl"))
+    assert not files.forgets(key("talk.jsonl"))
+    assert files.left_out_transcripts([key("run.jsonl"), key("talk.jsonl")]) == {key("run.jsonl")}
+
+
+def test_a_file_of_a_persons_session_and_of_a_machines_is_the_persons(sessions: Path) -> None:
+    both = {"agent:main:cron:x:run:1": {"sessionId": "one"}, "agent:main:main": {"sessionId": "one"}}
+    assert kinds_of(both) == {"one.jsonl": "chat"}
+    earlier = {"agent:main:cron:x": {"sessionId": "b", "usageFamilySessionIds": ["a", "b", 5]}}
+    assert kinds_of(earlier) == {"a.jsonl": "cron", "b.jsonl": "cron"}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "{", "[]", "null", '{"agent:main:cron:x:run:1": "run"}', "[" * 200_000, '{"a": {"sessionId": 5}}', "\ufeff{}"],
+)
+def test_a_damaged_store_leaves_out_nothing(sessions: Path, damaged: str) -> None:
+    write(sessions, "run.jsonl")
+    store(sessions, STORED)
+    files = files_of(sessions)
+    assert found(files) == set()
+    store(sessions, damaged)
+    assert found(files) == {"run.jsonl"}
+
+
+def test_a_store_that_is_a_link_or_no_file_leaves_out_nothing(sessions: Path, tmp_path: Path) -> None:
+    write(sessions, "run.jsonl")
+    (tmp_path / "elsewhere.json").write_text(json.dumps(STORED))
+    (sessions / STORE).symlink_to(tmp_path / "elsewhere.json")
+    assert found(files_of(sessions)) == {"run.jsonl"}
+    (sessions / STORE).unlink()
+    os.mkfifo(sessions / STORE)
+    assert found(files_of(sessions)) == {"run.jsonl"}
+
+
+def test_a_store_too_large_to_read_leaves_out_nothing(sessions: Path) -> None:
+    write(sessions, "run.jsonl")
+    store(sessions, STORED)
+    with (sessions / STORE).open("r+b") as file:
+        file.truncate(70_000_000)
+    assert found(files_of(sessions)) == {"run.jsonl"}
+
+
+def test_spawners_that_spawned_one_another_end(sessions: Path) -> None:
+    circle = {
+        "agent:main:subagent:a": {"sessionId": "a", "spawnedBy": "agent:main:subagent:b"},
+        "agent:main:subagent:b": {"sessionId": "b", "spawnedBy": "agent:main:subagent:a"},
+    }
+    assert kinds_of(circle) == {"a.jsonl": "subagent", "b.jsonl": "subagent"}
+
+
+def test_a_store_speaks_of_its_own_folder_alone(sessions: Path) -> None:
+    (sessions / "below").mkdir()
+    write(sessions, "run.jsonl", "below/run.jsonl")
+    store(sessions, STORED)
+    assert found(files_of(sessions)) == {"below/run.jsonl"}
+
+
+def test_a_trajectory_is_no_transcript() -> None:
+    assert not is_transcript_name("7f.trajectory.jsonl")
+    assert not is_transcript_name(f"7f.trajectory.jsonl.deleted.{ARCHIVED}")
+    assert is_transcript_name("7f.jsonl")
+
+
+def said(*messages: dict[str, Any]) -> list[str]:
+    facts: dict[str, Any] = {}
+    lines = [OpenClawFormat().read({"type": "message", "message": message}, facts) for message in messages]
+    return [line.text for line in lines if isinstance(line, Said) and line.text]
+
+
+def test_what_a_job_asks_in_a_conversation_was_not_said() -> None:
+    assert said({"role": "user", "content": "[cron:7f nightly] Collect the figures"}) == []
+
+
+HEARTBEAT = {"kind": "internal_system", "sourceTool": "heartbeat"}
+
+
+def test_a_heartbeat_that_is_answered_in_words_leaves_nothing_up_to_the_next_message_of_a_person() -> None:
+    beat = {"role": "user", "content": "Anything to do?", "provenance": HEARTBEAT}
+    answers = [{"role": "assistant", "content": text} for text in ("The disk is fine.", "So is the network.")]
+    person = {"role": "user", "content": "And the printer?"}
+    reply = {"role": "assistant", "content": "It is out of paper."}
+    assert said(beat, *answers, person, reply) == ["And the printer?", "It is out of paper."]
