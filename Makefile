@@ -95,7 +95,8 @@ LOCK := $(UV) pip compile pyproject.toml deploy/build-requirements.in --extra lo
 
 lock:
 	$(LOCK) -o requirements.lock
-	$(LOCK) --extra voyage --extra bedrock --extra e5 --extra otel --extra test --extra lint -o requirements-dev.lock
+	$(LOCK) --extra voyage --extra bedrock --extra e5 --extra onnx --extra otel --extra test --extra lint \
+		-o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

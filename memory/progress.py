@@ -70,7 +70,7 @@ def vector_progress(
 def _advice(agent: AgentSettings, choice: ProviderChoice) -> str:
     faster = ["set OPENAI_API_KEY or another remote provider"] if choice.name == "local" else []
     if choice.name == "local" and agent.local.model_path is not None:
-        faster.insert(0, "leave local.model_path unset for the bundled multilingual model, about 30 times faster")
+        faster.insert(0, "leave local.model_path unset for the bundled multilingual model, which is usually faster")
     if choice.name not in {"local", "none"}:
         faster.append("raise remote.concurrency, or provider = local needs no network")
     return f"Keyword search does not wait for them. Faster: {'; or '.join(faster)}."

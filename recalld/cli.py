@@ -34,6 +34,7 @@ COMMANDS = {
     "emit": "Tell the daemon that something happened.",
     "hook": "Take a hook of Claude Code, Codex or OpenClaw; install hooks.",
     "discover": "List the agents, notes and transcripts on this machine; write settings for them.",
+    "model": "List local models that can be had by name; fetch one.",
     "config": "Show the settings and where each of them came from.",
 }
 

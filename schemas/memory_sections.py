@@ -62,10 +62,12 @@ class Local(Section):
     """A model that runs on this machine."""
 
     model_path: str | None = Field(
-        None, description="Name, folder or .gguf file of a local model; unset means the bundled multilingual model."
+        None,
+        description="multilingual-e5-small, a name of `recalld model list`, a folder with an ONNX export, or a .gguf "
+        "file; unset means the bundled multilingual model.",
     )
     model_cache_dir: Path | None = Field(
-        None, description="Folder where models are kept ready for use; unset means <home>/cache/models."
+        None, description="Folder where models are fetched to and kept ready for use; unset means <home>/cache/models."
     )
 
 

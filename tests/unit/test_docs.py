@@ -177,7 +177,7 @@ def test_the_locks_hold_everything_that_the_package_asks_for() -> None:
     build = (ROOT / "deploy" / "build-requirements.in").read_text("utf-8").splitlines()
     for file, chosen in (
         ("requirements.lock", ["local", "openai", "mcp"]),
-        ("requirements-dev.lock", ["local", "openai", "mcp", "voyage", "e5", "otel", "test", "lint"]),
+        ("requirements-dev.lock", ["local", "openai", "mcp", "voyage", "e5", "onnx", "otel", "test", "lint"]),
     ):
         asked = [*package["project"]["dependencies"], *(line for line in build if not line.startswith("#"))]
         for extra in chosen:

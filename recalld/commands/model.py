@@ -1,0 +1,101 @@
+"""`recalld model`: local models that can be had by name."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from recalld.asking import print_json
+from recalld.invocation import Invocation, pass_invocation
+
+
+@click.group("model")
+def command() -> None:
+    """List local models that find more than the bundled one, and fetch one."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@pass_invocation
+def list_models(invocation: Invocation, *, as_json: bool) -> None:
+    """List the models that can be had by name, with what was measured of each on memory tasks."""
+    from memory.embedding.model_catalogue import CATALOGUE
+
+    cache = invocation.settings.local.model_cache_dir
+    names = ("name", "source", "dimensions", "languages", "licence", "score")
+    models = [
+        {key: getattr(model, key) for key in names}
+        | {"bytes": model.size, "installed": cache is not None and model.folder(cache).is_dir()}
+        for model in CATALOGUE.values()
+    ]
+    if as_json:
+        print_json({"models": models})
+        return
+    form = "{:<22} {:>7} {:>10} {:>9} {:>10} {:>5}  {}"
+    click.secho(form.format("name", "size", "dimensions", "languages", "licence", "score", ""), bold=True)
+    for model in models:
+        size = f"{model['bytes'] / 1e6:,.0f} MB" if model["bytes"] else ""
+        state = "installed" if model["installed"] else "" if size else "to be exported by hand"
+        facts = (model["dimensions"] or "", model["languages"], model["licence"], model["score"])
+        click.echo(form.format(model["name"], size, *facts, state).rstrip())
+    click.echo(
+        "score: mean NDCG@10 of seven English memory tasks (LMEB, results of MTEB f4cc6c8) at full precision; "
+        "what is fetched has 8-bit weights\nwithout local.model_path the bundled model is used, and no network"
+    )
+
+
+@command.command("pull")
+@click.argument("name")
+@click.option("--hub", envvar="HF_ENDPOINT", hidden=True)
+@pass_invocation
+def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
+    """Fetch a model once, verify it, and say how to use it."""
+    from memory.embedding.model_catalogue import CATALOGUE, HUB, fetch
+    from recalld.progress_bar import ProgressBar
+    from schemas.errors import UserError
+
+    model = CATALOGUE.get(name)
+    if model is None:
+        raise UserError(f"there is no model {name}: `recalld model list` names those that there are", exit_code=2)
+    size = model.size
+    if size is None:
+        raise UserError(
+            f"{model.source} publishes no ONNX export: make one with `optimum-cli export onnx --trust-remote-code "
+            f"--library sentence_transformers --model {model.source} FOLDER` and set local.model_path to FOLDER"
+        )
+    cache = invocation.settings.local.model_cache_dir
+    assert cache is not None  # noqa: S101 - the settings fill it in
+    if not model.folder(cache).is_dir():
+        first = model.files[0]
+        click.echo(f"{name}: {size / 1e6:,.0f} MB, {model.licence}, {first.repository} at {first.revision}", err=True)
+    bar, came = ProgressBar(), 0
+
+    def told(count: int) -> None:
+        nonlocal came
+        came += count
+        if sys.stderr.isatty() and bar.due():
+            bar.draw(came / size, f"{came / 1e6:,.0f}/{size / 1e6:,.0f} MB")
+
+    try:
+        folder = fetch(model, cache, hub=hub or HUB, told=told)
+    finally:
+        bar.end()
+    settings = invocation.settings
+    provider = "" if settings.provider in {"auto", "local"} else ' and provider = "local"'
+    click.echo(f'{name} is in {folder}; to use it, write into the settings: local.model_path = "{name}"{provider}')
+    if any((settings.indexes_path / agent.id).is_dir() for agent in settings.agents):
+        _say_estimate(invocation, name)
+
+
+def _say_estimate(invocation: Invocation, name: str) -> None:
+    from recalld.dry_run import run_estimate
+    from schemas.errors import UserError
+
+    click.echo("everything is then embedded again, while the index that exists goes on answering:")
+    flags = {**invocation.overrides, "local.model_path": name, "provider": "local"}
+    with_it = Invocation(invocation.config, invocation.home, invocation.agent, invocation.workspace, flags)
+    try:
+        run_estimate(with_it, fresh=True, as_json=False)
+    except UserError as error:  # the model is there all the same
+        click.echo(f"how much that is cannot be said: {error}")

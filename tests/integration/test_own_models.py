@@ -1,0 +1,168 @@
+"""A model of one's own from the settings to a search, and fetched by the command."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory.embedding.model_catalogue import CATALOGUE
+from recalld.configuration import load
+from schemas.conditions import ConditionCode
+from tests.commanding import CommandLine
+from tests.embedding_server import EmbeddingServer
+from tests.model_hub import ModelHub
+from tests.serving import running, search
+from tests.tiny_model import table, write_model
+
+
+@pytest.fixture
+def notes(commands: CommandLine, workspace: Path) -> CommandLine:
+    """Commands of an agent with two notes; the provider is what RECALLD_LOCAL__MODEL_PATH names."""
+    config = workspace.parent / "recalld.toml"
+    config.write_text(f'provider = "local"\n[[agents]]\nid = "main"\nworkspace = "{workspace}"\n')
+    (workspace / "memory" / "pets.md").write_text("the cat sleeps\n", "utf-8")
+    (workspace / "memory" / "house.md").write_text("the boiler valve\n", "utf-8")
+    return commands
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[ModelHub]:
+    """A hub with one model, which the catalogue knows as `tiny`."""
+    with ModelHub(write_model(tmp_path / "published")) as running:
+        CATALOGUE["tiny"] = running.model()
+        yield running
+        del CATALOGUE["tiny"]
+
+
+def found(home: Path, query: str) -> tuple[str, list[str]]:
+    """How the query service searched, and the notes that it found."""
+    settings = load(home=str(home), environment=dict(os.environ)).settings
+    with running(settings) as client:
+        answer = search(client, query, minScore=0)
+    return answer["mode"], [result["path"] for result in answer["results"]]
+
+
+def test_a_folder_is_indexed_with_and_found_by_meaning(notes: CommandLine, home: Path, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "models" / "mine", prompts={"query": "query: ", "document": "passage: "})
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(folder))
+    body = notes.agent("index")
+    assert (body["files"], body["vectorsReady"], body["code"]) == (2, 2, None)
+    assert found(home, "feline naps") == ("hybrid", ["memory/pets.md", "memory/house.md"])
+    status = notes.agent("status")
+    assert (status["provider"], status["model"], status["ok"]) == ("local", "mine", True)
+    # The folder moves: nothing is embedded again.
+    moved = folder.rename(tmp_path / "elsewhere")
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(moved))
+    assert notes.agent("index", "--dry-run")["toEmbed"] == 0
+    assert found(home, "tap heating")[1][0] == "memory/house.md"
+
+
+def test_another_quantisation_is_embedded_anew_while_the_old_index_answers(
+    notes: CommandLine, home: Path, tmp_path: Path
+) -> None:
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(tmp_path / "first")))
+    notes.say("index")
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(tmp_path / "second", vectors=table().round(1))))
+    assert notes.agent("index", "--dry-run")["toEmbed"] == 2
+    assert notes.agent("index")["vectorsReady"] == 2
+    assert found(home, "feline")[1][0] == "memory/pets.md"
+
+
+def test_a_hostile_folder_is_a_condition_with_its_remedy_and_keywords_go_on(
+    notes: CommandLine, home: Path, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path / "mine")
+    (folder / "tokenizer.json").unlink()
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(folder))
+    code, out, err = notes.run("index", "--json")
+    assert "Traceback" not in out + err
+    assert (code, json.loads(out)["agents"][0]["code"]) == (4, ConditionCode.VECTORS_UNAVAILABLE)
+    [trouble] = json.loads(notes.run("status", "--json")[1])["agents"][0]["troubles"]
+    assert (trouble["part"], trouble["code"]) == ("embedding", ConditionCode.VECTORS_UNAVAILABLE)
+    assert str(folder) in trouble["message"]
+    assert found(home, "cat") == ("keyword", ["memory/pets.md"])
+
+
+def test_what_only_loading_shows_is_said_by_the_doctor_that_asks(notes: CommandLine, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "mine")
+    (folder / "onnx" / "model.onnx").write_bytes(b"garbage")
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(folder))
+    code, out, err = notes.run("doctor", "--online")
+    assert code == 4
+    assert f"{folder}/onnx/model.onnx cannot be used" in out
+    assert "Traceback" not in out + err
+
+
+# The command ----------------------------------------------------------------------------------------------
+
+
+def test_the_list_is_a_table_of_what_is_known(notes: CommandLine, hub: ModelHub) -> None:
+    rows = {row["name"]: row for row in notes.json("model", "list")["models"]}
+    assert rows["arctic-embed-m-v2.0"] == {
+        "name": "arctic-embed-m-v2.0",
+        "source": "Snowflake/snowflake-arctic-embed-m-v2.0",
+        "bytes": 327_999_069,
+        "dimensions": 768,
+        "languages": "74",
+        "licence": "Apache-2.0",
+        "score": 52.7,
+        "installed": False,
+    }
+    assert (rows["stella-400M"]["bytes"], rows["stella-400M"]["dimensions"]) == (None, None)
+    table = notes.say("model", "list")
+    assert all(name in table for name in rows)
+    assert "installed" not in table
+    notes.say("model", "pull", "tiny", "--hub", hub.url)
+    assert "installed" in notes.say("model", "list")
+
+
+def test_a_model_is_pulled_set_and_searched_with(
+    notes: CommandLine, hub: ModelHub, home: Path, server: EmbeddingServer
+) -> None:
+    notes.set("HF_ENDPOINT", hub.url)
+    notes.set("RECALLD_LOCAL__MODEL_PATH", str(write_model(home.parent / "before", seed=3)))
+    notes.say("index")
+    code, out, err = notes.run("model", "pull", "tiny")
+    assert (code, err.count("\r")) == (0, 0), "no bar where there is no terminal"
+    assert 'local.model_path = "tiny"' in out
+    assert "main: " in out
+    assert "2 texts to embed" in out
+    assert (home / "cache" / "models" / "tiny-0123456789ab" / "model.onnx").is_file()
+    asked = len(hub.ranges)
+    notes.say("model", "pull", "tiny")
+    assert len(hub.ranges) == asked
+
+    notes.set("RECALLD_LOCAL__MODEL_PATH", "tiny")
+    assert notes.agent("index")["vectorsReady"] == 2
+    assert found(home, "feline naps")[1][0] == "memory/pets.md"
+    assert notes.agent("status")["model"] == "tiny"
+    assert server.requests == 0
+
+
+def test_what_cannot_be_pulled_is_one_sentence_and_the_bundled_model_goes_on(
+    notes: CommandLine, hub: ModelHub, home: Path
+) -> None:
+    notes.set("HF_ENDPOINT", "http://127.0.0.1:1")
+    code, _, err = notes.run("model", "pull", "bekko-a8m")
+    assert code == 1
+    assert "the bundled model needs no network" in err
+    assert "Traceback" not in err
+    hub.spoils = True
+    code, _, err = notes.run("model", "pull", "tiny", "--hub", hub.url)
+    assert (code, "SHA-256" in err) == (1, True)
+    assert notes.run("model", "pull", "no-such-model")[0] == 2
+    code, _, err = notes.run("model", "pull", "stella-400M")
+    assert (code, "optimum-cli export onnx" in err) == (1, True)
+    assert not [path for path in (home / "cache" / "models").iterdir() if path.is_dir()]
+    assert notes.agent("index", "--dry-run")["model"] == "multilingual-use-v3"
+
+
+def test_a_model_that_was_not_pulled_names_the_command(notes: CommandLine) -> None:
+    notes.set("RECALLD_LOCAL__MODEL_PATH", "bekko-a8m")
+    code, _, err = notes.run("index")
+    assert code == 4
+    assert "model pull bekko-a8m" in err
