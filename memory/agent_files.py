@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +16,17 @@ from pathlib import Path
 from typing import Self
 
 from memory.decoding import decode
-from memory.document_roots import IGNORED_DIRECTORIES, LONG_TERM_NAMES, Root, is_utf8, join, parts_below, roots_of
+from memory.document_roots import (
+    IGNORED_DIRECTORIES,
+    LONG_TERM_NAMES,
+    Root,
+    is_personal,
+    is_utf8,
+    join,
+    note_date,
+    parts_below,
+    roots_of,
+)
 from memory.imports import ImportedFolder, imports_path
 from memory.known_files import KnownFiles
 from memory.open_transcripts import OpenTranscript
@@ -57,8 +66,6 @@ _MAX_PATH_CHARS = 4096
 #: One answer for every path from outside that is not a document, so that nobody learns which check it failed.
 _NOT_A_DOCUMENT = "this path is not a document of the agent's memory"
 
-_DATE = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
-
 
 @dataclass(frozen=True, slots=True)
 class WatchRoot:
@@ -84,7 +91,7 @@ class SourceText:
 
 
 class AgentFiles:
-    """One agent's notes (MEMORY.md, memory/, its extra paths) and transcripts. Safe to use from several threads.
+    """One agent's notes (long-term memory, memory/, its extra paths) and transcripts. Safe to use from several threads.
 
     `imports` names the file that lists imported folders of transcripts (`memory.imports`).
     """
@@ -119,6 +126,10 @@ class AgentFiles:
             unlisted=notes.unlisted + transcripts.unlisted,
             left_out=Counter(notes.left_out) + Counter(transcripts.left_out),
         )
+
+    def personal(self) -> dict[DocumentKey, FileStat]:
+        """Return the files on what is known of each of several people, and their stat now."""
+        return scan_roots([root for root in roots_of(self._workspace, {}) if root.in_each]).documents
 
     def key_of(self, path: str | os.PathLike[str]) -> DocumentKey | None:
         """The document that an absolute path names; None when, by name, it is none. It need not exist (any more).
@@ -281,18 +292,18 @@ class AgentFiles:
         """What to watch so that no change of a document, and no root that comes or goes, is missed."""
         roots: dict[str, bool] = {_existing(self._workspace): False}
         for root in self._roots():
-            if root.covered or (root.names is not None and (not root.names or root.folder == self._workspace)):
+            if root.covered or (not root.has_folders and (not root.names or root.folder == self._workspace)):
                 continue
-            if root.names is None and root.closes(root.prefix):
+            if root.has_folders and root.closes(root.prefix):
                 continue
             if root.below and not _is_plain_folder(root.path):
                 continue  # the workspace itself is watched
-            if root.names is None:
+            if root.has_folders:
                 recursive = os.path.isdir(root.path)  # noqa: PTH112 - Path raises for what is locked away
                 path = root.path if recursive else _existing(root.path)
                 roots[path] = roots.get(path, False) or recursive
             else:
-                for name in sorted(root.names):
+                for name in sorted(root.names or ()):
                     file = join(root.folder, name)
                     roots.setdefault(file if os.path.lexists(file) else _existing(root.folder), False)
         for folder, recursive in self._sessions.watch_roots():
@@ -332,7 +343,7 @@ class AgentFiles:
         if key.path != LONG_TERM_NAMES[1]:
             return False
         try:
-            first, second = (os.lstat(join(self._workspace, name)) for name in LONG_TERM_NAMES)
+            first, second = (os.lstat(join(self._workspace, name)) for name in LONG_TERM_NAMES[:2])
         except OSError:
             return False
         return os.path.samestat(first, second)
@@ -344,24 +355,20 @@ def may_be_document(name: str) -> bool:
 
 
 def priority(key: DocumentKey, *, today: date, stat: FileStat | None = None) -> tuple[int, int, str]:
-    """Sort key: MEMORY.md, today, yesterday, then dated notes newest first, then the rest by path; then transcripts.
+    """Sort key: long-term memory, today, yesterday, dated notes newest first, the rest by path; then transcripts.
 
-    A note's date is the first YYYY-MM-DD in its file name. Of transcripts the one written last comes first, as
-    `stat` says; those without one (gone, or not looked at) come last.
+    Of transcripts the one written last comes first, as `stat` says; those without one (gone, or not looked at) come
+    last.
     """
     if key.source == SESSIONS_SOURCE:
         return 5, -stat.mtime_ns if stat is not None else 0, key.path
-    if key.path in LONG_TERM_NAMES:
+    if key.path in LONG_TERM_NAMES or is_personal(key.path):
         return 0, 0, key.path
-    match = _DATE.search(key.path, key.path.rfind("/") + 1)
-    try:
-        day = date(int(match[1]), int(match[2]), int(match[3])).toordinal() if match else None
-    except ValueError:
-        day = None
-    if day is None:
+    noted = note_date(key.path)
+    if noted is None:
         return 4, 0, key.path
-    age = today.toordinal() - day
-    return (1 + age, 0, key.path) if age in (0, 1) else (3, -day, key.path)
+    age = (today - noted).days
+    return (1 + age, 0, key.path) if age in (0, 1) else (3, -noted.toordinal(), key.path)
 
 
 def _read_steadily(descriptor: int, name: str) -> tuple[bytes, FileStat | None]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 
 from schemas.globs import Globs
 
@@ -32,10 +34,19 @@ IGNORED_DIRECTORIES = frozenset(
     }
 )
 
-#: The workspace's long-term memory. Where both spellings are one file, the first names it.
-LONG_TERM_NAMES = ("MEMORY.md", "memory.md")
+#: The workspace's long-term memory: both spellings of one name, of which the first names what is one file, and what
+#: is known of the user.
+LONG_TERM_NAMES = ("MEMORY.md", "memory.md", "USER.md")
+
+#: The workspace's folder of people: `users/<id>/USER.md` is what is known of one of them.
+USERS_FOLDER = "users"
 
 _SUFFIX = ".md"
+
+#: 2026-03-01, 2026_03_01 (Logseq's journals) and 20260301, the last of this century and the one before.
+_DATE = re.compile(
+    r"(?<![0-9])(?:([0-9]{4})([-_])([0-9]{2})\2([0-9]{2})|((?:19|20)[0-9]{2})([0-9]{2})([0-9]{2}))(?![0-9])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +78,11 @@ class Area:
 class Root:
     """Where documents lie: `folder` (configured, may be reached through links) and `below` it (never through links).
 
-    `names`: the documents right inside, or None when all Markdown files count, however deep. `prefix` goes
-    before their paths in keys. `real` is the same place without links in `folder`. `configured` is what a person
-    wrote. `hole`: a folder, relative to this one, that is left to another root. `covered`: another root reaches
-    the same files, and names them alike. `areas` leave documents out; `skip` characters of a prefix are no names to
-    them. `lead` is the way from `configured` to this root.
+    `names`: the documents right inside (of each folder in it, if `in_each`), or None when all Markdown files count,
+    however deep. `prefix` goes before their paths in keys. `real` is the same place without links in `folder`.
+    `configured` is what a person wrote. `hole`: a folder, relative to this one, that is left to another root.
+    `covered`: another root reaches the same files, and names them alike. `areas` leave documents out; `skip` characters
+    of a prefix are no names to them. `lead` is the way from `configured` to this root.
     """
 
     folder: str
@@ -82,6 +93,7 @@ class Root:
     configured: str
     hole: tuple[str, ...] = ()
     covered: bool = False
+    in_each: bool = False
     areas: tuple[Area, ...] = ()
     skip: int = 0
     lead: str = ""
@@ -98,7 +110,7 @@ class Root:
     def is_note(self, parts: Sequence[str]) -> bool:
         """Return True if a path relative to this root is a note's, left out or not."""
         if self.names is not None:
-            return len(parts) == 1 and parts[0] in self.names
+            return len(parts) == 1 + self.in_each and parts[-1] in self.names and all(map(is_folder_name, parts[:-1]))
         return bool(parts) and is_note_name(parts[-1]) and self._reaches(parts[:-1])
 
     def admits(self, path: str) -> bool:
@@ -114,9 +126,16 @@ class Root:
         return self._reaches(parts) and not self.closes(join(self.prefix, *parts))
 
     def _reaches(self, parts: Sequence[str]) -> bool:
-        if self.names is not None or (self.hole and tuple(parts[: len(self.hole)]) == self.hole):
+        if self.names is not None and (not self.in_each or len(parts) > 1):
+            return False
+        if self.hole and tuple(parts[: len(self.hole)]) == self.hole:
             return False
         return all(map(is_folder_name, parts))
+
+    @property
+    def has_folders(self) -> bool:
+        """Return True if documents lie in folders inside."""
+        return self.names is None or self.in_each
 
     def rest(self, path: str) -> tuple[str, ...] | None:
         """Components of an absolute path below this root, however its folder is spelled; None when outside."""
@@ -132,6 +151,23 @@ def is_folder_name(name: str) -> bool:
 def is_note_name(name: str) -> bool:
     """Whether a file of that name is a note: *.md, not hidden, not an editor's or office program's temporary."""
     return name[-3:].lower() == _SUFFIX and not name.startswith((".", "~$")) and is_utf8(name)
+
+
+def note_date(path: str) -> date | None:
+    """Return the first date of the calendar in a file's name; None when it has none. Longer numbers are no dates."""
+    for match in _DATE.finditer(path, path.rfind("/") + 1):
+        year, month, day = match.group(1, 3, 4) if match[1] else match.group(5, 6, 7)
+        try:
+            return date(int(year), int(month), int(day))
+        except ValueError:
+            continue
+    return None
+
+
+def is_personal(path: str) -> bool:
+    """Return True for what is known of one of several people, however its path is spelled."""
+    parts = path.casefold().split("/")
+    return len(parts) > 2 and (parts[-3], parts[-1]) == (USERS_FOLDER, LONG_TERM_NAMES[2].casefold())
 
 
 def is_utf8(name: str) -> bool:
@@ -172,6 +208,15 @@ def roots_of(workspace: str, extra_paths: Mapping[str, Globs | None], *, globs: 
     real = os.path.realpath(workspace)
     long_term = Root(workspace, (), frozenset(LONG_TERM_NAMES), "", real, workspace)
     memory = Root(workspace, ("memory",), None, "memory", join(real, "memory"), workspace)
+    people = Root(
+        workspace,
+        (USERS_FOLDER,),
+        frozenset(LONG_TERM_NAMES[2:]),
+        USERS_FOLDER,
+        join(real, USERS_FOLDER),
+        workspace,
+        in_each=True,
+    )
     extras: list[Root] = []
     for configured in extra_paths:
         extra = _extra_root(workspace, real, configured)
@@ -188,7 +233,7 @@ def roots_of(workspace: str, extra_paths: Mapping[str, Globs | None], *, globs: 
     for extra in extras:
         named.append(_named(extra, [long_term, memory, *named]))
     reached = any(not root.covered and root.rest(memory.real) and root.descends(["memory"]) for root in named)
-    roots = [long_term, replace(memory, covered=reached), *named]
+    roots = [long_term, replace(memory, covered=reached), people, *named]
     areas = [Area(globs)] if globs is not None else []
     areas += [
         Area(own, root.prefix, root.lead)

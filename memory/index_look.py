@@ -11,6 +11,7 @@ from memory.build_progress import build_progress
 from memory.fingerprint import NO_VECTORS, fingerprint
 from memory.known_files import KnownFiles
 from memory.left_out import left_out
+from memory.scanning import MEMORY_SOURCE
 from memory.session_roots import SESSIONS_SOURCE
 from memory.status_sources import StatusSources
 from memory.store.errors import CheckUnfinished
@@ -19,7 +20,7 @@ from memory.wire_forms import dead_letter
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
-from schemas.status import Availability, DeadLetter, DeepFindings, IndexState
+from schemas.status import Availability, DeadLetter, DeepFindings, IndexState, SourceCount
 
 #: How a finding about rows that belong to nothing, or that lack what belongs to them, begins (`StoreReader.check`).
 _ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|marks of|stale chunks of) ")
@@ -87,6 +88,7 @@ def _look(
     state = IndexState(
         files=counts.files,
         chunks=counts.chunks,
+        source_counts=tuple(_source_counts(reader)),
         vectors_ready=counts.vectors_ready,
         vectors_pending=counts.vectors_pending,
         vectors_refused=counts.vectors_refused,
@@ -147,6 +149,12 @@ def _telling(files: Iterable[IndexedFile], noted: list[IndexedFile]) -> Iterator
         if file.notes:
             noted.append(file)
         yield file
+
+
+def _source_counts(reader: StoreReader) -> Iterator[SourceCount]:
+    for source in (MEMORY_SOURCE, SESSIONS_SOURCE):
+        chunks = reader.chunks_by_path(source)
+        yield SourceCount(source=source, files=len(chunks), chunks=sum(chunks.values()))
 
 
 def _vector_search(settings: Settings, sources: StatusSources) -> Availability:

@@ -81,7 +81,7 @@ class _Found:
     def drop_second_name(self) -> None:
         """Where file names ignore case, or with a hard link, both spellings of the long-term memory are one file."""
         documents = self.documents
-        first, second = _LONG_TERM
+        first, second = _LONG_TERM[:2]
         if first in documents and second in documents and documents[first].inode == documents[second].inode:
             del documents[second]
         for key in _LONG_TERM:
@@ -104,7 +104,7 @@ def scan_roots(roots: Sequence[Root], *, but: KnownFiles | None = None) -> Scan:
     for root in roots:
         if root.covered:
             continue
-        if root.names is None:
+        if root.has_folders:
             _scan_folder(found, root)
         elif root.names:
             _scan_names(found, root)
@@ -191,14 +191,15 @@ def _scan_folder(found: _Found, root: Root) -> None:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     name = entry.name
+                    wanted = is_note_name(name) and (root.names is None or (folder != top and name in root.names))
                     if entry.is_dir(follow_symlinks=False):
                         if is_folder_name(name):
                             if limited and root.closes(start + name):
                                 found.left_out[EXCLUDED_FOLDERS] += 1
-                            elif start + name != hole:
+                            elif start + name != hole and (root.names is None or folder == top):
                                 waiting.append((entry.path, start + name))
                             continue
-                    elif is_note_name(name) and entry.is_file(follow_symlinks=False):
+                    elif wanted and entry.is_file(follow_symlinks=False):
                         if limited and not root.admits(start + name):
                             found.left_out[EXCLUDED] += 1
                             continue
@@ -213,7 +214,7 @@ def _scan_folder(found: _Found, root: Root) -> None:
                             continue
                         found.add(DocumentKey(MEMORY_SOURCE, start + name), file_stat(result))
                         continue
-                    tell_odd_entry(found.problems, entry, root.real, is_document=is_note_name(name))
+                    tell_odd_entry(found.problems, entry, root.real, is_document=wanted)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

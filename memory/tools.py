@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import structlog
 from pydantic import BaseModel, ValidationError
@@ -17,7 +17,7 @@ from memory.search.injecting import injected
 from memory.search.manager import SearchableMemory
 from memory.wording import problem_words, shown_name, shown_names
 from schemas.errors import UserError
-from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.search import Corpus, GetAnswer, GetRequest, SearchAnswer, SearchRequest
 
 SEARCH = "memory_search"
 GET = "memory_get"
@@ -57,7 +57,8 @@ _SEARCH = ToolDefinition(
         "people, preferences or todos: it looks through this agent's long-term memory, daily notes and past "
         "conversations, by meaning and by word, in any language. Returns the best passages with their path and "
         "lines; read more around one with memory_get, only as far as you need it. If nothing fits, say that you "
-        "looked and found nothing. If `disabled` is true, tell the user that memory is unavailable and why."
+        "looked and found nothing. If `disabled` is true, tell the user that memory is unavailable and why; if `stale` "
+        "is, that the newest changes may be missing."
     ),
     input_schema={
         "type": "object",
@@ -78,6 +79,12 @@ _SEARCH = ToolDefinition(
                 "maximum": 1,
                 "description": "Leave out passages whose score is lower.",
             },
+            "corpus": {
+                "type": "string",
+                "enum": list(get_args(Corpus)),
+                "description": "Only notes (memory), only past conversations (sessions), or both (all, as without it). "
+                "There is no wiki here: asking for it finds nothing, and the answer's `corpora` says so.",
+            },
         },
         "required": ["query"],
         "additionalProperties": False,
@@ -90,7 +97,8 @@ _GET = ToolDefinition(
     description=(
         "Safe read of a few lines of one memory document. Use it after memory_search, with a path and lines from a "
         "result, so that only what you need enters the conversation. Reads documents of this agent's memory and "
-        "nothing else; of a transcript it returns what was said on those lines. `nextFrom` says where to go on."
+        "nothing else; of a transcript it returns what was said on those lines. `nextFrom` says where to go on. "
+        "`status` is ok, not_found (no such document), or error (it could not be read, see `error`)."
     ),
     input_schema={
         "type": "object",
@@ -103,6 +111,11 @@ _GET = ToolDefinition(
             },
             "from": {"type": "integer", "minimum": 1, "description": "First line, counted from 1."},
             "lines": {"type": "integer", "minimum": 1, "maximum": 100_000, "description": "How many lines."},
+            "corpus": {
+                "type": "string",
+                "enum": ["memory", "wiki", "all"],
+                "description": "This memory (memory, all). There is no wiki here: of it nothing is read.",
+            },
         },
         "required": ["path"],
         "additionalProperties": False,
@@ -154,7 +167,9 @@ def unavailable(
         action: what a person can do.
     """
     nothing: dict[str, Any] = (
-        {"results": []} if name == SEARCH else {"path": str((arguments or {}).get("path", "")), "text": ""}
+        {"results": []}
+        if name == SEARCH
+        else {"path": str((arguments or {}).get("path", "")), "status": "error", "text": ""}
     )
     return {
         **nothing,

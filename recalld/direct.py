@@ -44,8 +44,9 @@ def search(
     key = configuration.settings_key(config=invocation.config, home=invocation.home_path)
     answer = None
     by_meaning = True
-    # A session key is for scope rules to judge, which the manager knows.
-    if key is not None and request.get("session_key") is None and request["query"].strip():
+    # A session key is for scope rules to judge, which the manager knows, and so is a corpus.
+    is_plain = request.get("session_key") is None and request.get("corpus") is None
+    if key is not None and is_plain and request["query"].strip():
         agent = keyword_settings.recall(invocation.home_path, key, agent=invocation.agent)
         if agent is not None:
             from recalld.keyword_search import search_keywords

@@ -68,6 +68,7 @@ class HomeMemory(SearchableMemory):
                     request.path,
                     start_line=request.from_,
                     lines=request.lines,
+                    corpus=request.corpus,
                     agent=self._invocation.agent,
                     session_key=request.session_key,
                 ),
@@ -76,6 +77,7 @@ class HomeMemory(SearchableMemory):
         except RecalldError as error:
             return GetAnswer(
                 path=request.path,
+                status="error",
                 disabled=True,
                 unavailable=True,
                 error=str(error),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -171,17 +171,30 @@ class _TableReader:
                         f"{label} must be a table with keys of its own, such as {_example(known, key)}"
                     )
             else:
-                self.problems.append(f"{label}: {_unknown(key, known)}")
+                misplaced = _misplaced(key)
+                for wrong in [key] if misplaced is not None else _keys_in(key, value):
+                    problem = misplaced or f"unknown key{did_you_mean(wrong, known)}"
+                    self.problems.append(f"{self.prefix}{name}{wrong}: {problem}")
 
 
-def _unknown(key: str, known: Mapping[str, SettingKey]) -> str:
+def _keys_in(key: str, value: Any) -> Iterator[str]:
+    """Yield every key that was written below a key, or that key alone."""
+    if not isinstance(value, Mapping) or not value:
+        yield key
+        return
+    for part, below in value.items():
+        yield from _keys_in(f"{key}.{part}", below)
+
+
+def _misplaced(key: str) -> str | None:
+    """Return where a key belongs that does not belong where it is; None for a key that there is nowhere."""
     if key == "home":
         return "the home folder cannot be set here; use --home or RECALLD_HOME"
     if key in top_level_keys() or is_section(top_level_keys(), key):
         return "this key holds for all agents; write it outside [[agents]]"
     if key in agent_keys():
         return "this key belongs to one agent; write it under [[agents]]"
-    return f"unknown key{did_you_mean(key, list(known))}"
+    return None
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str:

@@ -70,6 +70,8 @@ def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
         if usage["provider"] not in FREE_OF_CHARGE:
             yield _line("spent", _spent(usage))
     yield _line("files", _files(agent["disk"], agent["index"]))
+    if by_source := agent["index"].get("sourceCounts"):
+        yield _line("sources", "; ".join(map(_source, by_source)))
     yield _line("index", _index(agent["index"]))
     if agent.get("degraded"):
         yield _line("answers", click.style(f"{agent['mode']}: {'; '.join(agent['degraded'])}", fg="yellow"))
@@ -181,6 +183,10 @@ def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
         f"{_count(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()
     ]
     return ", ".join(parts)
+
+
+def _source(count: Mapping[str, Any]) -> str:
+    return f"{count['source']} {_count(count['files'], 'file')}, {_count(count['chunks'], 'chunk')}"
 
 
 def _index(index: Mapping[str, Any]) -> str:

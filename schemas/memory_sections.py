@@ -200,13 +200,14 @@ class ScopeRule(Section):
     """One scope rule; every field given must match, the first matching rule wins.
 
     Upper and lower case are the same. `key_prefix` is compared with the key without `agent:<id>:`, or with the whole
-    key if it begins with "agent:".
+    key if it begins with "agent:"; `raw_key_prefix` always with the whole key, as it came.
     """
 
     action: Literal["allow", "deny"]
     channel: str | None = None
     chat_type: Literal["direct", "group", "channel"] | None = None
     key_prefix: str | None = None
+    raw_key_prefix: str | None = None
 
     @field_validator("chat_type", mode="before")
     @classmethod
@@ -219,5 +220,5 @@ class Scope(Section):
 
     default: Literal["allow", "deny"] = Field("allow", description="What happens to a session that no rule matches.")
     rules: tuple[ScopeRule, ...] = Field(
-        (), description="Rules on channel, chat_type and key_prefix; the first match wins."
+        (), description="Rules on channel, chat_type, key_prefix and raw_key_prefix; the first match wins."
     )

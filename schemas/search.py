@@ -12,6 +12,9 @@ from pydantic.alias_generators import to_camel
 
 Mode = Literal["hybrid", "vector", "keyword", "none"]
 
+#: What a search goes through: notes, transcripts, both, or a wiki, which no memory of recalld has.
+Corpus = Literal["memory", "wiki", "all", "sessions"]
+
 
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
@@ -29,15 +32,25 @@ def _whole(value: object) -> object:
 
 
 class SearchRequest(_Wire):
-    """What to look for. Of a very long query the beginning is searched, and the answer says so."""
+    """A search. Of a very long query the beginning is searched, and the answer says so.
+
+    `corpus` narrows `sources`: of a corpus that is none of the sources nothing is searched.
+    """
 
     query: Annotated[str, BeforeValidator(_whole)]
     agent: str | None = None
     max_results: Annotated[int, Field(ge=1, le=100)] | None = None
     min_score: Annotated[float, Field(ge=0, le=1)] | None = None
     sources: tuple[Literal["memory", "sessions"], ...] | None = None
+    corpus: Corpus | None = None
     session_key: str | None = None
     wait_ms: Annotated[int, Field(ge=0, le=60_000)] | None = None
+
+    def searched(self, configured: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the sources that this request is about, of an agent with these."""
+        if self.corpus in ("memory", "sessions"):
+            return (self.corpus,) if self.sources is None or self.corpus in self.sources else ()
+        return self.sources if self.sources is not None else configured
 
 
 class AlsoIn(_Wire):
@@ -78,10 +91,19 @@ class PendingState(_Wire):
     vectors: int = 0
 
 
+class CorpusOutcome(_Wire):
+    """Outcome of one corpus of a request for all of them, or for the wiki. `memory` is notes and transcripts."""
+
+    corpus: Literal["memory", "wiki"]
+    outcome: Literal["ok", "unavailable", "not-registered"]
+    error: str | None = None
+
+
 class SearchAnswer(_Wire):
     """Results, best first, and how they were found.
 
-    `degraded` lists in words what was missing (empty when nothing was). An unavailable memory is an
+    `degraded` lists in words what was missing (empty when nothing was). `stale`: changed documents are not indexed yet,
+    `pending` says how many. An unavailable memory is an
     answer too: no results, `disabled` or `unavailable`, `error` and `action`.
     """
 
@@ -95,6 +117,8 @@ class SearchAnswer(_Wire):
     degraded: tuple[str, ...] = ()
     pending: PendingState = PendingState()
     took_ms: float = 0.0
+    corpora: tuple[CorpusOutcome, ...] | None = None
+    stale: bool | None = None
     disabled: bool | None = None
     unavailable: bool | None = None
     error: str | None = None
@@ -108,6 +132,7 @@ class GetRequest(_Wire):
     path: Annotated[str, Field(min_length=1, max_length=4096), BeforeValidator(_whole)]
     from_: Annotated[int | None, Field(ge=1, alias="from")] = None
     lines: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    corpus: Literal["memory", "wiki", "all"] | None = None
     agent: str | None = None
     session_key: str | None = None
 
@@ -124,11 +149,13 @@ class GetRequest(_Wire):
 class GetAnswer(_Wire):
     """Lines of a document. `lines` is how many lines `text` holds; `nextFrom` is where to go on when truncated.
 
-    The `error` of a path that names no document begins with "not found". A document that cannot be shown is
-    `unavailable`, with `error`. A memory that cannot be asked is `unavailable` with `action`, and `disabled`.
+    `status` is "not_found" for a path that names no document; its `error` begins with "not found". It is "error" for a
+    document that cannot be shown, which is `unavailable`, with `error`. A memory that cannot be asked is `unavailable`
+    with `action`, and `disabled`.
     """
 
     path: str
+    status: Literal["ok", "not_found", "error"] = "ok"
     text: str = ""
     from_: Annotated[int, Field(alias="from")] = 1
     lines: int = 0
@@ -137,6 +164,7 @@ class GetAnswer(_Wire):
     next_from: int | None = None
     #: For metrics, not on the wire: the path may not be read here, whether anything lies there or not.
     refused: Annotated[bool, Field(exclude=True)] = False
+    corpora: tuple[CorpusOutcome, ...] | None = None
     disabled: bool | None = None
     unavailable: bool | None = None
     error: str | None = None

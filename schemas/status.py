@@ -55,11 +55,20 @@ class BuildState(_Wire):
     eta_seconds: float | None = None
 
 
+class SourceCount(_Wire):
+    """Documents and chunks of one source: "memory" (notes) or "sessions" (transcripts)."""
+
+    source: str
+    files: int
+    chunks: int
+
+
 class IndexState(_Wire):
     """What the answering generation holds, and `build`, how far the one is that is to replace it."""
 
     files: int = 0
     chunks: int = 0
+    source_counts: tuple[SourceCount, ...] = ()
     vectors_ready: int = 0
     vectors_pending: int = 0
     vectors_refused: int = 0

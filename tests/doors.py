@@ -30,13 +30,13 @@ from tests.waiting import wait_until
 class Door(ABC):
     """One way in, for whoever has `agent`'s token or started a program in its name."""
 
-    def search(self, agent: str, query: str, session_key: str | None = None) -> dict[str, Any]:
+    def search(self, agent: str, query: str, session_key: str | None = None, **arguments: Any) -> dict[str, Any]:
         """The answer to a search."""
-        return self._ask(agent, "memory_search", {"query": query}, session_key)
+        return self._ask(agent, "memory_search", {"query": query, **arguments}, session_key)
 
-    def get(self, agent: str, path: str, session_key: str | None = None) -> dict[str, Any]:
+    def get(self, agent: str, path: str, session_key: str | None = None, **arguments: Any) -> dict[str, Any]:
         """The answer to a read."""
-        return self._ask(agent, "memory_get", {"path": path}, session_key)
+        return self._ask(agent, "memory_get", {"path": path, **arguments}, session_key)
 
     @abstractmethod
     def _ask(self, agent: str, tool: str, arguments: dict[str, Any], session_key: str | None) -> dict[str, Any]: ...

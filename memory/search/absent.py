@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.search.manager import SearchableMemory
+from memory.search.manager import SearchableMemory, with_corpora
 from memory.search.scope import allows, session_of
 from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -31,15 +31,23 @@ class AbsentMemory(SearchableMemory):
         """Nothing, and the reason."""
         if not self._allows(request.session_key):
             return SearchAnswer()
-        return SearchAnswer(disabled=True, unavailable=True, error=self._reason, warning=_WARNING, action=_ACTION)
+        answer = SearchAnswer(disabled=True, unavailable=True, error=self._reason, warning=_WARNING, action=_ACTION)
+        return with_corpora(answer, request.corpus)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Nothing, and the reason."""
         if not self._allows(request.session_key):
-            return GetAnswer(path=request.path)
-        return GetAnswer(
-            path=request.path, disabled=True, unavailable=True, error=self._reason, warning=_WARNING, action=_ACTION
+            return GetAnswer(path=request.path, status="not_found")
+        answer = GetAnswer(
+            path=request.path,
+            status="error",
+            disabled=True,
+            unavailable=True,
+            error=self._reason,
+            warning=_WARNING,
+            action=_ACTION,
         )
+        return with_corpora(answer, request.corpus)
 
     def _allows(self, session_key: str | None) -> bool:
         return allows(self._agent.scope, session_of(session_key), agent=self._agent.id)

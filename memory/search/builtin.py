@@ -18,7 +18,7 @@ from memory.search.freshness import Freshness
 from memory.search.glances import Glances
 from memory.search.hiding import Hiding
 from memory.search.long_term import resolve_for
-from memory.search.manager import SearchManager
+from memory.search.manager import SearchManager, with_corpora
 from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import Embedder, SearchResources
@@ -43,7 +43,7 @@ from schemas.status import AgentStatus, Availability
 _log = structlog.get_logger(__name__)
 
 _NOT_A_DOCUMENT = (
-    "not found: path must name a document of this memory: MEMORY.md, memory/**/*.md, an extra path, "
+    "not found: path must name a document of this memory: MEMORY.md, USER.md, memory/**/*.md, an extra path, "
     "or what a search found"
 )
 
@@ -107,18 +107,21 @@ class BuiltinManager(SearchManager):
     def search(self, request: SearchRequest) -> SearchAnswer:
         """See `SearchManager.search`."""
         run = self._run(request)
-        return run.answer() if run is not None else SearchAnswer()
+        return with_corpora(run if isinstance(run, SearchAnswer) else run.answer(), request.corpus)
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """See `SearchManager.searched`."""
         run = self._run(request)
-        return await run.answered() if run is not None else SearchAnswer()
+        return with_corpora(run if isinstance(run, SearchAnswer) else await run.answered(), request.corpus)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """See `SearchManager.read_file`."""
+        return with_corpora(self._read(request), request.corpus)
+
+    def _read(self, request: GetRequest) -> GetAnswer:
         session = session_of(request.session_key)
-        if not self._allows(session):
-            return GetAnswer(path=request.path)
+        if not self._allows(session) or request.corpus == "wiki":
+            return GetAnswer(path=request.path, status="not_found")
         try:
             key = resolve_for(session, self._files, request.path)
             redact = redactor_for(self._agent, key.source, budget=ASKING)
@@ -128,14 +131,15 @@ class BuiltinManager(SearchManager):
             return page(key.path, redact(source.text), first=request.from_, count=request.lines)
         except DocumentRefused:
             _log.warning("read_refused", agent=self._agent.id)
-            return GetAnswer(path=request.path, refused=True, error=_NOT_A_DOCUMENT)
+            return GetAnswer(path=request.path, status="not_found", refused=True, error=_NOT_A_DOCUMENT)
         except DocumentGone:
             kept = self._remembered(key, request) if key.source == SESSIONS_SOURCE else None
-            return kept or GetAnswer(path=request.path, error="not found: there is no such document (any more)")
+            gone = "not found: there is no such document (any more)"
+            return kept or GetAnswer(path=request.path, status="not_found", error=gone)
         except PatternsUnanswered as error:
-            return GetAnswer(path=request.path, unavailable=True, error=f"{error}: try again")
+            return GetAnswer(path=request.path, status="error", unavailable=True, error=f"{error}: try again")
         except (Permanent, Transient) as error:
-            return GetAnswer(path=request.path, unavailable=True, error=str(error))
+            return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
 
     def _allows(self, session: Session) -> bool:
         return allows(self._agent.scope, session, agent=self._agent.id)
@@ -152,7 +156,7 @@ class BuiltinManager(SearchManager):
                     return kept
                 return kept.model_copy(update={"text": hiding.text(kept.text, source=key.source)})
         except RecalldError as error:
-            return GetAnswer(path=request.path, unavailable=True, error=str(error))
+            return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
 
     def status(self, *, deep: bool = False) -> AgentStatus:
         """See `SearchManager.status`."""
@@ -220,11 +224,23 @@ class BuiltinManager(SearchManager):
         if self._own:
             self._resources.close()
 
-    def _run(self, request: SearchRequest) -> SearchRun | None:
-        """Start a search; None for a session that may not ask."""
+    def _run(self, request: SearchRequest) -> SearchRun | SearchAnswer:
+        """Start a search; its answer for a session that may not ask, and for a corpus that there is not."""
         deadline = Deadline(started=time.monotonic(), seconds=self._agent.limits.timeout_ms / 1000)
-        if not self._allows(session_of(request.session_key)):
-            return None
+        if not self._allows(session_of(request.session_key)) or request.corpus == "wiki":
+            return SearchAnswer()
+        if request.corpus is not None and not request.searched(self._agent.sources):
+            return SearchAnswer(
+                warning="nothing was searched: the corpus is none of the sources; leave one of them out"
+            )
+        if request.corpus == SESSIONS_SOURCE and SESSIONS_SOURCE not in self._agent.sources:
+            return SearchAnswer(
+                disabled=True,
+                unavailable=True,
+                error="transcripts are no part of this memory",
+                warning="no transcript was searched",
+                action='ask for the corpus memory, or add "sessions" to the setting sources',
+            )
         steps = SearchSteps(self._searched, request, deadline)
         return SearchRun(
             steps.run(),

@@ -3,9 +3,9 @@
 Three kinds of memory, three ways to know their age:
 
 * what was said is as old as its message;
-* a dated note is as old as the date that its file name begins with (`2026-01-16.md`, `2026-01-16-topic.md`), in whole
-  days of local time, since a person dates notes by the calendar on the wall;
-* everything else (MEMORY.md, notes about a topic) is evergreen.
+* a dated note is as old as the date in its file name (`2026-01-16.md`, `standup-2026-01-16.md`), in whole days of
+  local time, since a person dates notes by the calendar on the wall;
+* everything else (MEMORY.md, USER.md, notes about a topic) is evergreen.
 
 The factor multiplies `Fused.rank` before results are cut, and the reported score at the end. `min_score` looks at the
 score before: what is old sinks in the list, and is never lost for its age alone.
@@ -13,27 +13,14 @@ score before: what is old sinks in the list, and is never lost for its age alone
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import date
 
+from memory.document_roots import note_date
 from memory.search.fusion import Fused
 
 SECONDS_PER_DAY = 86_400.0
-
-_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?![0-9])")
-
-
-def date_of(path: str) -> date | None:
-    """The date that a file's name begins with; None when there is none, or none of the calendar."""
-    match = _DATE.match(path.rpartition("/")[2])
-    if match is None:
-        return None
-    try:
-        return date(int(match[1]), int(match[2]), int(match[3]))
-    except ValueError:
-        return None
 
 
 def age_in_days(path: str, said_at: float | None, *, now: float) -> float | None:
@@ -46,7 +33,7 @@ def age_in_days(path: str, said_at: float | None, *, now: float) -> float | None
     """
     if said_at is not None:
         return max(0.0, (now - said_at) / SECONDS_PER_DAY)
-    noted = date_of(path)
+    noted = note_date(path)
     if noted is None:
         return None
     return float(max(0, (date.fromtimestamp(now) - noted).days))

@@ -28,7 +28,7 @@ def injected(results: Iterable[SearchResult], *, max_chars: int) -> tuple[Search
     kept: list[SearchResult] = []
     left = max_chars
     for result in results:
-        snippet = result.snippet.strip()
+        snippet = result.snippet.strip("\r\n").rstrip()
         source = footer(result.citation) if result.citation else ""
         if not kept and left - len(source) < min(len(snippet), LEAST_CHARACTERS):
             source = ""

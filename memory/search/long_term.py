@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from memory.agent_files import AgentFiles, DocumentRefused
-from memory.document_roots import LONG_TERM_NAMES
+from memory.document_roots import LONG_TERM_NAMES, is_personal
 from memory.scanning import MEMORY_SOURCE
 from memory.search.scope import Session
 from memory.store.letters import FORGOTTEN
 from memory.store.reader import StoreReader
-from schemas.documents import DocumentKey
+from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
 
 _NAMES = frozenset(name.casefold() for name in LONG_TERM_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
-class LongTerm:
-    """Tells long-term memory from other documents of an index, whatever they are called: a hard link to one of the
-    workspace's long-term files is that file, and so it was if it was one when the two were indexed.
+class Withheld:
+    """Tells what is withheld from a session from other documents of an index, whatever they are called.
 
-    `inodes`: what the disk calls these files now.
+    A hard link to such a file is that file. So it was if it was one when the two were indexed.
+    `names` knows such a document by its name, `kept` are those of the workspace, `inodes` is what the disk calls them.
     """
 
+    names: Callable[[DocumentKey], bool]
+    kept: frozenset[DocumentKey]
     inodes: frozenset[int]
 
     def __call__(self, reader: StoreReader, keys: Collection[DocumentKey]) -> frozenset[DocumentKey]:
-        """Those of some documents that are long-term memory."""
-        inodes = self.inodes | set(_indexed_inodes(reader))
-        return frozenset(key for key in keys if is_long_term(key) or _is_one_of(reader, key, inodes))
+        """Those of some documents that are withheld."""
+        inodes = self.inodes | set(_indexed_inodes(reader, self.kept))
+        return frozenset(key for key in keys if self.names(key) or _is_one_of(reader, key, inodes))
 
 
-def withheld_from(session: Session, files: AgentFiles) -> LongTerm | None:
-    """Which documents a search for this session must not find; None when it may find all."""
-    return None if session.is_private else LongTerm(frozenset(_inodes_on_disk(files)))
+def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
+    """Return what a search for this session must not find; None when it may find all.
+
+    What is known of one of several people is for the owner alone: a session key names a sender, who proves nothing.
+    """
+    if session.is_owner:
+        return None
+    stats: dict[DocumentKey, FileStat | None] = dict(files.personal())
+    if not session.is_private:
+        stats |= dict(_long_term_on_disk(files))
+    inodes = frozenset(stat.inode for stat in stats.values() if stat is not None)
+    return Withheld(_is_personal if session.is_private else is_long_term, frozenset(stats), inodes)
 
 
 def is_long_term(key: DocumentKey) -> bool:
-    """Whether a document is long-term memory by its name: MEMORY.md, wherever it lies and however it is written.
+    """Return True for long-term memory by its name: MEMORY.md or USER.md, wherever it lies and however it is written.
 
     A disk that does not tell upper from lower case opens the file by any of the spellings.
     """
@@ -53,24 +64,28 @@ def resolve_for(session: Session, files: AgentFiles, path: str) -> DocumentKey:
         DocumentRefused: like `AgentFiles.resolve`; to who may not read it, long-term memory is no document.
     """
     key = files.resolve(path)
-    if not session.is_private and (is_long_term(key) or _is_the_same_file(files, key)):
+    withheld = withheld_from(session, files) if key.source == MEMORY_SOURCE else None
+    if withheld is not None and (withheld.names(key) or _is_the_same_file(files, key, withheld)):
         raise DocumentRefused("long-term memory is for private sessions")
     return key
 
 
-def _inodes_on_disk(files: AgentFiles) -> Iterator[int]:
+def _is_personal(key: DocumentKey) -> bool:
+    return key.source == MEMORY_SOURCE and is_personal(key.path)
+
+
+def _long_term_on_disk(files: AgentFiles) -> Iterator[tuple[DocumentKey, FileStat | None]]:
     for name in LONG_TERM_NAMES:
+        key = DocumentKey(MEMORY_SOURCE, name)
         try:
-            stat = files.stat(DocumentKey(MEMORY_SOURCE, name))
+            yield key, files.stat(key)
         except RecalldError:
-            continue  # what has been indexed of it is known by the index
-        if stat is not None:
-            yield stat.inode
+            yield key, None  # what has been indexed of it is known by the index
 
 
-def _indexed_inodes(reader: StoreReader) -> Iterator[int]:
-    for name in LONG_TERM_NAMES:
-        indexed = reader.file(DocumentKey(MEMORY_SOURCE, name))
+def _indexed_inodes(reader: StoreReader, kept: Collection[DocumentKey]) -> Iterator[int]:
+    for key in kept:
+        indexed = reader.file(key)
         if indexed is not None and indexed.stat != FORGOTTEN:
             yield indexed.stat.inode
 
@@ -82,13 +97,11 @@ def _is_one_of(reader: StoreReader, key: DocumentKey, inodes: Collection[int]) -
     return indexed is not None and (indexed.stat == FORGOTTEN or indexed.stat.inode in inodes)
 
 
-def _is_the_same_file(files: AgentFiles, key: DocumentKey) -> bool:
-    """Whether a disk with rules of its own, or a hard link, gives long-term memory this name, too."""
-    if key.source != MEMORY_SOURCE:
-        return False
+def _is_the_same_file(files: AgentFiles, key: DocumentKey, withheld: Withheld) -> bool:
+    """Return True if a disk with rules of its own, or a hard link, gives what is withheld this name, too."""
     try:
         asked = files.stat(key)
-        kept = [files.stat(DocumentKey(MEMORY_SOURCE, name)) for name in LONG_TERM_NAMES]
+        kept = [files.stat(one) for one in withheld.kept]
     except RecalldError:
         return True  # rather refused than shown to strangers
     return asked is not None and any(stat is not None and stat.inode == asked.inode for stat in kept)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from typing import Any, TypeVar
 
 from schemas.memory_sections import Limits
-from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.search import Corpus, CorpusOutcome, GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.status import AgentStatus, Availability
+
+_NO_WIKI = "this memory has no wiki, so nothing was looked at; leave out the corpus, or ask for memory or sessions"
+
+_Answered = TypeVar("_Answered", SearchAnswer, GetAnswer)
 
 
 class SearchableMemory(ABC):
@@ -29,6 +34,22 @@ class SearchableMemory(ABC):
     @abstractmethod
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Read lines of a document of this agent; any other path is refused with one uniform answer."""
+
+
+def with_corpora(answer: _Answered, corpus: Corpus | None) -> _Answered:
+    """Add the outcome of each corpus to an answer, where all of them or the wiki was asked for."""
+    if corpus not in ("all", "wiki"):
+        return answer
+    memory = CorpusOutcome(
+        corpus="memory",
+        outcome="unavailable" if answer.unavailable else "ok",
+        error=answer.error if answer.unavailable else None,
+    )
+    wiki = CorpusOutcome(corpus="wiki", outcome="not-registered")
+    update: dict[str, Any] = {"corpora": (memory, wiki)}
+    if corpus == "wiki":
+        update = {"corpora": (wiki,), "warning": answer.warning or _NO_WIKI}
+    return answer.model_copy(update=update)
 
 
 class SearchManager(SearchableMemory):

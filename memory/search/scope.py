@@ -23,11 +23,12 @@ from typing import Literal, Protocol
 ChatType = Literal["direct", "group", "channel"]
 
 _AGENT = "agent"
+_MAIN = "main"
 _SUBAGENT = "subagent"
 _SHARED: tuple[ChatType, ...] = ("group", "channel")
 _PRIVATE = frozenset({"direct", "dm"})
 #: First words of keys that are no channel's name.
-_NO_CHANNELS = frozenset({"main", "cron", "hook", _SUBAGENT, *_SHARED, *_PRIVATE})
+_NO_CHANNELS = frozenset({_MAIN, "cron", "hook", _SUBAGENT, *_SHARED, *_PRIVATE})
 #: How WhatsApp's group addresses end; the oldest keys hold nothing else.
 _WHATSAPP_GROUP = "@g.us"
 
@@ -43,6 +44,8 @@ class Rule(Protocol):
     def chat_type(self) -> str | None: ...
     @property
     def key_prefix(self) -> str | None: ...
+    @property
+    def raw_key_prefix(self) -> str | None: ...
 
 
 class Rules(Protocol):
@@ -67,6 +70,11 @@ class Session:
     key: str | None
     channel: str | None
     chat_type: ChatType | None
+
+    @property
+    def is_owner(self) -> bool:
+        """Return True for the owner's private session: a key that names a person may be another one's."""
+        return self.key in (None, _MAIN)
 
     @property
     def is_private(self) -> bool:
@@ -137,6 +145,8 @@ def _matches(rule: Rule, session: Session) -> bool:
     if rule.channel is not None and rule.channel.strip().lower() != session.channel:
         return False
     if rule.chat_type is not None and rule.chat_type.strip().lower() != session.chat_type:
+        return False
+    if rule.raw_key_prefix is not None and not (session.raw or "").startswith(rule.raw_key_prefix.strip().lower()):
         return False
     if rule.key_prefix is None:
         return True

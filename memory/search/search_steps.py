@@ -111,7 +111,7 @@ class SearchSteps:
             query=query_text,
             max_results=request.max_results or query.max_results,
             min_score=request.min_score if request.min_score is not None else query.min_score,
-            sources=request.sources if request.sources is not None else agent.sources,
+            sources=request.searched(agent.sources),
             hybrid=query.hybrid,
             deadline=self._deadline.end,
             timeout_seconds=self._deadline.seconds,
@@ -226,6 +226,7 @@ class SearchSteps:
             citations=cited,
             degraded=tuple(reasons),
             pending=pending or PendingState(vectors=vectors_pending),
+            stale=True if pending is not None and pending.documents else None,
             took_ms=round((time.monotonic() - self._deadline.started) * 1000, 2),
         )
 

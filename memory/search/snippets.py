@@ -11,6 +11,9 @@ from memory.search.terms import fold
 #: Matches that are looked at; a chunk that repeats a word a thousand times is not worth more time.
 _MAX_MATCHES = 512
 
+#: The indentation of a first line is shown where it takes at most this share of the snippet: one part in so many.
+_INDENTED_SHARE = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
@@ -72,7 +75,7 @@ def _window_beside(
     best = (0, 0)
     most = (-1, 0)
     for low, high in _gaps(len(text), shown):
-        start, end = _stripped(text, low, high)
+        start, end = _stripped(text, low, high, indented=0)
         if not any(map(str.isalnum, text[start:end])):
             continue
         found = _best_match(text, terms, start, end, max_chars)
@@ -94,7 +97,7 @@ def _gaps(length: int, shown: Sequence[tuple[int, int]]) -> Iterator[tuple[int, 
 
 
 def _window(text: str, terms: Sequence[str], max_chars: int, low: int, high: int) -> tuple[int, int]:
-    start, end = _stripped(text, low, high)
+    start, end = _stripped(text, low, high, indented=max_chars // _INDENTED_SHARE)
     if end - start <= max_chars:
         return start, end
     found = _best_match(text, terms, start, end, max_chars)
@@ -108,7 +111,7 @@ def _window(text: str, terms: Sequence[str], max_chars: int, low: int, high: int
     finish = min(end, begin + max_chars)
     if finish < end:
         finish = cut_at_or_before(text, finish, lowest=begin)
-    return _stripped(text, begin, finish)
+    return _stripped(text, begin, finish, indented=max_chars // _INDENTED_SHARE)
 
 
 def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars: int) -> _Match:
@@ -165,10 +168,17 @@ def _allowed_beginning(text: str, begin: int, first: int, start: int, max_chars:
     return place
 
 
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Leave out white space at both ends, except where a combining mark sits on it."""
+def _stripped(text: str, start: int, end: int, *, indented: int) -> tuple[int, int]:
+    """Leave out white space at both ends, except where a combining mark sits on it.
+
+    Of a first line that is whole the indentation stays, if it has at most `indented` characters.
+    """
+    low = start
     while start < end and text[start].isspace() and not _carries_mark(text, start):
         start += 1
+    line = max(low, text.rfind("\n", 0, start) + 1)
+    if 0 < start - line <= indented and start < end and (line == 0 or text[line - 1] == "\n"):
+        start = line
     while end > start and text[end - 1].isspace() and not _carries_mark(text, end - 1):
         end -= 1
     return start, end

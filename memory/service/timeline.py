@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from memory.search.decay import date_of
+from memory.document_roots import note_date
 from schemas.overview import DatedNote, Day, TimelineAnswer, Year
 
 
@@ -17,7 +17,7 @@ def days_of(chunks: Mapping[str, int]) -> dict[str, Day]:
     """
     notes: dict[str, list[DatedNote]] = defaultdict(list)
     for path, count in chunks.items():
-        noted = date_of(path)
+        noted = note_date(path)
         if noted is not None:
             notes[noted.isoformat()].append(DatedNote(path=path, chunks=count))
     return {

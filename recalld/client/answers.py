@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 Mode = Literal["hybrid", "vector", "keyword", "none"]
+ReadStatus = Literal["ok", "not_found", "error"]
 
 
 class PendingStateAlways(TypedDict):
@@ -52,6 +53,17 @@ class SearchResult(SearchResultAlways, total=False):
     alsoIn: AlsoIn
 
 
+class CorpusOutcomeAlways(TypedDict):
+    corpus: Literal["memory", "wiki"]
+    outcome: Literal["ok", "unavailable", "not-registered"]
+
+
+class CorpusOutcome(CorpusOutcomeAlways, total=False):
+    """Outcome of one corpus of a request for all of them, or for the wiki. `memory` is notes and transcripts."""
+
+    error: str
+
+
 class SearchAnswerAlways(TypedDict):
     results: list[SearchResult]
     mode: Mode
@@ -65,13 +77,15 @@ class SearchAnswerAlways(TypedDict):
 class SearchAnswer(SearchAnswerAlways, total=False):
     """Results, best first, and how they were found.
 
-    `degraded` says in words what was missing. A memory that cannot answer is an answer, too: no results, `disabled` or
-    `unavailable`, `error` and `action`.
+    `degraded` says in words what was missing; `stale`: changed documents are not indexed yet. A memory that cannot
+    answer is an answer, too: no results, `disabled` or `unavailable`, `error` and `action`.
     """
 
     provider: str
     model: str
     fallbackReason: str
+    corpora: list[CorpusOutcome]
+    stale: bool
     disabled: bool
     unavailable: bool
     error: str
@@ -81,7 +95,16 @@ class SearchAnswer(SearchAnswerAlways, total=False):
 
 #: `from` is a word of the language, so this one is written as a call.
 GetAnswerAlways = TypedDict(
-    "GetAnswerAlways", {"path": str, "text": str, "from": int, "lines": int, "totalLines": int, "truncated": bool}
+    "GetAnswerAlways",
+    {
+        "path": str,
+        "status": ReadStatus,
+        "text": str,
+        "from": int,
+        "lines": int,
+        "totalLines": int,
+        "truncated": bool,
+    },
 )
 
 
@@ -89,6 +112,7 @@ class GetAnswer(GetAnswerAlways, total=False):
     """Lines of a document: `lines` of them from line `from` on. `nextFrom`: where to read on, when it was truncated."""
 
     nextFrom: int
+    corpora: list[CorpusOutcome]
     disabled: bool
     unavailable: bool
     error: str

@@ -151,6 +151,7 @@ class Asking:
         max_results: int | None,
         min_score: float | None,
         sources: Sequence[str] | None,
+        corpus: str | None,
         session_key: str | None,
         wait_ms: int | None,
     ) -> dict[str, Any]:
@@ -159,14 +160,22 @@ class Asking:
             "maxResults": max_results,
             "minScore": min_score,
             "sources": list(sources) if sources else None,
+            "corpus": corpus,
             "waitMs": wait_ms,
             **self._who(agent, session_key),
         }
 
     def _get_body(
-        self, path: str, *, start_line: int | None, lines: int | None, agent: str | None, session_key: str | None
+        self,
+        path: str,
+        *,
+        start_line: int | None,
+        lines: int | None,
+        corpus: str | None,
+        agent: str | None,
+        session_key: str | None,
     ) -> dict[str, Any]:
-        return {"path": path, "from": start_line, "lines": lines, **self._who(agent, session_key)}
+        return {"path": path, "from": start_line, "lines": lines, "corpus": corpus, **self._who(agent, session_key)}
 
     def _status_path(self, *, agent: str | None, deep: bool) -> str:
         asked = {"agent": agent or self.agent, "deep": "true" if deep else None}

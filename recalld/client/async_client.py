@@ -53,6 +53,7 @@ class AsyncClient(Asking):
         max_results: int | None = None,
         min_score: float | None = None,
         sources: Sequence[str] | None = None,
+        corpus: str | None = None,
         session_key: str | None = None,
         wait_ms: int | None = None,
     ) -> SearchAnswer:
@@ -64,6 +65,7 @@ class AsyncClient(Asking):
             max_results: 1 to 100; None: as the agent's settings say.
             min_score: 0 to 1; None: as the agent's settings say.
             sources: "memory" (notes), "sessions" (transcripts), or both.
+            corpus: "memory", "sessions" or "all", as the tool says it; "wiki" finds nothing.
             wait_ms: milliseconds to wait at most for what was written before the search; None: 500.
 
         Raises:
@@ -75,6 +77,7 @@ class AsyncClient(Asking):
             max_results=max_results,
             min_score=min_score,
             sources=sources,
+            corpus=corpus,
             session_key=session_key,
             wait_ms=wait_ms,
         )
@@ -86,6 +89,7 @@ class AsyncClient(Asking):
         *,
         start_line: int | None = None,
         lines: int | None = None,
+        corpus: str | None = None,
         agent: str | None = None,
         session_key: str | None = None,
     ) -> GetAnswer:
@@ -94,7 +98,9 @@ class AsyncClient(Asking):
         Raises:
             ServiceUnavailable, RequestRefused
         """
-        body = self._get_body(path, start_line=start_line, lines=lines, agent=agent, session_key=session_key)
+        body = self._get_body(
+            path, start_line=start_line, lines=lines, corpus=corpus, agent=agent, session_key=session_key
+        )
         return cast("GetAnswer", await self._call("POST", "/v1/get", body))
 
     async def status(self, *, agent: str | None = None, deep: bool = False) -> Status:

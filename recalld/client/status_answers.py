@@ -43,9 +43,18 @@ class BuildState(BuildStateAlways, total=False):
     etaSeconds: float
 
 
+class SourceCount(TypedDict):
+    """Documents and chunks of one source: "memory" (notes) or "sessions" (transcripts)."""
+
+    source: str
+    files: int
+    chunks: int
+
+
 class IndexStateAlways(TypedDict):
     files: int
     chunks: int
+    sourceCounts: list[SourceCount]
     vectorsReady: int
     vectorsPending: int
     vectorsRefused: int

@@ -56,7 +56,7 @@ def unavailable(name: str, arguments: str | dict[str, Any], reason: str) -> str:
     """What the model reads when nobody answers: the same that the service says of a memory that it cannot ask."""
     return json.dumps(
         {
-            **({"path": _path(arguments), "text": ""} if name == "memory_get" else {"results": []}),
+            **({"path": _path(arguments), "status": "error", "text": ""} if name == "memory_get" else {"results": []}),
             "disabled": True,
             "unavailable": True,
             "error": reason,

@@ -44,7 +44,7 @@ def command(
     force: bool,
     names: tuple[str, ...],
 ) -> None:
-    """List the agents, workspaces and transcripts on this machine: OpenClaw, Claude Code, Codex, folders of notes.
+    """List the memories on this machine: of OpenClaw, Claude Code and Codex, Obsidian's vaults, folders of notes.
 
     Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's memory.search
     settings are translated; what has no counterpart is said, and keys are never copied.

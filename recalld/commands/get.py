@@ -40,7 +40,7 @@ def command(
 ) -> int:
     """Print lines of a memory file, as search results name it: with its lines (MEMORY.md:3-5, MEMORY.md#L3-L5) or not.
 
-    Only documents of the agent's memory are read: MEMORY.md, memory/**/*.md and the extra paths.
+    Only documents of the agent's memory are read: MEMORY.md, USER.md, memory/**/*.md and the extra paths.
     """
 
     def read(path: str, first: int | None = start_line, count: int | None = lines) -> Answer:

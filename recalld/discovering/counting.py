@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory.document_roots import LONG_TERM_NAMES, is_folder_name, is_note_name
+from memory.document_roots import LONG_TERM_NAMES, USERS_FOLDER, is_folder_name, is_note_name
 from memory.scanning import file_stat
 from memory.session_roots import is_transcript_name
 
@@ -52,9 +52,15 @@ def count_transcripts(folders: Iterable[str], *, deadline: Deadline) -> Counted:
     return sum((_count(folder, is_transcript_name, deadline) for folder in folders), NOTHING)
 
 
+def count_markdown(folder: Path, *, deadline: Deadline) -> Counted:
+    """All Markdown files below a folder."""
+    return _count(str(folder), is_note_name, deadline)
+
+
 def count_notes(workspace: Path, extra: Iterable[str] = (), *, deadline: Deadline) -> Counted:
     """The notes of a workspace and of further folders."""
     found = sum((_count(str(folder), is_note_name, deadline) for folder in (workspace / "memory", *extra)), NOTHING)
+    found += _count(str(workspace / USERS_FOLDER), lambda name: name == LONG_TERM_NAMES[2], deadline)
     files: set[tuple[int, int]] = set()
     for name in LONG_TERM_NAMES:
         try:

@@ -63,8 +63,8 @@ PRINTED = """\
 ['memory/friday.md']
 # Friday
 1 ['memory_search', 'memory_get']
-{"path": "memory/friday.md", "text": "# Friday", "from": 1, "lines": 1, "totalLines": 4, "truncated": true, \
-"nextFrom": 2}
+{"path": "memory/friday.md", "status": "ok", "text": "# Friday", "from": 1, "lines": 1, "totalLines": 4, \
+"truncated": true, "nextFrom": 2}
 [['memory/friday.md'], ['memory/friday.md']] 2
 ['memory/friday.md'] None
 unavailable

@@ -58,6 +58,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         (memory / f"{name}.md").write_text(f"The other password of {name} is {secret}, too.\n", "utf-8")
         (memory.parent / "MEMORY.md").write_text(f"The vault password is Basalt and {secret}.\n", "utf-8")
         os.link(memory.parent / "MEMORY.md", memory / "linked.md")
+        (memory / "code.md").write_text(f"    def painted(self):\n        return '{secret}'  # brush\n", "utf-8")
+        person = memory.parent / "users" / "p-17" / "USER.md"
+        person.parent.mkdir(parents=True)
+        person.write_text(f"Likes tangerines and {secret}.\n", "utf-8")
         (folder / f"{name}-sessions").mkdir()
         said = message_line("plain", "user", f"my {secret} token is sk-proj-abcdefghijklmnopqrstuvwxyz012345")
         (folder / f"{name}-sessions" / "talk.jsonl").write_bytes(said)
@@ -136,6 +140,54 @@ def test_long_term_memory_reaches_no_group_by_any_name(door: Door, house: House)
         assert "Basalt" not in json.dumps(group)
     for path in ("MEMORY.md", "memory.md", "./MEMORY.md", "memory/linked.md", whole):
         assert door.get("ada", path, GROUP)["text"] == "", path
+
+
+def test_what_is_known_of_a_person_reaches_the_owner_alone(door: Door):
+    assert "users/p-17/USER.md" in {hit["path"] for hit in door.search("ada", "tangerines")["results"]}
+    assert "tangerines" in door.get("ada", "users/p-17/USER.md", "agent:ada:main")["text"]
+    for session_key in (GROUP, "agent:ada:telegram:direct:p-17", "agent:ada:telegram:direct:bob"):
+        assert "tangerines" not in json.dumps(door.search("ada", "tangerines", session_key)["results"])
+        assert door.get("ada", "users/p-17/USER.md", session_key)["text"] == ""
+
+
+def test_every_door_says_how_a_read_went(door: Door):
+    assert door.get("ada", "memory/note.md")["status"] == "ok"
+    for path in ("memory/nowhere.md", "../bob/memory/note.md", "sessions/none.jsonl"):
+        assert door.get("ada", path)["status"] == "not_found", path
+    assert door.get("ada", "MEMORY.md", GROUP)["status"] == "not_found"
+    assert door.get("ada", "memory/note.md", DENIED)["status"] == "not_found"
+    assert door.get("eve", "memory/note.md")["status"] == "error"
+
+
+def test_every_door_keeps_the_indentation_of_what_it_shows(door: Door):
+    shown = {hit["path"]: hit["snippet"] for hit in door.search("bob", "painted brush")["results"]}
+    assert shown["memory/code.md"].startswith("    def painted(self):\n        return ")
+
+
+@pytest.mark.parametrize("door", [name for name in DOORS if not name.startswith("shell")], indirect=True)
+def test_every_door_for_models_takes_a_corpus(door: Door):
+    nothing_registered = {"corpus": "wiki", "outcome": "not-registered"}
+    notes = door.search("ada", "password", corpus="memory")
+    assert {hit["source"] for hit in notes["results"]} == {"memory"}
+    assert "corpora" not in notes
+    both = door.search("ada", "password", corpus="all")
+    assert both["results"] == notes["results"]
+    assert both["corpora"] == [{"corpus": "memory", "outcome": "ok"}, nothing_registered]
+    assert door.search("ada", "password", corpus="sessions")["results"] == []
+
+    wiki = door.search("ada", "password", corpus="wiki")
+    assert (wiki["results"], wiki["corpora"]) == ([], [nothing_registered])
+    assert wiki["warning"]
+    assert not wiki.keys() & {"error", "disabled", "unavailable"}
+    read = door.get("ada", "memory/note.md", corpus="wiki")
+    assert (read["text"], read["status"], read["corpora"]) == ("", "not_found", [nothing_registered])
+    assert not read.keys() & {"error", "disabled", "unavailable"}
+    assert door.get("ada", "memory/note.md", corpus="all")["text"] == door.get("ada", "memory/note.md")["text"] != ""
+    off = door.search("eve", "password", corpus="all")
+    assert off["corpora"] == [
+        {"corpus": "memory", "outcome": "unavailable", "error": off["error"]},
+        nothing_registered,
+    ]
 
 
 def test_out_of_scope_is_nothing_whether_there_is_a_memory_or_not(door: Door):

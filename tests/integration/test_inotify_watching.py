@@ -678,3 +678,19 @@ def test_a_watcher_whose_thread_has_ended_says_so_and_every_agent_is_watched_ane
     desk.wait_for("memory/a.md")
     write(other / "memory" / "b.md")
     desk.wait_for("../other/memory/b.md", agent="other")
+
+
+def test_what_is_known_of_the_user_and_of_people_who_come_later_is_heard(desk: Desk) -> None:
+    desk.watch()
+    write(desk.workspace / "USER.md")
+    desk.wait_for("USER.md")
+    write(desk.workspace / "users" / "ada" / "USER.md")
+    desk.wait_for("users/ada/USER.md")
+    desk.settle()
+    write(desk.workspace / "users" / "ada" / "notes.md")
+    write(desk.workspace / "users" / "bob" / "USER.md")
+    desk.wait_for("users/bob/USER.md")
+    desk.settle()
+    (desk.workspace / "users" / "ada" / "USER.md").unlink()
+    desk.wait_for("users/ada/USER.md")
+    assert desk.settle() == {"users/ada/USER.md"}

@@ -73,9 +73,11 @@ def test_both_tools_are_listed_and_called(service: httpx.Client, era: str):
 @pytest.mark.parametrize("era", ERAS)
 def test_arguments_are_refused_by_name(service: httpx.Client, era: str):
     unknown = over_http(door(service), calling("memory_search", query="x", agent="main", limit=5), era=era)
-    assert refusal(unknown) == ("memory_search: unknown argument agent, limit; valid are query, maxResults, minScore")
+    assert refusal(unknown) == (
+        "memory_search: unknown argument agent, limit; valid are query, maxResults, minScore, corpus"
+    )
     session = over_http(door(service), calling("memory_get", path="MEMORY.md", sessionKey="x"), era=era)
-    assert refusal(session) == "memory_get: unknown argument sessionKey; valid are path, from, lines"
+    assert refusal(session) == "memory_get: unknown argument sessionKey; valid are path, from, lines, corpus"
     assert "maxResults" in refusal(over_http(door(service), calling("memory_search", query="x", maxResults=0), era=era))
     assert "query" in refusal(over_http(door(service), calling("memory_search"), era=era))
 

@@ -63,6 +63,7 @@ def test_get_reads_lines_and_pages_on(http: httpx.Client):
     whole = http.post("/v1/get", json={"path": "memory/friday.md"}).json()
     assert whole == {
         "path": "memory/friday.md",
+        "status": "ok",
         "text": NOTE.rstrip("\n"),
         "from": 1,
         "lines": 4,
@@ -101,10 +102,11 @@ def test_unknown_and_wrong_fields_are_refused_in_one_sentence(http: httpx.Client
     unknown = http.post("/v1/search", json={"query": "x", "limit": 5})
     assert unknown.status_code == 422
     assert unknown.json() == {
-        "error": "unknown field limit; valid are query, agent, maxResults, minScore, sources, sessionKey, waitMs"
+        "error": "unknown field limit; "
+        "valid are query, agent, maxResults, minScore, sources, corpus, sessionKey, waitMs"
     }
     get = http.post("/v1/get", json={"path": "MEMORY.md", "until": 3}).json()
-    assert get["error"] == "unknown field until; valid are path, from, lines, agent, sessionKey"
+    assert get["error"] == "unknown field until; valid are path, from, lines, corpus, agent, sessionKey"
     wrong = http.post("/v1/search", json={"query": "x", "maxResults": 0})
     assert wrong.status_code == 422
     assert wrong.json()["error"].startswith("maxResults must be")

@@ -114,7 +114,8 @@ def test_over_http_a_session_out_of_scope_learns_nothing(http: httpx.Client, ses
     paths = ["memory/friday.md", "MEMORY.md", "sessions/talk.jsonl", "memory/never.md", "/etc/passwd", "../x"]
     answers = [read(http, path, session_key) for path in paths]
     assert [answer.pop("path") for answer in answers] == paths
-    assert answers == [{"text": "", "from": 1, "lines": 0, "totalLines": 0, "truncated": False}] * len(paths)
+    nothing = {"status": "not_found", "text": "", "from": 1, "lines": 0, "totalLines": 0, "truncated": False}
+    assert answers == [nothing] * len(paths)
 
 
 def test_over_http_everybody_else_is_answered(http: httpx.Client):

@@ -145,7 +145,14 @@ def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Sett
         lines = client.get(hit["path"], start_line=3, lines=1)
         assert (lines["text"], lines["nextFrom"]) == ("The dentist appointment moved to nine.", 4)
         assert client.get("MEMORY.md")["text"] == ""
-        assert client.status()["agents"][0]["index"]["files"] == 2
+        assert client.status()["agents"][0]["index"]["sourceCounts"] == [
+            {"source": "memory", "files": 2, "chunks": 2},
+            {"source": "sessions", "files": 0, "chunks": 0},
+        ]
+        assert client.search("dentist appointment", corpus="wiki")["corpora"][0]["outcome"] == "not-registered"
+        assert client.get("memory/friday.md", corpus="wiki")["status"] == "not_found"
+        nothing = client.search("dentist appointment", sources=["sessions"], corpus="memory")
+        assert (nothing["results"], "warning" in nothing) == ([], True)
         assert "保险卡" in client.call_tool("memory_search", '{"query": "insurance card"}')
         assert "unknown tool" in client.call_tool("memory_\ud83d", "{}")
         said = json.loads(client.call_tool("memory_search", json.dumps({"query": "x" * 2_000_000})))
@@ -158,6 +165,8 @@ def test_both_clients_ask_the_real_service(service: httpx.Client, settings: Sett
             answers = await asyncio.gather(*(client.search("dentist appointment") for _ in range(20)))
             assert {answer["results"][0]["path"] for answer in answers} == {"memory/friday.md"}
             assert (await client.get("MEMORY.md"))["text"]
+            assert (await client.search("dentist appointment", corpus="sessions"))["results"] == []
+            assert (await client.get("memory/friday.md", corpus="all"))["status"] == "ok"
             assert (await client.status(deep=True))["agents"][0]["integrity"] == []
             read = json.loads(await client.call_tool("memory_get", '{"path": "memory/friday.md", "lines": 1}'))
             assert read["text"] == "# Friday"

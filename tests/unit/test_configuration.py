@@ -354,6 +354,15 @@ def test_a_damaged_memory_of_workspaces_is_said_and_mended_by_the_flag(case: Cas
         ("query.max_result = 3", "query.max_result: unknown key; did you mean query.max_results?"),
         ("[query]\nmaxResults = 3", "query.maxResults: unknown key; did you mean query.max_results?"),
         ("max_results = 3", "max_results: unknown key; did you mean query.max_results?"),
+        ("qurey.max_results = 3", "qurey.max_results: unknown key; did you mean query.max_results?"),
+        (
+            "[qurey.hybrid.mmr]\nlambda = 1",
+            "qurey.hybrid.mmr.lambda: unknown key; did you mean query.hybrid.mmr.lambda?",
+        ),
+        ("stroe.url = 'x'", "stroe.url: unknown key; did you mean store.url?"),
+        ("cahce.enabled = true", "cahce.enabled: unknown key; did you mean cache.enabled?"),
+        ("[zzzz]\nyyyy = 3", "zzzz.yyyy: unknown key"),
+        ("[zzzz]", "zzzz: unknown key"),
         ("zzzz = 3", "zzzz: unknown key"),
         ("home = '/x'", "home: the home folder cannot be set here; use --home or RECALLD_HOME"),
         ("workspace = '/x'", "workspace: this key belongs to one agent; write it under [[agents]]"),
@@ -429,6 +438,11 @@ def test_a_byte_order_mark_is_no_problem(case: Case) -> None:
             "RECALLD_QUERY__MAX_RESULT",
             "3",
             "RECALLD_QUERY__MAX_RESULT: unknown variable; did you mean RECALLD_QUERY__MAX_RESULTS?",
+        ),
+        (
+            "RECALLD_QUREY__MAX_RESULTS",
+            "3",
+            "RECALLD_QUREY__MAX_RESULTS: unknown variable; did you mean RECALLD_QUERY__MAX_RESULTS?",
         ),
         ("RECALLD_HOMES", "3", "RECALLD_HOMES: unknown variable; did you mean RECALLD_HOME?"),
         (

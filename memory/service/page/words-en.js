@@ -140,6 +140,9 @@ export const en = {
   verdictOk: "in order",
   verdictBad: "needs a look",
   disk: "On disk",
+  indexed: "Indexed",
+  sourceCount: (source, files, chunks) =>
+    `${source === "sessions" ? count(files, "transcript", "transcripts") : count(files, "note", "notes")} (${count(chunks, "passage", "passages")})`,
   diskSame: (n) => `${count(n, "document", "documents")}, all indexed`,
   diskDiffers: "differs",
   diskMissing: (n) => `${n} not indexed`,

@@ -139,6 +139,9 @@ export const zh = {
   verdictOk: "一切正常",
   verdictBad: "需要查看",
   disk: "磁盘上",
+  indexed: "已索引",
+  sourceCount: (source, files, chunks) =>
+    `${many(files)} ${source === "sessions" ? "份会话记录" : "篇笔记"}（${many(chunks)} 个段落）`,
   diskSame: (n) => `${many(n)} 个文档，均已索引`,
   diskDiffers: "与索引不同",
   diskMissing: (n) => `${n} 个未索引`,

@@ -418,7 +418,9 @@ def test_folders_inside_recursive_roots_are_watched_and_no_others(workspace: Pat
 def test_long_term_memory_comes_first_then_today_yesterday_and_notes_newest_first() -> None:
     ordered = [
         "MEMORY.md",
-        "memory/2026-11-21.md",
+        "USER.md",
+        "users/ada/USER.md",
+        "memory/standup-2026-11-21.md",
         "memory/deep/2026-11-20-plan.md",
         "memory/2026-11-22.md",
         "memory/2026-11-19.md",

@@ -22,6 +22,7 @@ from schemas.ports import EndpointCondition, EndpointState, Pending, Trouble, Us
 from schemas.settings import Settings
 from schemas.status import AgentStatus, IndexState
 from tests.quiet_board import QuietBoard
+from tests.storing import TALK, document
 from tests.written_index import write_index
 
 
@@ -84,6 +85,19 @@ def test_an_index_that_holds_what_the_disk_holds_is_ok(settings: Settings, look:
     assert status.index.identity_matches
     assert status.vector_search.available
     assert status.text_search.available
+
+
+def test_files_and_chunks_are_counted_by_source(settings: Settings, look: Look, note: Path):
+    assert look().index.source_counts == ()
+    store = write_index(settings)
+    store.write([document(TALK, "said", "said again", "and again")])
+    store.close()
+
+    index = look().index
+
+    counted = {one.source: (one.files, one.chunks) for one in index.source_counts}
+    assert counted == {"memory": (1, 1), "sessions": (1, 3)}
+    assert (index.files, index.chunks) == (2, 4)
 
 
 def test_a_note_that_is_not_indexed_and_not_queued_is_not_ok(look: Look, note: Path):

@@ -77,8 +77,8 @@ def call(memory: SearchManager, name: str, session_key: str | None = None, /, **
 
 def test_agents_find_the_two_tools_they_know():
     assert list(TOOLS) == ["memory_search", "memory_get"]
-    assert TOOLS[SEARCH].arguments == ("query", "maxResults", "minScore")
-    assert TOOLS[GET].arguments == ("path", "from", "lines")
+    assert TOOLS[SEARCH].arguments == ("query", "maxResults", "minScore", "corpus")
+    assert TOOLS[GET].arguments == ("path", "from", "lines", "corpus")
     for name, tool in TOOLS.items():
         assert tool.name == name
         assert tool.input_schema["additionalProperties"] is False

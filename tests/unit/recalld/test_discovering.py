@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory.agent_files import AgentFiles
 from memory.scanning import LATEST_NS
 from recalld.discovering.claude_code import working_folder
 from recalld.discovering.counting import Counted, Deadline, count_transcripts
@@ -19,6 +20,7 @@ from recalld.discovering.finding import Discovery, Found, with_unique_names
 from recalld.discovering.listing import discovery_json, discovery_lines
 from recalld.discovering.settings_writing import settings_file
 from recalld.program_folders import ProgramFolders
+from schemas.settings import Settings
 
 
 class Machine:
@@ -283,6 +285,122 @@ def test_codex_is_one_memory(machine: Machine) -> None:
     found = only(machine.discover())
     assert (found.name, found.workspace, found.transcripts.files) == ("codex", machine.home / ".codex", 2)
     assert [Path(folder).name for folder in found.sessions] == ["sessions", "archived_sessions"]
+
+
+def test_the_notes_that_codex_keeps_are_a_source_of_its_memory(machine: Machine) -> None:
+    machine.write(".codex/sessions/2026/10/03/rollout-2026-10-03T09-00-00-a.jsonl")
+    machine.write(".codex/memories/MEMORY.md")
+    machine.write(".codex/memories/memory_summary.md")
+    machine.write(".codex/memories/rollout_summaries/2026-10-03T09-00-00-fix.md")
+    found = only(machine.discover())
+    assert found.settings == {"extra_paths": [str(machine.home / ".codex/memories")]}
+    assert found.notes.files == 3
+    moved = machine.home / "moved"
+    machine.write("moved/memories/MEMORY.md")
+    assert only(machine.discover(CODEX_HOME=str(moved))).settings == {"extra_paths": [str(moved / "memories")]}
+
+
+def test_claude_codes_notes_on_a_repository_without_sessions_of_its_own_are_found(machine: Machine) -> None:
+    machine.write(".claude/projects/-src-app/memory/MEMORY.md")
+    machine.write(".claude/projects/-src-app/memory/build.md")
+    found = only(machine.discover())
+    assert (found.workspace, found.notes.files) == (machine.home / ".claude/projects/-src-app", 2)
+    assert documents(found, machine) == {"memory/MEMORY.md", "memory/build.md"}
+
+
+# Obsidian
+
+
+def documents(found: Found, machine: Machine) -> set[str]:
+    """Return the notes that an agent of these settings indexes, as keys name them."""
+    [table] = tomllib.loads(settings_file([found]))["agents"]
+    settings = Settings.model_validate({"home": machine.home / "recalld", "agents": [table]})
+    return {key.path for key in AgentFiles(settings.agents[0]).scan().documents if key.source == "memory"}
+
+
+def vault(machine: Machine, path: str) -> Path:
+    machine.write(f"{path}/.obsidian/app.json", "{}")
+    machine.write(f"{path}/.obsidian/plugins/x/README.md")
+    machine.write(f"{path}/.trash/old.md")
+    machine.write(f"{path}/Ideas/garden.md")
+    machine.write(f"{path}/2026-03-01.md")
+    return machine.home / path
+
+
+def test_a_vault_is_a_workspace_of_its_own_with_all_its_notes_and_no_copy(machine: Machine) -> None:
+    folder = vault(machine, "Documents/Second Brain")
+    before = sorted(folder.rglob("*"))
+    found = only(machine.discover())
+    assert (found.name, found.program, found.workspace) == ("Second-Brain", "obsidian", folder)
+    assert found.notes.files == 2
+    assert documents(found, machine) == {"Ideas/garden.md", "2026-03-01.md"}
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "here",
+        "here/inside",
+        "notes",
+        "Obsidian/a",
+        "Dropbox/a",
+        "Library/Mobile Documents/iCloud~md~obsidian/Documents/a",
+    ],
+)
+def test_vaults_are_found_in_the_usual_places_and_around_the_current_folder(machine: Machine, place: str) -> None:
+    folder = vault(machine, place)
+    assert only(machine.discover()).workspace == folder
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        ".config/obsidian/obsidian.json",
+        "Library/Application Support/obsidian/obsidian.json",
+        ".var/app/md.obsidian.Obsidian/config/obsidian/obsidian.json",
+        "snap/obsidian/current/.config/obsidian/obsidian.json",
+    ],
+)
+def test_vaults_are_found_wherever_obsidian_says_that_they_are(machine: Machine, file: str) -> None:
+    folder = vault(machine, "srv/far/away")
+    gone = {"path": str(machine.home / "gone"), "ts": 2}
+    machine.write(file, json.dumps({"vaults": {"1f": {"path": str(folder), "ts": 1, "open": True}, "2f": gone}}))
+    assert only(machine.discover()).workspace == folder
+    assert only(machine.discover(XDG_CONFIG_HOME=str(machine.home / ".config"))).workspace == folder
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"vaults": []}', '{"vaults": {"a": {"path": 3}, "b": 4}}', "[[["])
+def test_a_list_of_vaults_that_cannot_be_understood_hides_nothing_else(machine: Machine, text: str) -> None:
+    folder = vault(machine, "here")
+    machine.write(".config/obsidian/obsidian.json", text)
+    assert only(machine.discover()).workspace == folder
+
+
+def test_a_vault_that_is_a_workspace_already_is_found_once(machine: Machine) -> None:
+    folder = vault(machine, "notes")
+    machine.write("notes/MEMORY.md")
+    (machine.here / "link").symlink_to(folder)
+    machine.write(".config/obsidian/obsidian.json", json.dumps({"vaults": {"a": {"path": f"{machine.here}/link"}}}))
+    assert len(machine.discover().found) == 1
+    machine.write(".openclaw/openclaw.json", json.dumps({"agents": {"defaults": {"workspace": str(folder)}}}))
+    assert only(machine.discover()).program == "openclaw"
+
+
+def test_the_vault_in_which_claude_code_works_is_all_of_its_workspace(machine: Machine) -> None:
+    folder = vault(machine, "notes")
+    machine.write(".claude/projects/-notes/a.jsonl", session(folder))
+    machine.write(".claude/projects/-notes/memory/MEMORY.md")
+    found = only(machine.discover())
+    own = machine.home / ".claude/projects/-notes/memory"
+    assert (found.program, found.workspace, found.notes.files) == ("claude-code", folder, 3)
+    assert found.settings == {"extra_paths": [".", str(own)]}
+    assert documents(found, machine) == {"Ideas/garden.md", "2026-03-01.md", f"{own}/MEMORY.md"}
+
+
+def test_looking_for_vaults_ends_in_time(machine: Machine) -> None:
+    vault(machine, "here")
+    assert machine.discover(seconds=0.0).found == ()
 
 
 # Plain folders

@@ -20,6 +20,7 @@ from schemas.status import (
     EndpointStatus,
     IndexState,
     QueueState,
+    SourceCount,
     Spent,
     Status,
     TroubleState,
@@ -31,6 +32,7 @@ from schemas.status import (
 
 def lines(
     *,
+    index: IndexState | None = None,
     usage: tuple[UsageState, ...] = (),
     endpoint: EndpointStatus | None = None,
     all_agents=(),
@@ -45,7 +47,7 @@ def lines(
         provider="openai",
         requested_provider="openai",
         disk=DiskState(files=0),
-        index=IndexState(),
+        index=index or IndexState(),
         queue=QueueState(),
         vectors=VectorState(),
         vector_search=works,
@@ -159,3 +161,12 @@ def test_no_text_in_it_commands_the_terminal_or_forges_a_line():
     reason = "a name\x07\x1b[2J\nmain: ok"
     shown = lines(endpoint=EndpointStatus(condition=EndpointCondition.STOPPED, until=None, reason=reason))
     assert "endpoint      stopped: a name\\x07\\x1b[2J\\nmain: ok" in shown
+
+
+def test_what_is_indexed_is_said_by_source():
+    counts = (SourceCount(source="memory", files=12, chunks=40), SourceCount(source="sessions", files=1, chunks=1))
+
+    shown = lines(index=IndexState(files=13, chunks=41, source_counts=counts))
+
+    assert any(line.endswith("memory 12 files, 40 chunks; sessions 1 file, 1 chunk") for line in shown)
+    assert not any("sources" in line for line in lines())

@@ -4,43 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.decay import age_in_days, date_of, decayed, factor
+from memory.search.decay import age_in_days, decayed, factor
 from memory.search.fusion import Fused
 
 DAYS = st.floats(0, 20_000, allow_nan=False)
 HALF_LIVES = st.floats(0.01, 5_000, allow_nan=False)
 NOON = datetime(2026, 11, 21, 12).timestamp()  # local time, as notes are dated
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("memory/2026-01-16.md", date(2026, 1, 16)),
-        ("memory/2026-01-16-billing.md", date(2026, 1, 16)),
-        ("memory/2026-01-16 周会.md", date(2026, 1, 16)),
-        ("memory/2026-01-16周会.md", date(2026, 1, 16)),
-        ("memory/work/2024-02-29.md", date(2024, 2, 29)),
-        ("2026-01-16T0930.md", date(2026, 1, 16)),
-        ("memory/2026-02-30.md", None),
-        ("memory/2026-13-01.md", None),
-        ("memory/0000-01-01.md", None),
-        ("memory/2026-01-160.md", None),
-        ("memory/2026-1-6.md", None),
-        ("memory/plan-2026-01-16.md", None),
-        ("memory/2026-01-16/notes.md", None),
-        ("memory/２０２６-01-16.md", None),
-        ("MEMORY.md", None),
-        ("memory/garden.md", None),
-    ],
-)
-def test_a_note_is_dated_by_the_beginning_of_its_name(path: str, expected: date | None) -> None:
-    assert date_of(path) == expected
 
 
 @pytest.mark.parametrize(

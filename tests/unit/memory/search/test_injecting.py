@@ -19,9 +19,9 @@ def result(snippet: str, citation: str | None = "memory/a.md#L1-L9") -> SearchRe
 
 
 def test_a_cited_snippet_ends_with_its_source():
-    [shown] = injected([result(" The gateway.\n")], max_chars=4000)
+    [shown] = injected([result("  - The gateway.\n")], max_chars=4000)
 
-    assert shown.snippet == "The gateway.\n\nSource: memory/a.md#L1-L9"
+    assert shown.snippet == "  - The gateway.\n\nSource: memory/a.md#L1-L9"
     assert shown.citation == "memory/a.md#L1-L9"
 
 
@@ -87,7 +87,7 @@ def test_the_bound_holds_and_no_citation_is_ever_cut(results, max_chars):
         if whole.citation is not None and (place > 0 or text.endswith(footer(whole.citation))):
             assert text.endswith(footer(whole.citation))
             text = text.removesuffix(footer(whole.citation))
-        stripped = whole.snippet.strip()
+        stripped = whole.snippet.strip("\r\n").rstrip()
         assert stripped.startswith(text)
         if place < len(shown) - 1:
             assert text == stripped

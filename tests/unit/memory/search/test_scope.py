@@ -101,6 +101,14 @@ def test_without_a_key_it_is_the_owner_whom_no_rule_shuts_out(key):
         ([{"action": "deny", "key_prefix": "agent:main:cron:"}], "allow", "agent:main:cron:nightly", False),
         ([{"action": "deny", "key_prefix": "agent:main:cron:"}], "allow", "cron:nightly", True),
         ([{"action": "deny", "key_prefix": "main"}], "allow", "agent:main:telegram:direct:a", True),
+        # A raw prefix is of the whole key, as it came.
+        ([{"action": "deny", "raw_key_prefix": "agent:main:discord:"}], "allow", "agent:main:discord:group:1", False),
+        ([{"action": "deny", "raw_key_prefix": " Agent:Main:DISCORD:"}], "allow", "agent:main:discord:group:1", False),
+        ([{"action": "deny", "raw_key_prefix": "agent:main:discord:"}], "allow", "discord:group:1", True),
+        ([{"action": "deny", "raw_key_prefix": "discord:"}], "allow", "agent:main:discord:group:1", True),
+        ([{"action": "deny", "raw_key_prefix": "discord:"}], "allow", "discord:group:1", False),
+        ([{"action": "deny", "raw_key_prefix": "agent:", "key_prefix": "cron:"}], "allow", "agent:main:hook:1", True),
+        ([{"action": "deny", "raw_key_prefix": "agent:", "key_prefix": "cron:"}], "allow", "agent:main:cron:1", False),
         # The first match wins.
         ([DENY_GROUPS, {"action": "allow"}], "allow", "agent:main:telegram:group:42", False),
         ([{"action": "allow", "key_prefix": "telegram:group:42"}, DENY_GROUPS], "allow", "telegram:group:42", True),
@@ -140,6 +148,7 @@ RULES = st.builds(
     channel=st.sampled_from([None, "telegram", "slack"]),
     chat_type=st.sampled_from([None, "direct", "group"]),
     key_prefix=st.sampled_from([None, "", "main", "tele", "agent:main:"]),
+    raw_key_prefix=st.sampled_from([None, "", "main", "agent:main:", "agent:main:tele"]),
 )
 
 

@@ -47,7 +47,11 @@ def test_a_snippet_is_short_and_exact_and_tears_nothing_apart(text: str, query: 
     shown = "\n".join(lines[snippet.start_line - first : snippet.end_line - first + 1])
     assert snippet.text in shown
     assert snippet.text.count("\n") == snippet.end_line - snippet.start_line
-    assert snippet.text == snippet.text.strip() or "\u0301" in snippet.text
+    assert snippet.text == snippet.text.rstrip() or "\u0301" in snippet.text
+    indentation = len(snippet.text) - len(snippet.text.lstrip())
+    assert indentation <= limit // 4
+    assert "\n" not in snippet.text[:indentation]
+    assert not indentation or lines[snippet.start_line - first].startswith(snippet.text[:indentation])
     assert bool(snippet.text.strip()) == bool(text.strip())
     longest_word = max((len(word) for word in text.split()), default=0)
     if longest_word <= limit and snippet.text:
@@ -87,7 +91,30 @@ def test_a_snippet_without_a_match_starts_where_the_chunk_starts():
 def test_a_short_chunk_is_shown_whole_without_blank_lines_around():
     snippet = make_snippet("\n\n  note one\nnote two\n\n", start_line=1, terms=[], max_chars=700)
 
-    assert (snippet.text, snippet.start_line, snippet.end_line) == ("note one\nnote two", 3, 4)
+    assert (snippet.text, snippet.start_line, snippet.end_line) == ("  note one\nnote two", 3, 4)
+
+
+def test_the_first_line_keeps_its_indentation_like_the_lines_after_it():
+    code = (
+        "def ready():\n" + "    # what was said\n" * 20 + "        gamma = 1\n        return gamma\n" + "x = 1\n" * 40
+    )
+
+    snippet = make_snippet(code, start_line=1, terms=["gamma"], max_chars=60)
+
+    assert snippet.text.startswith("        gamma = 1\n        return gamma")
+    assert code.split("\n")[snippet.start_line - 1] == "        gamma = 1"
+
+
+def test_a_part_that_begins_inside_a_line_has_no_indentation():
+    line = "lorem " * 100 + " " * 10 + "gamma " + "ipsum " * 100
+
+    assert make_snippet(line, start_line=1, terms=["gamma"], max_chars=40).text[0] != " "
+
+
+def test_blanks_that_would_fill_the_snippet_are_no_indentation():
+    snippet = make_snippet(" " * 500 + "gamma", start_line=1, terms=[], max_chars=100)
+
+    assert snippet.text == "gamma"
 
 
 def test_a_match_far_inside_one_long_line_is_shown():

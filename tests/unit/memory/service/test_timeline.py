@@ -18,18 +18,19 @@ CHUNKS = {
     "/elsewhere/2026-03-01.md": 0,
     "memory/2026-02-30.md": 5,
     "memory/2026-01-160.md": 5,
-    "memory/topic-2026-01-16.md": 5,
+    "memory/topic-2026-01-16.md": 4,
 }
 
 
-def test_notes_are_gathered_by_the_day_that_their_names_begin_with() -> None:
+def test_notes_are_gathered_by_the_day_in_their_names() -> None:
     days = days_of(CHUNKS)
 
     assert list(days) == ["2025-12-31", "2026-01-16", "2026-03-01"]
-    assert days["2026-01-16"].chunks == 5
+    assert days["2026-01-16"].chunks == 9
     assert days["2026-01-16"].notes == (
         DatedNote(path="memory/2026-01-16-topic.md", chunks=2),
         DatedNote(path="memory/2026-01-16.md", chunks=3),
+        DatedNote(path="memory/topic-2026-01-16.md", chunks=4),
     )
 
 
@@ -38,7 +39,7 @@ def test_the_latest_year_is_shown_where_none_is_asked_for() -> None:
 
     assert [(year.year, year.days, year.notes, year.chunks) for year in answer.years] == [
         (2025, 1, 1, 1),
-        (2026, 2, 3, 5),
+        (2026, 2, 4, 9),
     ]
     assert answer.year == 2026
     assert [day.date for day in answer.days] == ["2026-01-16", "2026-03-01"]
