@@ -14,6 +14,7 @@ import httpx
 import pytest
 import structlog
 
+from memory.service.tokens import ensure_tokens
 from recalld import configuration
 from tests.doors import DOORS, Door, House, opened
 from tests.transcript_files import message_line
@@ -78,6 +79,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         for agent in settings.agents:
             notes = agent.model_copy(update={"sessions": ()})  # transcripts are read from their files
             write_index(settings.model_copy(update={"agents": (notes,)}), agent.id).close()
+        # Before any copy is made: the copies have the same tokens, whichever test comes first.
+        ensure_tokens(home, [agent.id for agent in settings.agents if agent.enabled])
         yield House(settings, config)
         structlog.reset_defaults()
 
