@@ -20,8 +20,7 @@ from memory.status.condition_texts import text_of
 from memory.status.run_files import read_hooks_state
 from memory.taking_over import provider_of
 from recalld.child import announce_ready, last_act, stop_event
-from recalld.client.address import Address
-from recalld.client.home import SERVICE_FILE, RunningService, running_service
+from recalld.client.address import SERVICE_FILE, Address, RunningService, running_service
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs

@@ -13,7 +13,7 @@ import pytest
 import recalld.client
 from memory.tools import TOOLS, unavailable
 from recalld.client import AccessRefused, AsyncClient, Client, RequestRefused
-from recalld.tool_docs import tools_json
+from recalld.client_docs import tools_json
 from tests.raw_server import answer, raw_server
 
 
