@@ -12,7 +12,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.tickets import Ticket
-from memory.fingerprint import NO_VECTORS
+from memory.index.fingerprint import NO_VECTORS
 from memory.store.reader import Vector
 from schemas.documents import Lane
 

@@ -18,7 +18,7 @@ MOST_OPEN = 128
 FEWEST_OPEN = 8
 
 #: Descriptors that a process needs for all the rest: its own files, connections of clients and to providers, and the
-#: connections to indexes that are kept beside each one's first (`memory.store.sqlite_pool`).
+#: connections to indexes that are kept beside each one's first (`memory.store.sqlite.pool`).
 RESERVED_DESCRIPTORS = 330
 
 #: Descriptors of an open index with one connection: the database, its log and the log's index.

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from memory.generations import Generations
+from memory.index.generations import Generations
 from memory.search.open_readers import OpenReaders
 from memory.store.reader import StoreReader
 

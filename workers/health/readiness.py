@@ -1,0 +1,44 @@
+"""`/readyz` of whoever works: fails while work waits and nothing gets done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import redis
+
+from workers.health.stall_detector import Movement
+from workers.queue.broker_errors import refusal
+from workers.telemetry_server import Page, Route
+
+
+def readiness(
+    movement: Movement, *, stalled_after_seconds: float, problems: Callable[[], Sequence[str]] = lambda: ()
+) -> Route:
+    """What answers `/readyz`.
+
+    200 while all is well; 503 when `problems` says what is not, when the broker does not answer, or when work has been
+    waiting for longer than `stalled_after_seconds` without anything being finished. The last is true of all workers of
+    the namespace at once: one that idles while others finish something is ready.
+    """
+
+    def answer() -> Page:
+        reason = _why_not(movement, stalled_after_seconds, problems)
+        if reason is None:
+            return Page.of({"status": "ready"})
+        return Page.of({"status": "not ready", "error": reason}, status=503)
+
+    return answer
+
+
+def _why_not(movement: Movement, limit: float, problems: Callable[[], Sequence[str]]) -> str | None:
+    found = [*problems()]
+    try:
+        takes_nothing = movement.refusal()
+        stalled = movement.stalled_seconds()
+    except redis.RedisError as error:
+        return "; ".join([*found, refusal(error) or "the broker does not answer"])
+    if takes_nothing is not None:
+        found.append(takes_nothing)
+    if stalled > limit:
+        found.append(f"work has been waiting for {stalled:.0f} s and nothing was finished; `recalld status` says why")
+    return "; ".join(found) or None
