@@ -13,8 +13,8 @@ from memory.agent_status import agent_status
 from memory.documents.agent_files import AgentFiles
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
+from memory.index.readers import SharedReader
 from memory.process_states import process_states, process_troubles
-from memory.search.readers import SharedReader
 from memory.start_again import start_again_troubles
 from memory.status.cost import spending
 from memory.status.home import HomeSizes, broker_state, home_sizes, versions

@@ -35,11 +35,11 @@ from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.health.board import Board
 from workers.health.heartbeat import LifeSigns
-from workers.health.readiness import readiness
 from workers.health.stall_detector import Movement
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
+from workers.readiness import readiness
 from workers.telemetry_server import TelemetryServer
 
 #: Seconds between two looks at the children.

@@ -25,7 +25,6 @@ from workers.actors import declare_actors
 from workers.batch_jobs import BatchJobs
 from workers.health.board import Board
 from workers.health.heartbeat import LifeSigns
-from workers.health.readiness import readiness
 from workers.health.stall_detector import Movement
 from workers.limits.coordination import coordinating
 from workers.maintenance import Maintenance
@@ -38,6 +37,7 @@ from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.home_lock import HomeClaim
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import HOUSEKEEPING, NO_SPACE, VECTORS_QUEUE, Keys
+from workers.readiness import readiness
 from workers.runtime import Runtime
 from workers.shutdown import DRAIN_SECONDS, drain
 from workers.telemetry_server import Route, TelemetryServer

@@ -5,6 +5,7 @@ Nothing is cached: every call looks at the disk as it is now.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 from collections import Counter
@@ -15,7 +16,6 @@ from datetime import date
 from pathlib import Path
 from typing import Self
 
-from memory.documents.decoding import decode
 from memory.documents.imports import ImportedFolder, imports_path
 from memory.documents.known_files import KnownFiles
 from memory.documents.open_transcripts import OpenTranscript
@@ -87,7 +87,7 @@ class WatchRoot:
 class SourceText:
     """One document as it was read.
 
-    `text`: decoded (`memory.documents.decoding`), line ends as in the file. `stat`: of the descriptor that was read.
+    `text`: decoded (`memory.documents.agent_files`), line ends as in the file. `stat`: of the descriptor that was read.
     `content_hash`: SHA-256 of the bytes, in hex. `notes`: what had to be replaced.
     """
 
@@ -412,3 +412,35 @@ def _existing(path: str) -> str:
 
 def _is_plain_folder(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 - Path may raise
+
+
+_REPLACEMENT = "\ufffd"
+
+#: Byte order marks of UTF-16, which some editors still write.
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedText:
+    """`text` holds no byte order mark at its start and no NUL. `notes`: one phrase for each kind of replacement."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def decode(data: bytes) -> DecodedText:
+    """Decode a file's bytes: UTF-16 if they start with its byte order mark, else UTF-8. Never fails.
+
+    Invalid sequences and NUL characters become U+FFFD. Line ends stay as they are.
+    """
+    notes: list[str] = []
+    encoding, name = ("utf-16", "UTF-16") if data.startswith(_UTF16_MARKS) else ("utf-8-sig", "UTF-8")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        text = data.decode(encoding, errors="replace")
+        notes.append(f"invalid {name} was replaced")
+    if "\0" in text:
+        text = text.replace("\0", _REPLACEMENT)
+        notes.append("NUL characters were replaced")
+    return DecodedText(text, tuple(notes))

@@ -6,8 +6,11 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from memory.chunking.chunker import chunk_text, text_hash
+from memory.embedding.provider import EmbeddingProvider
 from memory.store.reader import StoredChunk
 from memory.store.writer import KeptChunk
+from schemas.memory_sections import Chunking
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,22 @@ def difference(stored: Sequence[StoredChunk], cut: Sequence[CutChunk]) -> ChunkD
             moved.append(KeptChunk(old.id, new.ordinal, new.start_line, new.end_line))
     removed = tuple(chunk.id for left in rows.values() for chunk in left)
     return ChunkDifference(tuple(added), tuple(moved), removed)
+
+
+#: UTF-8 bytes of a chunk where no provider says how many it takes.
+_MAX_BYTES = 8191
+
+
+def byte_limit(provider: EmbeddingProvider | None) -> int:
+    """UTF-8 bytes that a chunk may have at most."""
+    return provider.limits.input_bytes if provider is not None else _MAX_BYTES
+
+
+def cut_document(text: str, chunking: Chunking, provider: EmbeddingProvider | None) -> list[CutChunk]:
+    """Return the chunks that hold more than white space, each short enough for the provider."""
+    chunks = chunk_text(text, tokens=chunking.tokens, overlap=chunking.overlap, max_bytes=byte_limit(provider))
+    kept = (chunk for chunk in chunks if chunk.text.strip())
+    return [
+        CutChunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))
+        for ordinal, chunk in enumerate(kept)
+    ]

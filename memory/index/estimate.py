@@ -14,8 +14,7 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
 from memory.embedding.provider import ProviderLimits
 from memory.embedding.selection import ProviderChoice
-from memory.index.cutting import cut_document
-from memory.index.difference import difference
+from memory.index.difference import cut_document, difference
 from memory.index.fingerprint import NO_VECTORS, embedding_of, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.transcript_slices import is_read_otherwise, slices_of

@@ -8,13 +8,13 @@ import math
 import os
 import re
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from memory.index.disk_space import free_bytes, require_room
 from memory.index.generations import CORRUPT, CURRENT, NEXT, Generations, begun_at
 from memory.store.errors import (
     NoRoom,
@@ -29,6 +29,49 @@ from memory.store.options import StoreOptions
 from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import Store
+
+#: How much larger than the present generation the new one may become: other chunks, wider vectors.
+GROWTH = 1.5
+
+#: Bytes on top of it: its write-ahead log, and what everything else goes on writing meanwhile.
+RESERVE_BYTES = 64 * 1024 * 1024
+
+_FILE_AND_LOG = ("", "-wal")
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Bytes that this user may still write there; None when the system does not say."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def require_room(current: Path, *, free: Callable[[Path], int | None] = free_bytes) -> None:
+    """See to it that a generation that replaces the file `current` fits beside it.
+
+    Raises:
+        NoRoom: it does not, as far as one can tell.
+    """
+    left = free(current.parent)
+    needed = int(sum(_size(current.with_name(current.name + end)) for end in _FILE_AND_LOG) * GROWTH) + RESERVE_BYTES
+    if left is not None and left < needed:
+        raise NoRoom(
+            f"a new index beside the present one needs about {_megabytes(needed)}, and {_megabytes(left)} are free in "
+            f"{current.parent}; free some and it is built (the present one answers meanwhile)"
+        )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _megabytes(amount: int) -> str:
+    return f"{amount / 1_000_000:,.0f} MB"
+
 
 #: Damaged files that are kept to be looked at.
 KEPT_CORRUPT_FILES = 2

@@ -11,8 +11,7 @@ from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.documents.unmounted_folders import emptied
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.commit_batch import Group, IndexReport, Plan
-from memory.index.cutting import cut_document
-from memory.index.difference import CutChunk, difference
+from memory.index.difference import CutChunk, cut_document, difference
 from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of, stat_of_the_same
 from memory.redaction import redact, redactor_for
 from memory.store.errors import StoreBusy, StoreFull

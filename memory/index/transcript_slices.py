@@ -17,8 +17,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.documents.open_transcripts import OpenTranscript
 from memory.documents.walk import EARLIEST_NS
 from memory.embedding.provider import EmbeddingProvider
-from memory.index.cutting import byte_limit
-from memory.index.difference import CutChunk
+from memory.index.difference import CutChunk, byte_limit
 from memory.redaction import redactor_for
 from memory.store.reader import StoreReader, TranscriptMark
 from memory.store.writer import TranscriptWrite

@@ -14,6 +14,7 @@ from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice
 from memory.index.generations import Generations
 from memory.index.provider_fallback import takeover_token
+from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternsUnanswered, PatternTooCostly, redactor_for
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
@@ -21,7 +22,6 @@ from memory.search.index_probe import Glances
 from memory.search.late_redaction import Hiding
 from memory.search.long_term import resolve_for
 from memory.search.manager import SearchManager, with_corpora
-from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import Embedder, SearchResources
 from memory.search.run import Deadline, SearchRun

@@ -8,7 +8,7 @@ from hashlib import blake2s
 import structlog
 
 from memory.index.generations import Generations, Looks
-from memory.search.readers import SharedReader
+from memory.index.readers import SharedReader
 from memory.store.reader import IndexCounts
 from schemas.errors import RecalldError
 

@@ -11,6 +11,7 @@ from functools import cached_property
 import structlog
 
 from memory.documents.agent_files import AgentFiles
+from memory.index.readers import SharedReader
 from memory.redaction import query_redactor
 from memory.search.answer_cache import KeptAnswer, Question, question_of
 from memory.search.extent import KnownExtent
@@ -19,7 +20,6 @@ from memory.search.late_redaction import Hiding
 from memory.search.long_term import withheld_from
 from memory.search.passages import Passage, passages
 from memory.search.ranking.long_queries import AskedFor, asked_for
-from memory.search.readers import SharedReader
 from memory.search.resources import Embedder, SearchResources
 from memory.search.retrieval import Found, Progress, QuerySide, Wanted, retrieve
 from memory.search.run import Deadline, Steps

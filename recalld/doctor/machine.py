@@ -23,8 +23,8 @@ from schemas.settings import Settings
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
 _FILES_BESIDE, _FILES_AN_AGENT, _FILES_ENOUGH = 256, 8, 4096
 
-#: Bytes with which it is soon over, as no index can be built beside another one (`memory.index.disk_space`), and with which
-#: that may come.
+#: Bytes with which it is soon over, as no index can be built beside another one
+#: (`memory.index.generation_writer`), and with which that may come.
 _NO_SPACE, _LITTLE_SPACE = 50_000_000, 500_000_000
 
 #: Seconds by which a clock may be wrong without anybody noticing.

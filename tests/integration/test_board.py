@@ -20,12 +20,12 @@ from schemas.settings import Settings
 from workers.health import board as board_module
 from workers.health.board import Board
 from workers.health.heartbeat import LifeSigns
-from workers.health.readiness import readiness
 from workers.health.stall_detector import Movement
 from workers.queue.broker_facts import broker_facts
 from workers.queue.connection import connect, namespace
 from workers.queue.names import Keys
 from workers.queue.pending import PendingMarks
+from workers.readiness import readiness
 
 
 @pytest.fixture

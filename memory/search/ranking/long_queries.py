@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from memory.search.ranking.boundaries import cut_at_or_before
 
-#: Characters of a query that are searched. Keywords come from far fewer (`memory.chunking.segmenting.MAX_QUERY_TERMS`), and
-#: embedding this many takes a local model some 70 ms, ten times as long as the rest of a search.
+#: Characters of a query that are searched. Keywords come from far fewer
+#: (`memory.chunking.segmenting.MAX_QUERY_TERMS`), and embedding this many takes a local model some
+#: 70 ms, ten times as long as the rest of a search.
 SEARCHED_CHARACTERS = 2_000
 
 #: A longer word is none, and may be cut.

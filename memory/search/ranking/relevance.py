@@ -1,7 +1,7 @@
 """How surely a place answers a query, 0..1: what a result's `score` means. Pure.
 
-The order of results comes from `memory.search.ranking.fusion`; its numbers only compare the candidates of one list. The score
-is absolute. It is the logistic function of what speaks for a place:
+The order of results comes from `memory.search.ranking.fusion`; its numbers only compare the candidates of one
+list. The score is absolute. It is the logistic function of what speaks for a place:
 
 * **in the query's own script**, its cosine and the share of the query that it holds: `7.3 c + 5.9 s - 3.36`;
 * **where words cannot agree**, since the query is in Latin letters and the text in Chinese, mostly how far its cosine

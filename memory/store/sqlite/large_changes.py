@@ -17,10 +17,10 @@ from typing import TypeAlias
 import apsw
 
 from memory.store.dead_letters import FORGOTTEN
-from memory.store.sqlite import transcripts as sqlite_transcripts
+from memory.store.sqlite import chunks as sqlite_transcripts
+from memory.store.sqlite.chunks import NOWHERE
 from memory.store.sqlite.rows import SELECT_FILE_ID, current_revision, fetch, fetch_one, mark_of, name_of
 from memory.store.sqlite.transaction import PARTLY, WriteTransaction
-from memory.store.sqlite.transcripts import NOWHERE
 from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
 
 #: Chunks that one transaction changes (adds, moves, makes stale, deletes), and those of them that are new: 60 ms or so.

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import apsw
 
-from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
+from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, RETRIED, refusal_letter, remembered, taken
 from memory.store.reader import DeadLetterRow
-from memory.store.retried_letters import RETRIED, remembered, taken
 from memory.store.sqlite.rows import (
     DEAD_LETTER_COLUMNS,
     SELECT_FILE_ID,

@@ -30,11 +30,11 @@ from memory.store.reader import (
     TranscriptMark,
     Vector,
 )
+from memory.store.sqlite import keywords, vec0_tables
 from memory.store.sqlite import search as sqlite_search
-from memory.store.sqlite import text_ranking, vec0_tables
 from memory.store.sqlite.check import findings
-from memory.store.sqlite.held_vectors import HeldVectors
-from memory.store.sqlite.pool import ReadConnections
+from memory.store.sqlite.connection import ReadConnections
+from memory.store.sqlite.keywords import TermFrequencies
 from memory.store.sqlite.rows import (
     DEAD_LETTER_COLUMNS,
     FILE_COLUMNS,
@@ -55,8 +55,7 @@ from memory.store.sqlite.rows import (
     stored_chunk,
 )
 from memory.store.sqlite.schema import CTIME_SCHEMA_NUMBER, FILE_NAME, NAMES_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
-from memory.store.sqlite.term_frequencies import TermFrequencies
-from memory.store.sqlite.vector_shelf import VectorShelf
+from memory.store.sqlite.vector_cache import HeldVectors, VectorShelf
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
@@ -297,7 +296,7 @@ class SqliteReader(StoreReader):
         if not terms or not ids:
             return {}
         with self._readers.borrow() as connection:
-            return text_ranking.scores(connection, terms, ids)
+            return keywords.scores(connection, terms, ids)
 
     def term_counts(self, query: str) -> TermCounts:
         names = [term.text for term in query_terms(query)]

@@ -9,14 +9,14 @@ import apsw
 
 from memory.store.lazy_module import LazyModule
 from memory.store.reader import Hit, Vector
-from memory.store.sqlite import text_ranking, vec0_tables
+from memory.store.sqlite import keywords, vec0_tables
 from memory.store.sqlite.rows import as_json, fetch
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from memory.store.sqlite.held_vectors import HeldVectors
+    from memory.store.sqlite.vector_cache import HeldVectors
 else:
     np = LazyModule("numpy")
 
@@ -98,12 +98,12 @@ def best_texts(
     terms: Sequence[str],
     k: int,
     sources: Sequence[str] | None,
-    holders: text_ranking.Holders,
+    holders: keywords.Holders,
 ) -> list[Hit]:
     """The k chunks of these sources with the highest BM25 for any of the terms, best first."""
     if sources is None or _covers_all(connection, sources):
-        return text_ranking.best_texts(connection, terms, k, holders)
-    candidates = text_ranking.best_texts(connection, terms, k * OVER_FETCH, holders)
+        return keywords.best_texts(connection, terms, k, holders)
+    candidates = keywords.best_texts(connection, terms, k * OVER_FETCH, holders)
     hits = _of_sources(connection, candidates, sources)
     if len(hits) >= k or len(candidates) < k * OVER_FETCH:
         return hits[:k]

@@ -10,8 +10,8 @@ import apsw
 
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import Vector, VectorState
+from memory.store.sqlite import chunks as sqlite_transcripts
 from memory.store.sqlite import letters as sqlite_letters
-from memory.store.sqlite import transcripts as sqlite_transcripts
 from memory.store.sqlite.chunks import ChunkRows
 from memory.store.sqlite.rows import (
     SELECT_FILE_ID,

@@ -20,8 +20,7 @@ from memory.embedding.selection import ProviderChoice
 from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.completion import complete_generation, hidden_notes
-from memory.index.disk_space import RESERVE_BYTES, require_room
-from memory.index.generation_writer import GenerationWriter
+from memory.index.generation_writer import RESERVE_BYTES, GenerationWriter, require_room
 from memory.index.indexer import Indexer, IndexReport
 from memory.index.vector_fill import fill_vectors
 from memory.store.errors import NoRoom, SettingsOlder, Superseded

@@ -10,8 +10,8 @@ import pytest
 
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
+from memory.index.readers import SharedReader
 from memory.search.index_probe import Figures, Glance, Glances
-from memory.search.readers import SharedReader
 from memory.store.options import StoreOptions
 from memory.store.writer import DocumentDelete, Store
 from tests.storing import document, key

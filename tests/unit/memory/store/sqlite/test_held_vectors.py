@@ -16,15 +16,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
-from memory.search.readers import SharedReader
+from memory.index.readers import SharedReader
 from memory.store.options import StoreOptions
 from memory.store.reader import Vector, VectorState
 from memory.store.sqlite import schema as sqlite_schema
 from memory.store.sqlite import vec0_tables
 from memory.store.sqlite.connection import open_for_reading
-from memory.store.sqlite.held_vectors import HeldVectors
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.vector_shelf import VectorShelf
+from memory.store.sqlite.vector_cache import HeldVectors, VectorShelf
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Store
 from schemas.documents import DocumentKey
 from tests.storing import STAT, chunk, document, key, mark, piece

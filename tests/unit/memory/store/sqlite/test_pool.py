@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from memory.store.options import StoreOptions
-from memory.store.sqlite import pool as sqlite_pool
-from memory.store.sqlite.pool import MAX_IDLE_CONNECTIONS, ReadConnections
+from memory.store.sqlite import connection as sqlite_pool
+from memory.store.sqlite.connection import MAX_IDLE_CONNECTIONS, ReadConnections
 from memory.store.sqlite.writer import create_generation
 
 

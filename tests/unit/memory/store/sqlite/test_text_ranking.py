@@ -11,7 +11,7 @@ import pytest
 
 from memory.chunking.segmenting import FTS5_TOKENIZER
 from memory.store.sqlite import term_frequencies, text_ranking
-from memory.store.sqlite.term_frequencies import TermFrequencies
+from memory.store.sqlite.keywords import TermFrequencies
 
 CHUNKS = 6_000
 COMMON, RARE = ["alpha", "beta", "gamma"], ["quark", "lepton", "boson", "hadron"]
