@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from memory.embedding.selection import NO_VECTORS
 from memory.embedding.tickets import Ticket
 from memory.index.difference import CutChunk
-from memory.index.fingerprint import NO_VECTORS
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, TranscriptWrite
 from schemas.documents import DocumentKey, FileStat

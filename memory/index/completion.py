@@ -7,7 +7,8 @@ import structlog
 from memory.documents.ignored_documents import left_out
 from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.documents.unmounted_folders import with_emptied
-from memory.index.fingerprint import NO_VECTORS, embedding_of, redaction_of
+from memory.embedding.selection import NO_VECTORS
+from memory.index.fingerprint import embedding_of, redaction_of
 from memory.index.indexer import Indexer
 from memory.index.transcript_carryover import carry_over, missing_transcripts
 from memory.store.dead_letters import EMBEDDING_REFUSED

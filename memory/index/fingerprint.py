@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from memory.chunking.chunker import CHUNKING_VERSION
 from memory.chunking.segmenting import SEGMENTER_VERSION
-from memory.embedding.selection import ProviderChoice
+from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.generations import Generations
 from memory.redaction import redaction_facts
 from memory.transcripts.folding import TRANSCRIPT_VERSION
@@ -20,9 +20,6 @@ from schemas.settings import MemorySettings
 
 #: Raised when the tables change in a way that migrations cannot carry over.
 SCHEMA_VERSION = 1
-
-#: Identity of an index without vectors.
-NO_VECTORS = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
-from memory.index.fingerprint import NO_VECTORS
+from memory.embedding.selection import NO_VECTORS, ProviderChoice, choose_provider, fallback_choice, made_like
 from memory.index.generations import CURRENT, NEXT
 from memory.index.identity import as_indexed, embedding_in_use, providers_in_use, without_stepping_down
 from memory.store.options import StoreOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memory.embedding.prices import price_of
-from memory.embedding.selection import ProviderChoice
-from memory.index.fingerprint import NO_VECTORS, embedding_of
+from memory.embedding.selection import NO_VECTORS, ProviderChoice
+from memory.index.fingerprint import embedding_of
 from memory.status.condition_texts import counted, text_of
 from memory.store.reader import IndexCounts
 from schemas.conditions import Condition, ConditionCode

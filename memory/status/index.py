@@ -11,7 +11,8 @@ from memory.documents.ignored_documents import left_out
 from memory.documents.known_files import KnownFiles
 from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.documents.walk import MEMORY_SOURCE
-from memory.index.fingerprint import NO_VECTORS, fingerprint
+from memory.embedding.selection import NO_VECTORS
+from memory.index.fingerprint import fingerprint
 from memory.index.generations import Generations, begun_at
 from memory.status.sources import StatusSources
 from memory.store.errors import CheckUnfinished

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory.embedding.mapped_weights import unpack_weights
-from memory.own_processes import own_command, own_environment
+from recalld.own_processes import own_command, own_environment
 from recalld.supervisor import Child
 from tests.waiting import wait_until
 

@@ -21,12 +21,6 @@ def own_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def own_call(module: str, function: str, *arguments: str) -> list[str]:
-    """The command that calls a function of ours, which finds its arguments in `sys.argv`, in any environment."""
-    code = f"import sys; sys.path.append({str(_OUR_FOLDER)!r}); from {module} import {function}; {function}()"
-    return [sys.executable, "-P", "-c", code, *arguments]
-
-
 def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """These variables, and where our packages are when Python would not look there by itself.
 
