@@ -1,6 +1,6 @@
 """Cut inside a line: where a piece of at most a given weight may end or start.
 
-Weights are eighths of estimated tokens (`memory.chunking.estimate_tokens`).
+Weights are eighths of estimated tokens (`memory.chunking.chunker.estimate_tokens`).
 """
 
 from __future__ import annotations
