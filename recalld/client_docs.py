@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from memory.tools import TOOLS
+from memory.search.tools import TOOLS
 from schemas.search import GetAnswer, SearchAnswer
 from schemas.status import Status
 
