@@ -10,8 +10,9 @@ import pytest
 
 import recalld.client
 from recalld.client import GetAnswer, SearchAnswer, Status
-from recalld.client_docs import answer_types, tools_json
 from schemas import search, status
+from tests.answer_types import answer_types
+from tests.tool_docs import tools_json
 
 CARRIED = Path(recalld.client.__file__).parent
 

@@ -1,8 +1,6 @@
-"""Writer of the client's generated files: definitions of the tools, types of the answers. `make docs` runs it.
+"""Writer of the types of the service's answers for the client, which must not import `schemas`: `make docs`.
 
-python -m recalld.client_docs recalld/client
-
-The client must import neither `memory` nor `schemas`, so it carries copies; a test compares them.
+python -m tests.answer_types recalld/client/answers.py
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from memory.search.tools import TOOLS
 from schemas.search import GetAnswer, SearchAnswer
 from schemas.status import Status
 
@@ -31,20 +28,6 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 '''
-
-
-def tools_json() -> str:
-    """Return the content of tools.json: a list of tools, named as in the Model Context Protocol."""
-    listed = [
-        {
-            "name": tool.name,
-            "title": tool.title,
-            "description": tool.description,
-            "inputSchema": dict(tool.input_schema),
-        }
-        for tool in TOOLS.values()
-    ]
-    return json.dumps(listed, ensure_ascii=False, indent=2) + "\n"
 
 
 def answer_types() -> str:
@@ -97,6 +80,4 @@ def _type_name(kind: Any, classes: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    (folder / "tools.json").write_text(tools_json(), "utf-8")
-    (folder / "answers.py").write_text(answer_types(), "utf-8")
+    Path(sys.argv[1]).write_text(answer_types(), "utf-8")
