@@ -10,7 +10,7 @@ import time
 from memory.agent_files import Scan
 from memory.answering import answering, lacking_troubles, no_prefixes, sides_in_trouble, trouble_of
 from memory.disk_comparison import compare
-from memory.embedding.batch_ledger import texts_in_jobs
+from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
 from memory.emptied_folders import with_emptied
 from memory.file_troubles import file_troubles
 from memory.index_look import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memory.chunking import chunk_text, text_hash
 from memory.diffing import CutChunk
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from schemas.memory_sections import Chunking
 
 #: UTF-8 bytes of a chunk where no provider says how many it takes.

@@ -12,7 +12,7 @@ from memory.chunking import estimate_tokens
 from memory.cutting import cut_document
 from memory.diffing import difference
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import ProviderChoice
 from memory.fingerprint import NO_VECTORS, embedding_of, wanted_fingerprint
 from memory.generations import Generations

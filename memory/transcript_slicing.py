@@ -16,7 +16,7 @@ from itertools import islice
 from memory.agent_files import AgentFiles
 from memory.cutting import byte_limit
 from memory.diffing import CutChunk
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.open_transcripts import OpenTranscript
 from memory.redaction import redactor_for
 from memory.scanning import EARLIEST_NS

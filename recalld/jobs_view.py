@@ -10,7 +10,7 @@ from typing import Any
 import click
 import redis
 
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.private_broker import frozen_pid
 from memory.taking_over import provider_of
 from recalld.invocation import Invocation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.store.reader import StoreReader
 from memory.taking_over import provider_of
 from schemas.settings import AgentSettings, Settings

@@ -18,9 +18,9 @@ from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
-from memory.embedding.batch_api import JobState
-from memory.embedding.presets import PRESETS
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.batch_jobs.batch_api import JobState
+from memory.embedding.providers.presets import PRESETS
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings

@@ -12,8 +12,8 @@ import numpy as np
 import structlog
 
 from memory.chunking import estimate_tokens
-from memory.embedding.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage
+from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
 from memory.embedding.metering import believed
 from memory.embedding.vectors import round_rows
 from memory.indexing import Indexer, dimensions_of

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from memory.embedding.batch_api import BatchApi
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.batch_api import BatchApi
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
 from memory.indexing import Indexer
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
 from workers.batch_following import JobFollower, grouped, ids_by_hash

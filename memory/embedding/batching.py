@@ -19,13 +19,13 @@ from memory.chunking import estimate_tokens
 from memory.embedding.backlog import Backlog, BatchLimits, Entry
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordination, NoClaims, alone
-from memory.embedding.keeping import VectorKeeper
 from memory.embedding.metering import Item, Meter
 from memory.embedding.pacing import Urgency
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.rate import BusyRate
 from memory.embedding.sending import PATIENCE_SECONDS, BatchSender, Outcome
 from memory.embedding.tickets import Ticket
+from memory.embedding.write_buffer import VectorKeeper
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal

@@ -17,8 +17,8 @@ from pathlib import Path
 import apsw
 import numpy as np
 
-from memory.embedding.kept_file import KeptFile, Kind
 from memory.embedding.vectors import matrix_from_bytes16, sound_rows16, to_bytes16
+from memory.store.durable_sqlite import KeptFile, Kind
 from memory.store.errors import StoreBusy, StoreFull
 from memory.store.reader import Vector
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from memory.embedding.asking import Asking
 from memory.embedding.gate import Gate, LocalGate
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from schemas.ports import Usage, UsageRecorder
 
 

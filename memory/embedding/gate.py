@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from memory.embedding.pacing import Urgency, request_budget, token_budget
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 
 #: Seconds that an endpoint which refused for good is left alone before one probe is sent.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from schemas.ports import Usage, UsageRecorder
 
 #: A provider's count of tokens is believed up to so many times the estimate, and so many more: tokenizers differ, and

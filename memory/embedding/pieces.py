@@ -12,7 +12,7 @@ import numpy as np
 
 from memory.chunking import estimate_tokens
 from memory.embedding.metering import Item
-from memory.embedding.provider import Matrix
+from memory.embedding.providers.provider import Matrix
 
 #: Pieces of the first try; doubled each time up to the most.
 _FEWEST_PIECES, _MOST_PIECES = 2, 32

@@ -22,7 +22,7 @@ from memory.embedding.gate import Admission, Gate
 from memory.embedding.metering import Item, Meter
 from memory.embedding.pacing import Urgency
 from memory.embedding.pieces import cut_in_pieces, mean_of
-from memory.embedding.provider import EmbeddingProvider, Matrix
+from memory.embedding.providers.provider import EmbeddingProvider, Matrix
 from memory.embedding.vectors import round_rows
 from memory.store.writer import Refusal
 from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient, Waiting

@@ -9,7 +9,7 @@ import structlog
 
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.agent_status import agent_status
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice
 from memory.generations import Generations
 from memory.redaction import ASKING, REWRITING, PatternsUnanswered, PatternTooCostly, redactor_for

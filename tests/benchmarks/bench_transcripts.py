@@ -26,9 +26,9 @@ import apsw
 
 from memory.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer

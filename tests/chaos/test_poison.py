@@ -26,7 +26,7 @@ sys.path.insert(0, os.getcwd())
 if "work" in sys.orig_argv:
     import memory.document_planning as planning
     import workers.broker, workers.deaths
-    from memory.embedding.stub import StubProvider
+    from memory.embedding.providers.stub import StubProvider
 
     workers.broker.HEARTBEAT_TIMEOUT_MS = 1500
     workers.broker.MAINTENANCE_CHANCE = 1_000_000

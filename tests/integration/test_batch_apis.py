@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from memory.embedding import file_batches
-from memory.embedding.batch_api import BatchApi, BatchUnavailable, JobLimits, JobState
-from memory.embedding.gemini import GeminiProvider
-from memory.embedding.openai import OpenAIProvider
-from memory.embedding.provider import EmbeddingProvider, ProviderLimits
-from memory.embedding.voyage import VoyageProvider
+from memory.embedding.batch_jobs import file_batches
+from memory.embedding.batch_jobs.batch_api import BatchApi, BatchUnavailable, JobLimits, JobState
+from memory.embedding.providers.gemini import GeminiProvider
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.providers.voyage import VoyageProvider
 from schemas.errors import Terminal, Throttled, Transient
 from tests.batch_server import BatchServer, JobScript
 from tests.embedding_server import embed

@@ -11,7 +11,7 @@ import redis
 
 from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate
 from memory.embedding.pacing import Urgency
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Permanent, Terminal, Throttled, Transient
 from schemas.settings import Settings
 from workers.broker_server import BrokerServer

@@ -13,8 +13,8 @@ import pytest
 from memory.answering import no_prefixes
 from memory.chunking import text_hash
 from memory.embedding.batching import EmbeddingBatcher
-from memory.embedding.exchange import Oversized
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.exchange import Oversized
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
 from memory.taking_over import provider_of

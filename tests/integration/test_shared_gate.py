@@ -16,7 +16,7 @@ import redis
 
 from memory.embedding.gate import OUTAGE_FAILURES, Admission
 from memory.embedding.pacing import Urgency
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Terminal, Throttled, Transient
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import Settings

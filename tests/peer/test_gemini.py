@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_api import BatchApi, JobProgress, JobState
-from memory.embedding.gemini import GeminiProvider
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.batch_jobs.batch_api import BatchApi, JobProgress, JobState
+from memory.embedding.providers.gemini import GeminiProvider
+from memory.embedding.providers.provider import ProviderLimits
 from tests.recording_server import Answer, recording
 
 LIMITS = ProviderLimits(inputs=100, tokens=20_000, input_bytes=2048, concurrency=1, chunks_per_second=100)

@@ -12,9 +12,9 @@ from memory import document_planning, indexing, planned_groups
 from memory.agent_files import AgentFiles
 from memory.completing import complete_generation, differences
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import CacheLooks, EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport

@@ -17,9 +17,9 @@ import pytest
 from memory.agent_files import AgentFiles
 from memory.completing import complete_generation, hidden_notes
 from memory.disk_space import RESERVE_BYTES, require_room
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.generation_writing import GenerationWriter
 from memory.indexing import Indexer, IndexReport

@@ -18,9 +18,9 @@ from memory import carrying_over, planned_groups, transcript_slicing
 from memory.agent_files import AgentFiles
 from memory.completing import complete_generation, differences
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.estimating import estimate
 from memory.generation_writing import GenerationWriter

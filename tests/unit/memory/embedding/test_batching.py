@@ -17,8 +17,8 @@ from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordination
 from memory.embedding.gate import Admission, LocalGate
 from memory.embedding.pacing import Urgency
-from memory.embedding.provider import Embeddings, Matrix, ProviderLimits
-from memory.embedding.stub import StubProvider
+from memory.embedding.providers.provider import Embeddings, Matrix, ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.tickets import Ticket
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
