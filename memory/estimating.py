@@ -11,6 +11,7 @@ from memory.agent_files import AgentFiles, DocumentGone
 from memory.chunking import estimate_tokens
 from memory.cutting import cut_document
 from memory.diffing import difference
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import ProviderChoice
@@ -121,7 +122,7 @@ def estimate(
         batch_from is not None
         and len(sizes) >= batch_from
         and memory.remote.batch.enabled
-        and provider.batch_api() is not None
+        and batch_api_of(provider) is not None
     )
     # What the settings say is the price of the provider that they ask for, not of the one that took over.
     priced = memory if choice.taken_over is None else MemorySettings()

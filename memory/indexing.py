@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from memory import tracing
 from memory.agent_files import AgentFiles
 from memory.document_planning import Planner, record_failure
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.supply import EmbeddingSupply
 from memory.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
 from memory.generation_writing import GenerationWriter
@@ -213,8 +214,7 @@ class Indexer:
             and count >= MANY_FOR_JOBS
             and self.agent.remote.batch.enabled
             and self.supply.cache is not None
-            and provider is not None
-            and provider.batch_api() is not None
+            and batch_api_of(provider) is not None
         )
 
     def _commit(self, run: _Run, group: Group, attempt: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from memory.diffing import CutChunk
-from memory.embedding.tickets import Ticket
+from memory.embedding.backlog import Ticket
 from memory.fingerprint import NO_VECTORS
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, TranscriptWrite

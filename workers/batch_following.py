@@ -14,7 +14,7 @@ import structlog
 from memory.chunking import estimate_tokens
 from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
-from memory.embedding.metering import believed
+from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
 from memory.indexing import Indexer, dimensions_of
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT

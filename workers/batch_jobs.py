@@ -13,6 +13,7 @@ from datetime import datetime
 
 from memory.embedding.batch_jobs.batch_api import BatchApi
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.indexing import Indexer
 from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
 from workers.batch_following import JobFollower, grouped, ids_by_hash
@@ -113,7 +114,7 @@ class _Turn:
         self.settings = self.indexer.agent.remote.batch
         self.supply = self.indexer.supply
         provider = self.supply.choice.provider
-        self.api: BatchApi | None = provider.batch_api() if provider is not None else None
+        self.api: BatchApi | None = batch_api_of(provider)
 
     @property
     def poll_seconds(self) -> float:

@@ -48,7 +48,7 @@ class Kind:
     version: int
 
 
-class KeptFile:
+class DurableSqlite:
     """One connection to such a file, opened when it is first used. For one thread at a time.
 
     `forget` is called whenever what was remembered of the file's rows no longer holds.

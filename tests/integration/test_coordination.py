@@ -8,8 +8,7 @@ import pytest
 import redis
 
 from memory.embedding.coordination import NoClaims
-from memory.embedding.gate import LocalGate
-from memory.embedding.pacing import Urgency
+from memory.embedding.gate import LocalGate, Urgency
 from memory.embedding.providers.stub import StubProvider
 from schemas.errors import Throttled
 from schemas.ports import Usage

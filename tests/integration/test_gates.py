@@ -9,8 +9,7 @@ from typing import Protocol
 import pytest
 import redis
 
-from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate
-from memory.embedding.pacing import Urgency
+from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate, Urgency
 from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Permanent, Terminal, Throttled, Transient
 from schemas.settings import Settings

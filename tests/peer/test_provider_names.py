@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.providers.wording import family_prefixes
+from memory.embedding.providers.presets import family_prefixes
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
 from memory.prices import price_of
 from recalld.configuration import load

@@ -31,9 +31,11 @@ from memory.embedding.batch_jobs.batch_api import (
     JobProgress,
     JobState,
 )
-from memory.embedding.providers.answers import read_answer
 from memory.embedding.providers.gemini import VERSION, GeminiProvider, as_openai
-from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.provider import EmbeddingProvider
+from memory.embedding.providers.remote import RemoteProvider, read_answer
+from memory.embedding.providers.voyage import VoyageProvider
 from memory.redaction import redact
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient
 
@@ -462,6 +464,18 @@ class GeminiBatches(FileBatches):
             results=(str(output),) if output else (),
             leftovers=tuple(str(name) for name in (texts, output, operation["name"]) if name),
         )
+
+
+def batch_api_of(provider: EmbeddingProvider | None) -> BatchApi | None:
+    """Return the Batch API for documents of a provider; None without one that recalld speaks. Connects to nothing."""
+    if isinstance(provider, GeminiProvider):
+        return GeminiBatches(provider)
+    if isinstance(provider, VoyageProvider):
+        return VoyageBatches(provider)
+    # Gemini's OpenAI-compatible API takes no file of a job, Mistral's jobs have another form, Ollama has none.
+    if isinstance(provider, OpenAIProvider) and provider.name == "openai":
+        return OpenAIBatches(provider)
+    return None
 
 
 def _again(call: Any) -> Any:

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memory.embedding.providers.answers import no_embeddings
 from memory.embedding.providers.exchange import Oversized
 from memory.embedding.providers.provider import ProviderLimits
-from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.remote import RemoteProvider, no_embeddings
 from schemas.errors import RecalldError, Terminal
 
 _CONNECT_SECONDS = 10.0

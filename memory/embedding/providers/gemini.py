@@ -6,14 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from memory.embedding.providers.answers import no_embeddings
 from memory.embedding.providers.endpoint import account_of
-from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.remote import RemoteProvider, no_embeddings
 
 if TYPE_CHECKING:
     import httpx2
 
-    from memory.embedding.batch_jobs.batch_api import BatchApi
 
 #: Version of the API, the first part of every path.
 VERSION = "v1beta"
@@ -64,11 +62,6 @@ class GeminiProvider(RemoteProvider):
 
     def key_headers(self) -> dict[str, str]:
         return {"x-goog-api-key": self._api_key} if self._has_key else {}
-
-    def batch_api(self) -> BatchApi:
-        from memory.embedding.batch_jobs.file_batches import GeminiBatches  # queries do without
-
-        return GeminiBatches(self)
 
     def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
         body = {"requests": [self.request(text, kind) for text in texts]}

@@ -10,9 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memory.embedding.providers.answers import no_embeddings
-from memory.embedding.providers.endpoint_errors import TOO_LARGE
-from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.endpoint import TOO_LARGE
+from memory.embedding.providers.remote import RemoteProvider, no_embeddings
 from schemas.errors import RecalldError, Terminal, TooLarge, Transient
 
 #: How long the model stays in memory after a request: loading takes seconds, and Ollama's own 5 minutes are shorter

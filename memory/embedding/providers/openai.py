@@ -7,14 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from memory.embedding.providers.answers import no_embeddings
-from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.remote import RemoteProvider, no_embeddings
 from schemas.errors import Permanent
 
 if TYPE_CHECKING:
     from openai import OpenAI
-
-    from memory.embedding.batch_jobs.batch_api import BatchApi
 
 
 class OpenAIProvider(RemoteProvider):
@@ -22,14 +19,6 @@ class OpenAIProvider(RemoteProvider):
 
     extra = "openai"
     _sdk: OpenAI | None = None
-
-    def batch_api(self) -> BatchApi | None:
-        # Gemini takes the file of a job over its own protocol only, Mistral's jobs have another form, Ollama has none.
-        if self.name != "openai":
-            return None
-        from memory.embedding.batch_jobs.file_batches import OpenAIBatches  # queries do without
-
-        return OpenAIBatches(self)
 
     def close(self) -> None:
         self._sdk = None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from memory.embedding.batch_jobs.batch_api import BatchApi
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: A batch of embeddings: float32, shape (texts, dimensions).
 Matrix = npt.NDArray[np.float32]
@@ -79,12 +78,25 @@ class EmbeddingProvider(ABC):
     def embed_query(self, text: str) -> Embeddings:
         """Embed one query; vectors of shape (1, dimensions). Raises like `embed_documents`."""
 
-    def batch_api(self) -> BatchApi | None:
-        """The provider's Batch API for documents; None when it has none that we speak. Connects to nothing."""
-        return None
-
     def warm_up(self) -> None:  # noqa: B027 - nothing to load is a valid answer
         """Load what the first call would load. May take seconds."""
 
     def close(self) -> None:  # noqa: B027 - most hold no connections
         """Let go of connections."""
+
+
+def clean(text: str) -> str:
+    """Replace lone surrogates (no UTF-8 can hold them) by U+FFFD and NUL (it ends a C string) by a space."""
+    if "\0" in text:
+        text = text.replace("\0", " ")
+    if not text.isascii():
+        text = _LONE_SURROGATE.sub("\ufffd", text)
+    return text
+
+
+def cut_to_bytes(text: str, limit: int) -> str:
+    """Return the longest start of a clean text that takes at most `limit` bytes of UTF-8."""
+    if len(text) * 4 <= limit:
+        return text
+    data = text.encode()
+    return text if len(data) <= limit else data[:limit].decode(errors="ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import json
 import threading
 from abc import abstractmethod
@@ -9,16 +10,77 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from memory.embedding.providers.answers import check_dimensions, read_answer
-from memory.embedding.providers.endpoint import account_of, identity_of, normalised_url
-from memory.embedding.providers.endpoint_errors import ErrorReader
+import numpy as np
+
+from memory.embedding.providers.endpoint import ErrorReader, account_of, identity_of, normalised_url
 from memory.embedding.providers.exchange import Exchange, Oversized, answer_bytes, answer_nodes
-from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
-from memory.embedding.providers.wording import clean, cut_to_bytes
-from schemas.errors import Permanent, RecalldError, Terminal
+from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits, clean, cut_to_bytes
+from schemas.errors import Permanent, RecalldError, Terminal, Transient
 
 if TYPE_CHECKING:
     import httpx2
+
+
+def no_embeddings() -> Transient:
+    """Return what to raise for an answer that is something else."""
+    return Transient("the endpoint's answer holds no embeddings: see that remote.base_url is an address of its API")
+
+
+def read_answer(answer: Any, *, expected: int) -> Embeddings:
+    """Return the vectors of a parsed body in the order of their inputs, and the tokens it counted.
+
+    An embedding is base64 of little-endian float32, or a list of numbers.
+
+    Raises:
+        Transient: not an embeddings response, or not one vector for each input.
+    """
+    try:
+        data = answer["data"]
+        order = [entry.get("index", place) for place, entry in enumerate(data)]
+        rows = [_row(entry["embedding"]) for entry in data]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise no_embeddings() from error
+    if len(rows) != expected:
+        raise Transient(f"the endpoint returned {len(rows)} vectors for {expected} texts")
+    # `False` is an int and equal to 0.
+    if not all(type(place) is int for place in order) or sorted(order) != list(range(expected)):
+        raise Transient("the endpoint returned vectors whose index fields do not match the texts")
+    widths = {row.shape[0] for row in rows}
+    if len(widths) != 1:
+        raise Transient(f"the endpoint returned vectors of different dimensions: {sorted(widths)}")
+    matrix = np.empty((expected, widths.pop()), dtype=np.float32)
+    for place, row in zip(order, rows, strict=True):
+        matrix[place] = row
+    return Embeddings(matrix, _billed(answer))
+
+
+def check_dimensions(answer: Embeddings, *, asked: int | None, name: str, model: str) -> None:
+    """Raise Terminal for vectors of another width than was asked for."""
+    width = answer.vectors.shape[1]
+    if asked is not None and width != asked:
+        raise Terminal(
+            f"{name} returned {width} dimensions though {asked} were asked for: "
+            f"the model {model} does not support output_dimensionality, unset it"
+        )
+
+
+def _billed(answer: Mapping[str, Any]) -> int | None:
+    usage = answer.get("usage")
+    tokens = usage.get("total_tokens") if isinstance(usage, Mapping) else None
+    return tokens if type(tokens) is int and tokens > 0 else None
+
+
+def _row(embedding: object) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    if isinstance(embedding, str):
+        return np.frombuffer(binascii.a2b_base64(embedding), dtype="<f4")
+    if not isinstance(embedding, list):
+        raise TypeError("an embedding is neither base64 nor a list")
+    # A null among the numbers becomes NaN, which is dealt with row by row.
+    row: np.ndarray[tuple[int], np.dtype[np.float32]] = np.array(embedding, dtype=np.float32)
+    if row.ndim != 1 or not row.size:
+        raise TypeError("an embedding is a list of lists, or empty")
+    return row
+
 
 #: What to raise for an answer with such a status, headers and body.
 ReadStatus = Callable[[int, Mapping[str, str], object], RecalldError]

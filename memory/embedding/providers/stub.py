@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits
-from memory.embedding.providers.wording import clean
+from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits, clean
 from schemas.errors import Permanent
 
 _TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]|[^\W_]+")

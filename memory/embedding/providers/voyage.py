@@ -14,14 +14,12 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from memory.embedding.providers.answers import no_embeddings
 from memory.embedding.providers.presets import PRESETS
-from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.remote import RemoteProvider, no_embeddings
 
 if TYPE_CHECKING:
     import httpx2
 
-    from memory.embedding.batch_jobs.batch_api import BatchApi
 
 #: Keys that begin with "al-" are MongoDB Atlas's; the SDK sends them here, too.
 _ATLAS_URL = "https://ai.mongodb.com/v1"
@@ -45,11 +43,6 @@ class VoyageProvider(RemoteProvider):
             dimensions_field="output_dimension",
             **{"query_input_type": "query", "document_input_type": "document", **settings},
         )
-
-    def batch_api(self) -> BatchApi:
-        from memory.embedding.batch_jobs.file_batches import VoyageBatches  # queries do without
-
-        return VoyageBatches(self)
 
     def warm_up(self) -> None:
         self._load()

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.providers.endpoint import account_of
-from memory.embedding.providers.endpoint_errors import ErrorReader
+from memory.embedding.providers.endpoint import ErrorReader, account_of
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 
 URL = "https://api.example.org/v1"

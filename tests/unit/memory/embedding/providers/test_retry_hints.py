@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.providers.retry_hints import LONGEST_WAIT_SECONDS, duration, retry_after
+from memory.embedding.providers.endpoint import LONGEST_WAIT_SECONDS, duration, retry_after
 
 GOOGLE = [
     {
