@@ -20,7 +20,7 @@ _SPEAKING = (RecalldError, OSError)
 
 #: Where a message of ours gives somebody else the word, and what is logged in place of that.
 _FOREIGN = (
-    # memory.embedding.endpoint_errors: a provider's own sentence.
+    # memory.embedding.providers.endpoint: a provider's own sentence.
     (re.compile(r"\((HTTP \d{3}): .*\)", re.DOTALL), r"(\1)"),
     # What nobody foresaw: the type says enough.
     (re.compile(r"\b(unexpected \w+|failed on it: \w+|failed: \w+Error): .*", re.DOTALL), r"\1"),

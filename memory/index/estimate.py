@@ -10,9 +10,10 @@ from typing import TypeVar
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.session_roots import SESSIONS_SOURCE
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.difference import cut_document, difference
 from memory.index.fingerprint import embedding_of, wanted_fingerprint
@@ -120,7 +121,7 @@ def estimate(
         batch_from is not None
         and len(sizes) >= batch_from
         and memory.remote.batch.enabled
-        and provider.batch_api() is not None
+        and batch_api_of(provider) is not None
     )
     # What the settings say is the price of the provider that they ask for, not of the one that took over.
     priced = memory if choice.taken_over is None else MemorySettings()
