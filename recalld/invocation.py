@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from recalld import configuration
+from recalld.settings import load as configuration
 
 if TYPE_CHECKING:
     from schemas.settings import AgentSettings, Settings

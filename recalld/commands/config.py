@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from recalld.asking import print_json
 from recalld.invocation import Invocation, pass_invocation
+from recalld.local.fallback import print_json
 
 
 @click.group("config")
@@ -18,7 +18,7 @@ def command() -> None:
 @pass_invocation
 def show(invocation: Invocation, *, as_json: bool) -> None:
     """Print every setting that holds, and its origin. Secrets are shown as ***."""
-    from recalld.settings_view import effective, shown
+    from recalld.settings.view import effective, shown
 
     loaded = invocation.loaded
     values = effective(loaded.settings)

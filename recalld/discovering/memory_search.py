@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from recalld.settings_keys import URL_KEYS, memory_sections, top_level_keys
+from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
 from schemas.globs import compiled
 from schemas.machine_sections import Credentials
 from schemas.settings import FallbackName, ProviderName

@@ -24,7 +24,7 @@ from memory.fingerprint import fingerprint
 from memory.generation_writing import GenerationWriter
 from memory.store.options import StoreOptions
 from memory.taking_over import provider_of
-from recalld.configuration import load
+from recalld.settings.load import load
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment

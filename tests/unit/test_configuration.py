@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from recalld.configuration import (
+from recalld.settings.keys import top_level_keys
+from recalld.settings.load import (
     LoadedSettings,
     check_workspace,
     find_config,
@@ -18,8 +19,7 @@ from recalld.configuration import (
     remember_workspace,
     select_agent,
 )
-from recalld.settings_keys import top_level_keys
-from recalld.settings_view import effective
+from recalld.settings.view import effective
 from schemas.errors import UserError
 from schemas.settings import ExtraPath
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from recalld import configuration, direct
-from recalld.asking import Absence
 from recalld.cli import run
 from recalld.invocation import Invocation
+from recalld.local import answers
+from recalld.local.fallback import Absence
+from recalld.settings import load as configuration
 from schemas.errors import UserError
 from tests.written_index import write_index
 
@@ -41,19 +42,19 @@ def indexed(home: Path) -> Path:
 
 
 def search(home: Path, query: str, **request: Any) -> dict[str, Any]:
-    return direct.search(Invocation(home=str(home)), {"query": query, **request})
+    return answers.search(Invocation(home=str(home)), {"query": query, **request})
 
 
 def used_the_manager(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Counts calls of the slow way, from now on."""
     calls: list[str] = []
-    slow = direct.search_with_manager
+    slow = answers.search_with_manager
 
     def counted(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
         calls.append(request["query"])
         return slow(invocation, request)
 
-    monkeypatch.setattr(direct, "search_with_manager", counted)
+    monkeypatch.setattr(answers, "search_with_manager", counted)
     return calls
 
 
@@ -70,9 +71,9 @@ def used_the_manager(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 )
 def test_the_quick_answer_is_the_managers(indexed: Path, request_: dict[str, Any]) -> None:
     invocation = Invocation(home=str(indexed))
-    slow = direct.search_with_manager(invocation, request_)
-    quick = direct.search(invocation, request_)
-    assert quick["degraded"] == [direct.keywords_only(Absence.NOT_RUNNING), *slow["degraded"]]
+    slow = answers.search_with_manager(invocation, request_)
+    quick = answers.search(invocation, request_)
+    assert quick["degraded"] == [answers.keywords_only(Absence.NOT_RUNNING), *slow["degraded"]]
     for answer in (slow, quick):
         del answer["tookMs"], answer["degraded"]
     assert quick == slow
@@ -87,10 +88,10 @@ def test_the_quick_answer_ages_and_differs_as_the_managers_does(indexed: Path) -
     configuration.remember_for_search(config=None, home=str(indexed))
     invocation = Invocation(home=str(indexed))
 
-    slow = direct.search_with_manager(invocation, {"query": "gateway memory restart"})
-    quick = direct.search(invocation, {"query": "gateway memory restart"})
+    slow = answers.search_with_manager(invocation, {"query": "gateway memory restart"})
+    quick = answers.search(invocation, {"query": "gateway memory restart"})
 
-    assert quick["degraded"] == [direct.keywords_only(Absence.NOT_RUNNING), *slow["degraded"]]
+    assert quick["degraded"] == [answers.keywords_only(Absence.NOT_RUNNING), *slow["degraded"]]
     assert [result["path"] for result in quick["results"]] == [result["path"] for result in slow["results"]]
     for one, other in zip(quick["results"], slow["results"], strict=True):
         assert one["score"] == pytest.approx(other["score"], abs=1e-3)  # a moment passes between both
@@ -109,7 +110,7 @@ def test_the_quick_way_loads_neither_models_nor_numbers_nor_validation(indexed: 
     assert ended.stderr.splitlines()[-1] == "0 []"
     answer = json.loads(ended.stdout)
     assert answer["results"][0]["path"] == "MEMORY.md"
-    assert answer["degraded"] == [direct.keywords_only(Absence.NOT_RUNNING)]
+    assert answer["degraded"] == [answers.keywords_only(Absence.NOT_RUNNING)]
 
 
 def test_the_first_search_remembers_for_the_second(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +162,10 @@ def test_several_agents_must_be_told_apart_in_the_quick_way_too(indexed: Path) -
     configuration.remember_for_search(config=None, home=str(indexed))
     with pytest.raises(UserError, match="say which with --agent"):
         search(indexed, "sourdough")
-    named = direct.search(Invocation(home=str(indexed), agent="main"), {"query": "sourdough"})
+    named = answers.search(Invocation(home=str(indexed), agent="main"), {"query": "sourdough"})
     assert named["results"]
     with pytest.raises(UserError, match="no agent is called 'nobody'"):
-        direct.search(Invocation(home=str(indexed), agent="nobody"), {"query": "sourdough"})
+        answers.search(Invocation(home=str(indexed), agent="nobody"), {"query": "sourdough"})
 
 
 def test_keywords_chosen_on_purpose_are_nothing_to_remark_on(indexed: Path) -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from memory.store.reader import IndexCounts
-from recalld.backfill_progress import BackfillProgress
 from recalld.progress_bar import Progress
+from recalld.runs.backfill_progress import BackfillProgress
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 #: Says "begun" when signals are heard.
 PRELUDE = """
 import fcntl, hashlib, os, sys, termios, threading, time
-from recalld.child import last_act, stop_event
+from recalld.up.lifecycle import last_act, stop_event
 def begin(**options):
     stop = stop_event(**{"supervised": False, **options})
     print("begun", flush=True)

@@ -9,8 +9,8 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from recalld import last_answers
-from recalld.last_answers import answered_to_the_end
+from recalld.local import last_answers
+from recalld.local.last_answers import answered_to_the_end
 
 ASKED = JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/list")
 CANCELLED = JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params={"requestId": 1})

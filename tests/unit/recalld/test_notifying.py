@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from recalld.child import announce_ready
-from recalld.notifying import notify, watchdog
+from recalld.up.lifecycle import announce_ready
+from recalld.up.sd_notify import notify, watchdog
 from tests.waiting import wait_until
 
 

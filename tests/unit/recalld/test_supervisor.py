@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from recalld import supervisor
-from recalld.supervisor import Child, Supervisor
+from recalld.up import supervisor
+from recalld.up.supervisor import Child, Supervisor
 from tests.waiting import wait_until
 
 MakeChild = Callable[..., Child]

@@ -12,12 +12,12 @@ from typing import IO
 
 import pytest
 
-from recalld.up_lock import daemon_pid, only_daemon
+from recalld.up.lock import daemon_pid, only_daemon
 from schemas.errors import UserError
 from tests.daemon import REPOSITORY
 
 HOLDER = (
-    "import sys\nfrom pathlib import Path\nfrom recalld.up_lock import only_daemon\n"
+    "import sys\nfrom pathlib import Path\nfrom recalld.up.lock import only_daemon\n"
     "with only_daemon(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
 )
 

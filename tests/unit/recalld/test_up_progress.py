@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recalld.up_progress import Sum, line
+from recalld.up.progress import Sum, line
 
 
 def test_what_failed_is_not_said_to_be_up_to_date() -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from recalld.configuration import asked_by_systemd
+from recalld.settings.load import asked_by_systemd
 
 
 def notify(word: str) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from recalld.settings_keys import SettingKey, agent_keys, memory_sections, top_level_keys
-from recalld.settings_merging import merge_agent
-from recalld.settings_sources import AgentSource, Source, Written, did_you_mean
+from recalld.settings.keys import SettingKey, agent_keys, memory_sections, top_level_keys
+from recalld.settings.merging import merge_agent
+from recalld.settings.sources import AgentSource, Source, Written, did_you_mean
 from schemas.errors import UserError
 from schemas.settings import AgentSettings, Settings
 

@@ -13,10 +13,10 @@ from itertools import groupby
 from pathlib import Path
 
 from memory.own_processes import own_command, own_environment
-from recalld.child import READY
-from recalld.configuration import environment_for_child
+from recalld.settings.load import environment_for_child
+from recalld.up.lifecycle import READY
 
-#: Seconds a process gets to end by itself before it is killed. It leaves before: see `recalld.child.OVERDUE_SECONDS`.
+#: Seconds a process gets to end by itself before it is killed; longer than `recalld.up.lifecycle.OVERDUE_SECONDS`.
 STOP_SECONDS = 30.0
 
 #: Pause before a process that died is started again: the first, and the longest it grows to.

@@ -15,14 +15,14 @@ from memory.agent_files import AgentFiles
 from memory.status.condition_texts import text_of
 from memory.store.errors import NoRoom
 from producers.reconciling import reconcile
-from recalld.broker_life import running_broker
-from recalld.child import stop_event
-from recalld.configuration import check_workspace
 from recalld.invocation import Invocation, to_type
-from recalld.spending import Spending
+from recalld.runs.broker import running_broker
+from recalld.runs.spending import Spending
+from recalld.runs.wait import IndexWait, Outcome, exit_code
+from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json, printable_name
-from recalld.up_lock import daemon_pid
-from recalld.waiting_for_index import IndexWait, Outcome, exit_code
+from recalld.up.lifecycle import stop_event
+from recalld.up.lock import daemon_pid
 from recalld.wiring import BrokerSide, answering_for, building_in, fingerprint_of, indexed_by, open_broker
 from schemas.errors import UserError
 from schemas.ports import Usage

@@ -14,20 +14,20 @@ import click
 
 from memory.taking_over import provider_of
 from producers.finding_transcripts import Found, find_transcripts
-from recalld.backfill_feeding import BackfillFeed
-from recalld.backfill_plan import BackfillPlan, plan_backfill, remember_folders
-from recalld.backfill_progress import BackfillProgress
-from recalld.backfill_report import body_of, error_body, plan_sentence, result_lines, trouble_lines
-from recalld.backfill_result import BackfillResult, missing_documents, transcript_states
-from recalld.broker_life import running_broker
-from recalld.child import stop_event
-from recalld.indexing_run import workers_for
 from recalld.invocation import Invocation, to_type
 from recalld.progress_bar import ProgressBar
-from recalld.spending import Spending
+from recalld.runs.backfill_feed import BackfillFeed
+from recalld.runs.backfill_plan import BackfillPlan, plan_backfill, remember_folders
+from recalld.runs.backfill_progress import BackfillProgress
+from recalld.runs.backfill_report import body_of, error_body, plan_sentence, result_lines, trouble_lines
+from recalld.runs.backfill_result import BackfillResult, missing_documents, transcript_states
+from recalld.runs.broker import running_broker
+from recalld.runs.index import workers_for
+from recalld.runs.spending import Spending
+from recalld.runs.wait import IndexWait, Outcome
 from recalld.terminal_text import printable_json, printable_name
-from recalld.up_lock import daemon_pid
-from recalld.waiting_for_index import IndexWait, Outcome
+from recalld.up.lifecycle import stop_event
+from recalld.up.lock import daemon_pid
 from recalld.wiring import open_broker
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recalld.hooks.entry import absolute, home_folder, named_config
-from recalld.remembered import remember_workspace, remembered_workspaces
+from recalld.settings.workspaces import remember_workspace, remembered_workspaces
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from recalld.program_folders import ProgramFolders
-    from recalld.settings_sources import AgentSource, Source
+    from recalld.settings.sources import AgentSource, Source
     from schemas.settings import AgentSettings, Settings
 
 __all__ = [
@@ -101,7 +101,7 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
 
 def files_of_variables(*, environment: Mapping[str, str] | None = None) -> list[Path]:
     """The files that NAME_FILE variables name: each holds one setting."""
-    from recalld.settings_sources import FOREIGN_VARIABLES
+    from recalld.settings.sources import FOREIGN_VARIABLES
 
     variables = os.environ if environment is None else environment
     return [
@@ -145,8 +145,8 @@ def load(
     Raises:
         UserError: with exit code 2 and one line for every offending key.
     """
-    from recalld.settings_resolution import resolve
-    from recalld.settings_sources import from_environment, from_flags, from_table
+    from recalld.settings.resolution import resolve
+    from recalld.settings.sources import from_environment, from_flags, from_table
 
     variables = os.environ if environment is None else environment
     here = Path.cwd()
@@ -173,15 +173,15 @@ def load(
 
 def settings_key(*, config: str | None, home: Path) -> str | None:
     """A digest of everything that settings without flags come from; None when it cannot be said cheaply."""
-    from recalld import keyword_settings
+    from recalld.settings import keyword_snapshot
 
     file = find_config(config, home=home)
-    return keyword_settings.settings_key(home=home, config=file, environment=os.environ)
+    return keyword_snapshot.settings_key(home=home, config=file, environment=os.environ)
 
 
 def remember_for_search(*, config: str | None, home: str | None) -> None:
     """Spare the next search by keywords the validation of the settings that it will find (no flags, same place)."""
-    from recalld import keyword_settings
+    from recalld.settings import keyword_snapshot
 
     folder = find_home(home)
     key = settings_key(config=config, home=folder)
@@ -190,7 +190,7 @@ def remember_for_search(*, config: str | None, home: str | None) -> None:
     with suppress(UserError):  # valid with this command's flags only: then there is nothing to spare
         loaded = load(config=config, home=home)
         folder.mkdir(parents=True, exist_ok=True)
-        keyword_settings.keep(loaded.settings, key)
+        keyword_snapshot.keep(loaded.settings, key)
 
 
 def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
@@ -253,7 +253,7 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 def _with_workspace(agents: list[AgentSource], agent: str, workspace: Path) -> list[AgentSource]:
     """The same agents, with this one's workspace replaced, or this one added."""
-    from recalld.settings_sources import AgentSource, Written
+    from recalld.settings.sources import AgentSource, Written
 
     written = Written(str(workspace), "--workspace", "--workspace")
     kept = []
@@ -271,7 +271,7 @@ def _with_workspace(agents: list[AgentSource], agent: str, workspace: Path) -> l
 
 
 def _remembered(home: Path) -> list[AgentSource]:
-    from recalld.settings_sources import AgentSource, Written
+    from recalld.settings.sources import AgentSource, Written
 
     file = str(home / "agents.json")
     return [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from memory.search.manager import SearchableMemory
-from recalld.asking import Absence, ask
 from recalld.invocation import Invocation
+from recalld.local.fallback import Absence, ask
 from schemas.errors import RecalldError
 from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -36,9 +36,9 @@ class HomeMemory(SearchableMemory):
         asked = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
 
         def directly(absence: Absence) -> dict[str, Any]:
-            from recalld import direct
+            from recalld.local import answers
 
-            return direct.search(self._invocation, {"query": request.query, **asked}, absence=absence)
+            return answers.search(self._invocation, {"query": request.query, **asked}, absence=absence)
 
         try:
             answer = ask(
@@ -57,9 +57,9 @@ class HomeMemory(SearchableMemory):
         asked = request.model_dump(by_alias=False, exclude={"agent"}, exclude_none=True)
 
         def directly(_: Absence) -> dict[str, Any]:
-            from recalld import direct
+            from recalld.local import answers
 
-            return direct.get(self._invocation, asked)
+            return answers.get(self._invocation, asked)
 
         try:
             answer = ask(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memory.local_processes import is_alive
 from memory.status.run_files import read_derived
-from recalld.up_lock import daemon_pid
+from recalld.up.lock import daemon_pid
 
 
 def anybody_runs(home: Path) -> bool:

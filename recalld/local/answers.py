@@ -9,8 +9,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from recalld import configuration, keyword_settings
-from recalld.asking import Absence
+from recalld.local.fallback import Absence
+from recalld.settings import keyword_snapshot
+from recalld.settings import load as configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +48,9 @@ def search(
     # A session key is for scope rules to judge, which the manager knows, and so is a corpus.
     is_plain = request.get("session_key") is None and request.get("corpus") is None
     if key is not None and is_plain and request["query"].strip():
-        agent = keyword_settings.recall(invocation.home_path, key, agent=invocation.agent)
+        agent = keyword_snapshot.recall(invocation.home_path, key, agent=invocation.agent)
         if agent is not None:
-            from recalld.keyword_search import search_keywords
+            from recalld.local.keywords import search_keywords
 
             by_meaning = agent.by_meaning
             answer = search_keywords(agent, request)
@@ -57,7 +58,7 @@ def search(
         by_meaning = invocation.the_agent().provider != "none"
         answer = search_with_manager(invocation, request)
         if key is not None:
-            keyword_settings.keep(invocation.settings, key)
+            keyword_snapshot.keep(invocation.settings, key)
     if by_meaning and not answer.get("unavailable") and _may_ask(invocation, request):
         answer["degraded"] = [keywords_only(absence), *answer["degraded"]]
     return answer

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from recalld import configuration
 from recalld.invocation import Invocation
+from recalld.settings import load as configuration
 from schemas.errors import UserError
 from schemas.ports import OutdatedSettings
 

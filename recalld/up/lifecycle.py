@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from recalld.notifying import notify
+from recalld.up.sd_notify import notify
 
 #: Printed to a supervisor when the process does its work.
 READY = "ready"

@@ -8,9 +8,9 @@ from typing import Any
 
 from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted
-from recalld.backfill_plan import BackfillPlan
-from recalld.backfill_result import BackfillResult
-from recalld.dry_run import cost_body, cost_sentence
+from recalld.runs.backfill_plan import BackfillPlan
+from recalld.runs.backfill_result import BackfillResult
+from recalld.runs.estimate import cost_body, cost_sentence
 from recalld.status_view import size
 
 #: Transcripts that were left are listed up to this number; the rest is only counted.

@@ -1,6 +1,6 @@
 """Writes down the tools' definitions for the client, which must not import `memory`: `make docs`.
 
-python -m recalld.tool_docs recalld/client/tools.json
+python -m tests.tool_docs recalld/client/tools.json
 """
 
 from __future__ import annotations

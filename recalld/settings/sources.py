@@ -1,7 +1,7 @@
 """From a TOML table, environment variables or flags to settings written one key at a time.
 
 Every value keeps the name under which a person wrote it, because that is the name an error has to say. Unknown
-keys are found here; whether a value is valid is for the schema to say (`recalld.settings_resolution`).
+keys are found here; whether a value is valid is for the schema to say (`recalld.settings.resolution`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from recalld.settings_keys import PATH_KEYS, SettingKey, agent_keys, is_section, top_level_keys
+from recalld.settings.keys import PATH_KEYS, SettingKey, agent_keys, is_section, top_level_keys
 
 #: Variables that other tools know, too, and the key each one sets.
 FOREIGN_VARIABLES: Mapping[str, str] = {
@@ -34,7 +34,7 @@ OPENAI_BASE_URL = "OPENAI_BASE_URL"
 _MAY_BE_RELATIVE = frozenset({"extra_paths", "include", "exclude"})
 
 _PREFIX = "RECALLD_"
-#: Read before the settings are (`recalld.configuration`).
+#: Read before the settings are (`recalld.settings.load`).
 SPECIAL_VARIABLES = frozenset({"RECALLD_HOME", "RECALLD_CONFIG"})
 
 

@@ -1,6 +1,6 @@
 """The settings as documentation: the README's table and the commented example file, both made from the schema.
 
-`make docs` (`python -m recalld.settings_docs README.md deploy/recalld.example.toml`) writes them; a test fails when
+`make docs` (`python -m recalld.settings.docs README.md deploy/recalld.example.toml`) writes them; a test fails when
 they differ from the schema.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from recalld.settings_keys import SettingKey, agent_keys, top_level_keys
+from recalld.settings.keys import SettingKey, agent_keys, top_level_keys
 
 BEGIN = "<!-- settings: begin (made by `make docs`) -->"
 END = "<!-- settings: end -->"

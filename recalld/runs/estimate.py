@@ -15,8 +15,8 @@ from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
 from memory.status.condition_texts import counted
 from memory.taking_over import provider_of
-from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
+from recalld.settings.load import check_workspace
 from recalld.status_view import duration
 from recalld.terminal_text import printable_json
 from recalld.wiring import generations_of, indexed_by

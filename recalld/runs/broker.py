@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from recalld.child import last_act
+from recalld.up.lifecycle import last_act
 from schemas.settings import Settings
 from workers.broker_server import BrokerServer
 

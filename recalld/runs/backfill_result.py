@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from recalld.backfill_plan import BackfillPlan
-from recalld.waiting_for_index import Outcome, exit_code
+from recalld.runs.backfill_plan import BackfillPlan
+from recalld.runs.wait import Outcome, exit_code
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage

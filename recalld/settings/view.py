@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from recalld.settings_keys import URL_KEYS, SettingKey, agent_keys, top_level_keys
+from recalld.settings.keys import URL_KEYS, SettingKey, agent_keys, top_level_keys
 from schemas.settings import Settings
 
 MASK = "***"

@@ -19,17 +19,17 @@ from memory.pulses import Pulses
 from memory.status.condition_texts import text_of
 from memory.status.run_files import read_hooks_state
 from memory.taking_over import provider_of
-from recalld.child import announce_ready, last_act, stop_event
 from recalld.client.address import Address
 from recalld.client.home import SERVICE_FILE, RunningService, running_service
-from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
-from recalld.notifying import watchdog
-from recalld.settings_age import SettingsAge
-from recalld.supervisor import STOP_SECONDS, Child, Supervisor
-from recalld.up_lock import only_daemon
-from recalld.up_progress import Progress, say
+from recalld.settings.load import check_workspace
+from recalld.settings.staleness import SettingsAge
+from recalld.up.lifecycle import announce_ready, last_act, stop_event
+from recalld.up.lock import only_daemon
+from recalld.up.progress import Progress, say
+from recalld.up.sd_notify import watchdog
+from recalld.up.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.wiring import generations_of
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings

@@ -17,7 +17,7 @@ from memory.search.presenting import passages
 from memory.search.retrieval import Found, Wanted, retrieve
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
-from recalld.keyword_settings import KeywordAgent
+from recalld.settings.keyword_snapshot import KeywordAgent
 from schemas.errors import RecalldError
 
 _TIMEOUT_SECONDS = 15.0

@@ -13,9 +13,9 @@ from mcp.server.stdio import stdio_server
 
 from memory.mcp_server import ToolCall, build_server
 from memory.tools import call_tool
-from recalld.home_memory import HomeMemory
 from recalld.invocation import Invocation
-from recalld.last_answers import answered_to_the_end
+from recalld.local.home_memory import HomeMemory
+from recalld.local.last_answers import answered_to_the_end
 from recalld.logs import configure_logs
 from schemas.errors import UserError
 

@@ -18,10 +18,10 @@ from memory.made_with import name_in
 from memory.status.condition_texts import counted, text_of, waiting_chunks
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import provider_of
-from recalld.missing_documents import missing_sentence
 from recalld.progress_bar import Progress, ProgressBar
+from recalld.runs.batch_jobs import JobsWait
+from recalld.runs.missing_documents import missing_sentence
 from recalld.status_view import duration
-from recalld.waiting_for_jobs import JobsWait
 from recalld.wiring import BrokerSide, generations_of
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey

@@ -86,10 +86,9 @@ def settings_key(*, home: Path, config: Path | None, environment: Mapping[str, s
     digest = hashlib.sha256()
     # Relative paths in variables are relative to the current folder.
     digest.update(json.dumps([sorted(ours.items()), str(home), str(config), str(Path.cwd())]).encode())
-    package = Path(__file__).parent
-    schemas = package.parent / "schemas"
+    schemas = Path(__file__).parents[2] / "schemas"
     validating = (schemas / name for name in ("settings.py", "memory_sections.py", "machine_sections.py"))
-    for file in (*validating, package / "keyword_settings.py"):
+    for file in (*validating, Path(__file__)):
         stat = file.stat()
         digest.update(f"{stat.st_mtime_ns} {stat.st_size}".encode())
     for source in (config, home / "agents.json"):
