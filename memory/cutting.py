@@ -5,7 +5,7 @@ from __future__ import annotations
 from memory.chunking import chunk_text, text_hash
 from memory.diffing import CutChunk
 from memory.embedding.provider import EmbeddingProvider
-from schemas.memory_sections import Chunking
+from schemas.settings_sections import Chunking
 
 #: UTF-8 bytes of a chunk where no provider says how many it takes.
 _MAX_BYTES = 8191

@@ -9,7 +9,7 @@ from memory.known_files import KnownFiles
 from memory.scanning import EXCLUDED, EXCLUDED_FOLDERS
 from memory.session_roots import SESSIONS_SOURCE
 from schemas.documents import DocumentKey
-from schemas.memory_sections import SyncSessions
+from schemas.settings_sections import SyncSessions
 from schemas.status import DiskState
 
 #: A transcript that never rests is handed over after fewer quiet times (`producers.tailing`), and this longer nobody

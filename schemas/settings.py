@@ -14,20 +14,27 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from schemas.globs import compiled
-from schemas.machine_sections import (
+from schemas.settings_sections import (
     Auth,
     Broker,
     Cache,
+    Chunking,
     Credentials,
     Hooks,
+    Limits,
+    Local,
+    Query,
+    Redaction,
+    Remote,
+    Scope,
+    Section,
     Service,
     StoreSettings,
+    Sync,
     Tracing,
     Up,
     Workers,
 )
-from schemas.memory_sections import Chunking, Limits, Local, Query, Redaction, Remote, Scope, Sync
-from schemas.settings_section import Section
 
 _Served = Literal["openai", "gemini", "mistral", "ollama", "voyage", "lmstudio", "deepinfra", "bedrock"]
 ProviderName = Literal["auto", _Served, "openai-compatible", "local", "none", "stub"]

@@ -22,8 +22,8 @@ from memory.embedding.batch_api import JobState
 from memory.embedding.presets import PRESETS
 from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
-from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 from tests.batch_server import BatchServer
 from tests.gemini_server import GeminiServer
 from tests.recording_server import Answer, Recorded, Recording, recording

@@ -24,8 +24,8 @@ from memory.embedding.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.stub import StubProvider
 from memory.embedding.voyage import VoyageProvider
 from memory.embedding.wording import family_prefixes
-from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 
 #: What the bundled local model is called.
 BUNDLED_MODEL = "multilingual-use-v3"

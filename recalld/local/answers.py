@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recalld.local.fallback import Absence
 from recalld.settings import keyword_snapshot
-from recalld.settings import load as configuration
+from recalld.settings.load import settings_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def search(
     Raises:
         UserError: the settings are wrong, or no agent is known.
     """
-    key = configuration.settings_key(config=invocation.config, home=invocation.home_path)
+    key = settings_key(config=invocation.config, home=invocation.home_path)
     answer = None
     by_meaning = True
     # A session key is for scope rules to judge, which the manager knows, and so is a corpus.

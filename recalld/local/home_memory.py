@@ -8,8 +8,8 @@ from memory.search.manager import SearchableMemory
 from recalld.invocation import Invocation
 from recalld.local.fallback import Absence, ask
 from schemas.errors import RecalldError
-from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings_sections import Limits
 
 _ACTION = "see `recalld status` and `recalld config show`"
 

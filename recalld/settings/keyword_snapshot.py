@@ -1,8 +1,7 @@
-"""What a search by keywords needs of the settings, remembered from the last time they were validated.
+"""Snapshot of the settings that a search by keywords needs, kept when they were last validated.
 
-Reading and validating all settings takes longer than such a search. While nothing they come from has changed,
-what was valid then is valid now: the file's content, the environment, the remembered workspaces and the schema
-make one key, and any difference means that the settings are read as always.
+Reading and validating all settings takes longer than such a search. The file's content, the environment, the remembered
+workspaces and the schema make one key. While the key is the same the snapshot holds; else the settings are read again.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from memory.status.run_files import read_derived, write_derived
@@ -24,47 +24,12 @@ _FILE = Path("run") / "keyword-settings.json"
 
 
 @dataclass(frozen=True, slots=True)
-class KeywordMmr:
-    """See `schemas.settings.Mmr`."""
-
-    enabled: bool
-    lambda_: float
-
-
-@dataclass(frozen=True, slots=True)
-class KeywordDecay:
-    """See `schemas.settings.TemporalDecay`."""
-
-    enabled: bool
-    half_life_days: float
-
-
-@dataclass(frozen=True, slots=True)
-class KeywordMinMax:
-    """See `schemas.settings.MinMax`."""
-
-    vector_weight: float
-    text_weight: float
-
-
-@dataclass(frozen=True, slots=True)
-class KeywordHybrid:
-    """See `schemas.settings.Hybrid`."""
-
-    enabled: bool
-    fusion: str
-    minmax: KeywordMinMax
-    vector_weight: float
-    text_weight: float
-    candidate_multiplier: int
-    mmr: KeywordMmr
-    temporal_decay: KeywordDecay
-
-
-@dataclass(frozen=True, slots=True)
 class KeywordAgent:
-    """One agent's settings, as far as a search by keywords asks; `index` is the folder of its generations, `redaction`
-    what an index says of its own (JSON) that needs no further redaction."""
+    """One agent's settings, as far as a search by keywords asks.
+
+    `hybrid` has the attributes of `schemas.settings_sections.Hybrid`. `index` is the folder of the agent's generations.
+    `redaction` is the JSON by which an index says that it needs no further redaction.
+    """
 
     id: str
     index: str
@@ -72,14 +37,14 @@ class KeywordAgent:
     sources: tuple[str, ...]
     max_results: int
     min_score: float
-    hybrid: KeywordHybrid
+    hybrid: Any
     max_snippet_chars: int
     cited: bool
     redaction: str
 
 
 def settings_key(*, home: Path, config: Path | None, environment: Mapping[str, str]) -> str | None:
-    """A digest of everything the settings come from; None when that cannot be said cheaply."""
+    """Return a digest of all sources of the settings; None when it would take too long to make."""
     ours = {name: value for name, value in environment.items() if name.startswith("RECALLD_") or name == "HOME"}
     if any(name.endswith("_FILE") for name in ours):
         return None
@@ -87,7 +52,7 @@ def settings_key(*, home: Path, config: Path | None, environment: Mapping[str, s
     # Relative paths in variables are relative to the current folder.
     digest.update(json.dumps([sorted(ours.items()), str(home), str(config), str(Path.cwd())]).encode())
     schemas = Path(__file__).parents[2] / "schemas"
-    validating = (schemas / name for name in ("settings.py", "memory_sections.py", "machine_sections.py"))
+    validating = (schemas / name for name in ("settings.py", "settings_sections.py"))
     for file in (*validating, Path(__file__)):
         stat = file.stat()
         digest.update(f"{stat.st_mtime_ns} {stat.st_size}".encode())
@@ -102,7 +67,7 @@ def settings_key(*, home: Path, config: Path | None, environment: Mapping[str, s
 
 
 def recall(home: Path, key: str, *, agent: str | None) -> KeywordAgent | None:
-    """The asked agent, or the only one, as it was when these settings were validated; None when that is not known."""
+    """Return the asked agent, or the only one, as it was at the last validation; None without a valid snapshot."""
     try:
         kept: Any = read_derived(home / _FILE)
         # A changed digit is valid JSON, and another setting.
@@ -111,27 +76,21 @@ def recall(home: Path, key: str, *, agent: str | None) -> KeywordAgent | None:
         if agent is None and kept["count"] != 1:
             return None
         found = next(one for one in kept["agents"] if agent in (None, one["id"]))
-        hybrid = found["hybrid"]
-        return KeywordAgent(
-            **{
-                **found,
-                "sources": tuple(found["sources"]),
-                "hybrid": KeywordHybrid(
-                    **{
-                        **hybrid,
-                        "minmax": KeywordMinMax(**hybrid["minmax"]),
-                        "mmr": KeywordMmr(**hybrid["mmr"]),
-                        "temporal_decay": KeywordDecay(**hybrid["temporal_decay"]),
-                    }
-                ),
-            }
-        )
+        found |= {"sources": tuple(found["sources"]), "hybrid": _with_attributes(found["hybrid"])}
+        return KeywordAgent(**found)
     except (KeyError, TypeError, StopIteration):
         return None
 
 
+def _with_attributes(value: Any) -> Any:
+    """Return a JSON object as an object with attributes, as the settings' own sections are."""
+    if not isinstance(value, Mapping):
+        return value
+    return SimpleNamespace(**{name: _with_attributes(below) for name, below in value.items()})
+
+
 def keep(settings: Settings, key: str) -> None:
-    """Remember valid settings. A home folder that cannot be written is no reason to fail: it is only slower."""
+    """Keep valid settings. In a home folder that cannot be written, searches stay correct and are slower."""
     file = settings.home / _FILE
     if not settings.home.is_dir():  # a search is no reason to make one
         return
@@ -158,23 +117,12 @@ def _agents(settings: Settings) -> list[KeywordAgent]:
             sources=tuple(agent.sources),
             max_results=agent.query.max_results,
             min_score=agent.query.min_score,
-            hybrid=KeywordHybrid(
-                enabled=agent.query.hybrid.enabled,
-                fusion=agent.query.hybrid.fusion,
-                minmax=KeywordMinMax(agent.query.hybrid.minmax.vector_weight, agent.query.hybrid.minmax.text_weight),
-                vector_weight=agent.query.hybrid.vector_weight,
-                text_weight=agent.query.hybrid.text_weight,
-                candidate_multiplier=agent.query.hybrid.candidate_multiplier,
-                mmr=KeywordMmr(agent.query.hybrid.mmr.enabled, agent.query.hybrid.mmr.lambda_),
-                temporal_decay=KeywordDecay(
-                    agent.query.hybrid.temporal_decay.enabled, agent.query.hybrid.temporal_decay.half_life_days
-                ),
-            ),
+            hybrid=agent.query.hybrid.model_dump(),
             max_snippet_chars=agent.limits.max_snippet_chars,
             cited=agent.citations != "off",
             redaction=json.dumps(redaction_facts(agent)),
         )
-        # What is switched off, kept elsewhere or restricted is for the whole manager to say.
+        # An agent that is switched off or restricted is left to the whole manager.
         for agent in settings.agents
         if agent.enabled and agent.scope.default == "allow" and not agent.scope.rules
     ]

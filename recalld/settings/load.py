@@ -1,11 +1,12 @@
-"""Where settings come from. The only module that reads settings files and the environment.
+"""Loading of settings: the only module that reads settings files and the environment.
 
 Sources, weakest first: the schema's defaults, `recalld.toml`, the environment, flags. Nothing heavy is imported
-before `load` runs: finding the home folder is all that a search through a running service needs.
+before `load` runs: a search through a running service needs only the home folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,38 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recalld.hooks.entry import absolute, home_folder, named_config
-from recalld.settings.workspaces import remember_workspace, remembered_workspaces
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from recalld.program_folders import ProgramFolders
-    from recalld.settings.sources import AgentSource, Source
+    from recalld.settings.sources import AgentTable, Source
     from schemas.settings import AgentSettings, Settings
 
-__all__ = [
-    "LoadedSettings",
-    "asked_by_systemd",
-    "check_workspace",
-    "environment_for_child",
-    "files_of_variables",
-    "find_config",
-    "find_home",
-    "load",
-    "place_for_config",
-    "program_folders",
-    "remember_for_search",
-    "remember_workspace",
-    "select_agent",
-    "settings_key",
-]
-
-#: The agent of somebody who has only one.
+#: Id of the agent where there is only one.
 DEFAULT_AGENT = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings, and for every dotted key where its value came from ("default", a file, a variable, a flag)."""
+    """The settings, with the origin of every dotted key: "default", a file, a variable or a flag."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -62,30 +45,30 @@ _SYSTEMD = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 def environment_for_child(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with some variables set, for a process that it starts: systemd asks this one only."""
+    """Return this process's environment and some more variables, for a child process, which systemd does not watch."""
     return {**{name: value for name, value in os.environ.items() if name not in _SYSTEMD}, **extra}
 
 
 def asked_by_systemd() -> dict[str, str]:
-    """What systemd wants to know of this process and where: the variables of sd_notify(3) that are set."""
+    """Return the variables of sd_notify(3) that are set for this process."""
     return {name: os.environ[name] for name in _SYSTEMD if name in os.environ}
 
 
 def program_folders(*, environment: Mapping[str, str] | None = None) -> ProgramFolders:
-    """Where Claude Code, Codex and OpenClaw keep their files, as their own variables say."""
+    """Return the folders of Claude Code, Codex and OpenClaw, as their own variables name them."""
     from recalld.program_folders import ProgramFolders
 
     return ProgramFolders.named_by(os.environ if environment is None else environment)
 
 
 def find_config(config: str | None = None, *, home: Path, environment: Mapping[str, str] | None = None) -> Path | None:
-    """The settings file: --config, else RECALLD_CONFIG, else the first of the two usual places that exists.
+    """Return the settings file: --config, else RECALLD_CONFIG, else the first of the two usual places that exists.
 
-    A `recalld.toml` in the current directory is not read unless it is named: a folder that somebody else wrote
-    must not decide where notes are sent.
+    A `recalld.toml` in the current directory is not read unless it is named: a folder from a stranger must not decide
+    where notes are sent.
 
     Raises:
-        UserError: what was named is no file.
+        UserError: the named path is no file.
     """
     variables = os.environ if environment is None else environment
     named = named_config(config, variables)
@@ -100,7 +83,7 @@ def find_config(config: str | None = None, *, home: Path, environment: Mapping[s
 
 
 def files_of_variables(*, environment: Mapping[str, str] | None = None) -> list[Path]:
-    """The files that NAME_FILE variables name: each holds one setting."""
+    """Return the files that NAME_FILE variables name: each holds one setting."""
     from recalld.settings.sources import FOREIGN_VARIABLES
 
     variables = os.environ if environment is None else environment
@@ -113,7 +96,7 @@ def files_of_variables(*, environment: Mapping[str, str] | None = None) -> list[
 
 
 def place_for_config(config: str | None, *, home: str | None, environment: Mapping[str, str] | None = None) -> Path:
-    """Where settings written for this call belong: the file that it reads, or would read first."""
+    """Return the file for settings written by this call: the one that it reads, or would read first."""
     variables = os.environ if environment is None else environment
     named = named_config(config, variables)
     if named is not None:
@@ -157,22 +140,20 @@ def load(
         sources.append(from_table(_parsed(file), file=file))
     sources.append(from_environment(variables, base=here))
     flags = from_flags(overrides or {}, base=here)
-    named = [found for source in sources for found in [source.agents] if found is not None]
-    agents = named[-1] if named else None
+    agents = next((source.agents for source in reversed(sources) if source.agents is not None), [])
     if workspace is not None:
-        if agent is None and len(agents or []) > 1:
+        if agent is None and len(agents) > 1:
             raise UserError("--workspace: there are several agents; say whose it is with --agent", exit_code=2)
-        flags.agents = _with_workspace(agents or [], agent or DEFAULT_AGENT, Path(absolute(workspace)))
+        flags.agents = _with_workspace(agents, agent or DEFAULT_AGENT, Path(absolute(workspace)))
     elif not agents:
         flags.agents = _remembered(home_path)
-    sources.append(flags)
-    settings, origins = resolve(sources, home=home_path)
-    origins["home"] = _home_origin(home, variables)
+    settings, origins = resolve([*sources, flags], home=home_path)
+    origins["home"] = "--home" if home else "RECALLD_HOME" if variables.get("RECALLD_HOME") else "default"
     return LoadedSettings(settings, origins, file)
 
 
 def settings_key(*, config: str | None, home: Path) -> str | None:
-    """A digest of everything that settings without flags come from; None when it cannot be said cheaply."""
+    """Return a digest of all sources of settings but flags; None when it would take too long to make."""
     from recalld.settings import keyword_snapshot
 
     file = find_config(config, home=home)
@@ -180,7 +161,7 @@ def settings_key(*, config: str | None, home: Path) -> str | None:
 
 
 def remember_for_search(*, config: str | None, home: str | None) -> None:
-    """Spare the next search by keywords the validation of the settings that it will find (no flags, same place)."""
+    """Keep the valid settings (of the same place, without flags) for the next search by keywords."""
     from recalld.settings import keyword_snapshot
 
     folder = find_home(home)
@@ -194,7 +175,7 @@ def remember_for_search(*, config: str | None, home: str | None) -> None:
 
 
 def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
-    """The one agent that a command is about.
+    """Return the one agent that a command is about.
 
     Raises:
         UserError: there is none, or several and none was named, or none of that name.
@@ -210,17 +191,17 @@ def select_agent(settings: Settings, agent: str | None) -> AgentSettings:
         if len(settings.agents) > 1:
             raise UserError(f"there are several agents; say which with --agent (one of {known})", exit_code=2)
         return settings.agents[0]
-    for found in settings.agents:
-        if found.id == agent:
-            return found
-    raise UserError(f"--agent: no agent is called {agent!r}; known are {known}", exit_code=2)
+    found = next((found for found in settings.agents if found.id == agent), None)
+    if found is None:
+        raise UserError(f"--agent: no agent is called {agent!r}; known are {known}", exit_code=2)
+    return found
 
 
 def check_workspace(agent: AgentSettings) -> None:
-    """See that the agent's workspace is a folder one can read.
+    """Check that the agent's workspace is a readable folder.
 
     Raises:
-        UserError: it is not, and what to do.
+        UserError: it is not.
     """
     folder = agent.workspace
     if not folder.exists():
@@ -251,32 +232,71 @@ def _parsed(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is not valid TOML: {error}", exit_code=2) from None
 
 
-def _with_workspace(agents: list[AgentSource], agent: str, workspace: Path) -> list[AgentSource]:
-    """The same agents, with this one's workspace replaced, or this one added."""
-    from recalld.settings.sources import AgentSource, Written
+def remembered_workspaces(home: Path) -> dict[str, Path]:
+    """Return agent id -> workspace as flags named them once, from `<home>/agents.json`.
+
+    Raises:
+        UserError: the file is damaged or unreadable.
+    """
+    file = home / "agents.json"
+    try:
+        content = json.loads(file.read_text("utf-8"))
+        return {str(agent): Path(workspace) for agent, workspace in content["agents"].items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}); mend that or give --workspace") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{file} is damaged; delete it and give --workspace again", exit_code=2) from None
+
+
+def remember_workspace(home: Path, agent: str, workspace: Path) -> None:
+    """Keep one agent's workspace in `<home>/agents.json`, so that later commands need no flag.
+
+    Raises:
+        UserError: the home folder cannot be written.
+    """
+    try:
+        known = remembered_workspaces(home)
+    except UserError:
+        known = {}  # damaged: the workspace given now counts
+    if known.get(agent) == workspace:
+        return
+    known[agent] = workspace
+    content = json.dumps({"agents": {name: str(path) for name, path in sorted(known.items())}}, indent=2) + "\n"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        new = home / f".agents-{os.getpid()}.json"
+        with new.open("w", encoding="utf-8") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(home / "agents.json")
+    except OSError as error:
+        raise UserError(f"{home} cannot be written ({error.strerror}); choose another folder with --home") from None
+
+
+def _with_workspace(agents: list[AgentTable], agent: str, workspace: Path) -> list[AgentTable]:
+    """Return the agents with the workspace of one replaced, or with that one added."""
+    from recalld.settings.sources import AgentTable, Written
 
     written = Written(str(workspace), "--workspace", "--workspace")
-    kept = []
-    replaced = False
+    changed = []
     for known in agents:
-        own = known.keys.get("id")
-        if own is not None and own.value == agent:
-            known = AgentSource(known.label, known.origin, {**known.keys, "workspace": written})  # noqa: PLW2901
-            replaced = True
-        kept.append(known)
-    if not replaced:
-        name = Written(agent, "--agent", "--agent")
-        kept.append(AgentSource("--workspace", "--workspace", {"id": name, "workspace": written}))
-    return kept
+        is_meant = "id" in known.keys and known.keys["id"].value == agent
+        changed.append(AgentTable(known.label, {**known.keys, "workspace": written}) if is_meant else known)
+    if changed == agents:
+        named = Written(agent, "--agent", "--agent")
+        changed.append(AgentTable("--workspace", {"id": named, "workspace": written}))
+    return changed
 
 
-def _remembered(home: Path) -> list[AgentSource]:
-    from recalld.settings.sources import AgentSource, Written
+def _remembered(home: Path) -> list[AgentTable]:
+    from recalld.settings.sources import AgentTable, Written
 
     file = str(home / "agents.json")
     return [
-        AgentSource(
-            file,
+        AgentTable(
             file,
             {
                 "id": Written(agent, file, f"{file}: {agent}"),
@@ -285,9 +305,3 @@ def _remembered(home: Path) -> list[AgentSource]:
         )
         for agent, workspace in remembered_workspaces(home).items()
     ]
-
-
-def _home_origin(home: str | None, variables: Mapping[str, str]) -> str:
-    if home:
-        return "--home"
-    return "RECALLD_HOME" if variables.get("RECALLD_HOME") else "default"

@@ -1,22 +1,25 @@
-"""From a TOML table, environment variables or flags to settings written one key at a time.
+"""Sources of settings: a TOML table, environment variables or flags, flattened to one `Written` a key.
 
-Every value keeps the name under which a person wrote it, because that is the name an error has to say. Unknown
-keys are found here; whether a value is valid is for the schema to say (`recalld.settings.resolution`).
+Every value keeps the name under which a person wrote it, for error messages. Unknown keys are found here; the schema
+judges the values (`recalld.settings.resolution`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from recalld.settings.keys import PATH_KEYS, SettingKey, agent_keys, is_section, top_level_keys
+from recalld.settings.messages import did_you_mean, shown
 
-#: Variables that other tools know, too, and the key each one sets.
+#: Meant for OpenAI's own client: it must not turn another provider's requests, and their key, to OpenAI's address.
+OPENAI_BASE_URL = "OPENAI_BASE_URL"
+
+#: Variables that other tools know, too, and the key each one sets. OPENAI_BASE_URL depends on the provider.
 FOREIGN_VARIABLES: Mapping[str, str] = {
     "REDIS_URL": "broker.url",
     "OPENAI_API_KEY": "credentials.openai",
@@ -25,10 +28,8 @@ FOREIGN_VARIABLES: Mapping[str, str] = {
     "MISTRAL_API_KEY": "credentials.mistral",
     "OLLAMA_API_KEY": "credentials.ollama",
     "DEEPINFRA_API_KEY": "credentials.deepinfra",
+    OPENAI_BASE_URL: OPENAI_BASE_URL,
 }
-
-#: Meant for OpenAI's own client, so it must not turn another provider's requests (and key) to OpenAI's address.
-OPENAI_BASE_URL = "OPENAI_BASE_URL"
 
 #: Lists of paths that are relative to the workspace; only `~` is expanded.
 _MAY_BE_RELATIVE = frozenset({"extra_paths", "include", "exclude"})
@@ -40,29 +41,27 @@ SPECIAL_VARIABLES = frozenset({"RECALLD_HOME", "RECALLD_CONFIG"})
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One value as a person wrote it: `origin` is where, `label` is the key's name there, for errors."""
+    """One value as a person wrote it: `origin` is the source, `label` the key's name there, for errors."""
 
     value: Any
     origin: str
     label: str
 
 
-@dataclass(slots=True)
-class AgentSource:
+@dataclass(frozen=True, slots=True)
+class AgentTable:
     """One agent's own keys; `label` names the table they were written in."""
 
     label: str
-    origin: str
-    keys: dict[str, Written] = field(default_factory=dict)
+    keys: dict[str, Written]
 
 
 @dataclass(slots=True)
 class Source:
-    """What one source says: keys, agents (None when it does not speak of agents), and what is wrong with it."""
+    """Content of one source: keys, agents (None when it does not speak of agents), and its mistakes."""
 
     keys: dict[str, Written] = field(default_factory=dict)
-    agents: list[AgentSource] | None = None
-    openai_base_url: Written | None = None
+    agents: list[AgentTable] | None = None
     problems: list[str] = field(default_factory=list)
 
 
@@ -70,9 +69,9 @@ def from_table(table: Mapping[str, Any], *, file: Path) -> Source:
     """Read the parsed `recalld.toml`. Relative paths in it are relative to its folder."""
     source = Source()
     reader = _TableReader(origin=str(file), prefix=f"{file}: ", base=file.parent, problems=source.problems)
-    agents = table.get("agents")
-    rest = {key: value for key, value in table.items() if key != "agents"}
-    source.keys = reader.read(rest, top_level_keys())
+    rest = dict(table)
+    agents = rest.pop("agents", None)
+    source.keys = dict(reader.read(rest, top_level_keys()))
     if agents is not None:
         source.agents = reader.read_agents(agents, name="agents")
     return source
@@ -85,23 +84,17 @@ def from_environment(environment: Mapping[str, str], *, base: Path) -> Source:
     relative to `base`, the current directory.
     """
     source = Source()
-    for name, key in FOREIGN_VARIABLES.items():
-        written = _variable(environment, name, source.problems)
-        if written is not None:
-            source.keys[key] = written
-    source.openai_base_url = _variable(environment, OPENAI_BASE_URL, source.problems)
-    known = {_PREFIX + key.upper().replace(".", "__"): key for key in top_level_keys()}
+    keys = top_level_keys()
+    known = {_PREFIX + key.upper().replace(".", "__"): key for key in keys}
     for name in sorted(environment):
-        if name.startswith(_PREFIX) and name not in SPECIAL_VARIABLES:
-            plain = name.removesuffix("_FILE")
-            if name not in known and (plain == name or plain not in known):
-                source.problems.append(f"{name}: unknown variable{did_you_mean(name, [*known, *SPECIAL_VARIABLES])}")
-    for name, key in known.items():
+        if name.startswith(_PREFIX) and not {name, name.removesuffix("_FILE")} & {*known, *SPECIAL_VARIABLES}:
+            source.problems.append(f"{name}: unknown variable{did_you_mean(name, [*known, *SPECIAL_VARIABLES])}")
+    for name, key in {**FOREIGN_VARIABLES, **known}.items():
         written = _variable(environment, name, source.problems)
         if written is None:
             continue
         try:
-            value = _parse(written.value, top_level_keys()[key])
+            value = _parse(written.value, keys.get(key))
         except ValueError as error:
             source.problems.append(f"{written.label}: {error}")
             continue
@@ -114,7 +107,7 @@ def from_environment(environment: Mapping[str, str], *, base: Path) -> Source:
 
 
 def from_flags(overrides: Mapping[str, Any], *, base: Path) -> Source:
-    """Take what flags set: dotted key -> value. The flag's name is the key's last part: service.port is --port."""
+    """Take the values of flags: dotted key -> value. The flag's name is the key's last part: service.port is --port."""
     source = Source()
     for key, value in overrides.items():
         if key not in top_level_keys():
@@ -133,12 +126,7 @@ class _TableReader:
     base: Path
     problems: list[str]
 
-    def read(self, table: Mapping[str, Any], known: Mapping[str, SettingKey], *, name: str = "") -> dict[str, Written]:
-        found: dict[str, Written] = {}
-        self._walk(table, known, "", name, found)
-        return found
-
-    def read_agents(self, tables: Any, *, name: str) -> list[AgentSource]:
+    def read_agents(self, tables: Any, *, name: str) -> list[AgentTable]:
         if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
             self.problems.append(f"{self.prefix}{name} must be tables, each written under its own [[agents]] line")
             return []
@@ -146,35 +134,35 @@ class _TableReader:
         for number, table in enumerate(tables):
             own = table.get("id")
             label = f"{name}.{own}" if isinstance(own, str) and own else f"{name}[{number}]"
-            keys = self.read(table, agent_keys(), name=f"{label}.")
-            agents.append(AgentSource(self.prefix + label, self.origin, keys))
+            keys = dict(self.read(table, agent_keys(), name=f"{label}."))
+            agents.append(AgentTable(self.prefix + label, keys))
         return agents
 
-    def _walk(
-        self,
-        table: Mapping[str, Any],
-        known: Mapping[str, SettingKey],
-        above: str,
-        name: str,
-        found: dict[str, Written],
-    ) -> None:
+    def read(
+        self, table: Mapping[str, Any], known: Mapping[str, SettingKey], *, name: str = "", above: str = ""
+    ) -> Iterator[tuple[str, Written]]:
         for part, value in table.items():
             key = above + part
             label = f"{self.prefix}{name}{key}"
             if key in known:
-                found[key] = Written(_place(key, value, self.base), self.origin, label)
-            elif is_section(known, key):
-                if isinstance(value, Mapping):
-                    self._walk(value, known, key + ".", name, found)
-                else:
-                    self.problems.append(
-                        f"{label} must be a table with keys of its own, such as {_example(known, key)}"
-                    )
+                if isinstance(value, bool) and known[key].is_number:  # the schema would take it as 0 or 1
+                    self.problems.append(f"{label} is {shown(value)}; it must be {known[key].allowed}")
+                yield key, Written(_place(key, value, self.base), self.origin, label)
+            elif not is_section(known, key):
+                self._report_unknown(key, value, known, name=self.prefix + name)
+            elif isinstance(value, Mapping):
+                yield from self.read(value, known, name=name, above=f"{key}.")
             else:
-                misplaced = _misplaced(key)
-                for wrong in [key] if misplaced is not None else _keys_in(key, value):
-                    problem = misplaced or f"unknown key{did_you_mean(wrong, known)}"
-                    self.problems.append(f"{self.prefix}{name}{wrong}: {problem}")
+                example = next(one for one in known if one.startswith(f"{key}."))
+                self.problems.append(f"{label} must be a table with keys of its own, such as {example}")
+
+    def _report_unknown(self, key: str, value: Any, known: Mapping[str, SettingKey], *, name: str) -> None:
+        misplaced = _misplaced(key)
+        if misplaced is not None:
+            self.problems.append(f"{name}{key}: {misplaced}")
+            return
+        for wrong in _keys_in(key, value):
+            self.problems.append(f"{name}{wrong}: unknown key{did_you_mean(wrong, known)}")
 
 
 def _keys_in(key: str, value: Any) -> Iterator[str]:
@@ -187,7 +175,7 @@ def _keys_in(key: str, value: Any) -> Iterator[str]:
 
 
 def _misplaced(key: str) -> str | None:
-    """Return where a key belongs that does not belong where it is; None for a key that there is nowhere."""
+    """Return the right place of a key that was written in a wrong one; None for a key that has no place."""
     if key == "home":
         return "the home folder cannot be set here; use --home or RECALLD_HOME"
     if key in top_level_keys() or is_section(top_level_keys(), key):
@@ -195,27 +183,6 @@ def _misplaced(key: str) -> str | None:
     if key in agent_keys():
         return "this key belongs to one agent; write it under [[agents]]"
     return None
-
-
-def did_you_mean(key: str, known: Iterable[str]) -> str:
-    """A suggestion, if a known name is near: by its whole name, else by its last part wherever that lives."""
-    names = list(known)
-    by_plain_name = {_plain(name): name for name in names}
-    near = get_close_matches(_plain(key), by_plain_name, n=1, cutoff=0.8)
-    if not near:
-        by_leaf = {_plain(name.rpartition(".")[2]): name for name in reversed(names)}
-        near = get_close_matches(_plain(key.rpartition(".")[2]), by_leaf, n=1, cutoff=0.8)
-        by_plain_name = by_leaf
-    return f"; did you mean {by_plain_name[near[0]]}?" if near else ""
-
-
-def _plain(name: str) -> str:
-    """Without case and underscores: maxResults is near max_results."""
-    return name.lower().replace("_", "")
-
-
-def _example(known: Mapping[str, SettingKey], section: str) -> str:
-    return next(key for key in known if key.startswith(f"{section}."))
 
 
 def _variable(environment: Mapping[str, str], name: str, problems: list[str]) -> Written | None:
@@ -240,9 +207,13 @@ def _variable(environment: Mapping[str, str], name: str, problems: list[str]) ->
     return Written(text, label, label)
 
 
-def _parse(text: str, key: SettingKey) -> Any:
-    """A variable's text as the key's shape wants it; numbers and booleans are left to the schema."""
-    if key.shape == "value":
+def _parse(text: str, key: SettingKey | None) -> Any:
+    """Return a variable's text in the key's shape; numbers and booleans are left to the schema.
+
+    Raises:
+        ValueError: the key is a list or table, and the text is neither.
+    """
+    if key is None or key.shape == "value":
         return text
     wants_json = text.lstrip().startswith(("[", "{")) or key.shape == "table" or key.allowed == "a list of tables"
     if not wants_json:
@@ -250,26 +221,20 @@ def _parse(text: str, key: SettingKey) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"must be {key.allowed}, written as JSON ({_json_trouble(error)})") from None
+        raise ValueError(f"must be {key.allowed}, written as JSON ({error})") from None
     if not isinstance(value, dict if key.shape == "table" else list):
         raise ValueError(f"must be {key.allowed}, written as JSON")  # noqa: TRY004 - it is the text that is wrong
     return value
 
 
-def _json_trouble(error: ValueError) -> str:
-    return f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "not JSON"
-
-
 def _place(key: str, value: Any, base: Path) -> Any:
-    """Expand `~` and make paths absolute, without following symlinks; anything that is no path stays as it is."""
+    """Expand `~` and make paths absolute, without following symlinks; any other value stays as it is."""
     if key in _MAY_BE_RELATIVE and isinstance(value, list | tuple):
         return [_expanded(item) for item in value]
-    if key not in PATH_KEYS:
+    if key not in PATH_KEYS or (key == "local.model_path" and not _looks_like_a_path(value)):
         return value
     if isinstance(value, list | tuple):
         return [_absolute(item, base) for item in value]
-    if key == "local.model_path" and not _looks_like_a_path(value):
-        return value
     return _absolute(value, base)
 
 

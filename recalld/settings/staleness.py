@@ -1,7 +1,7 @@
-"""Whether the settings that this process runs with are still those that it would read now.
+"""Staleness of settings: a process compares the settings that it runs with to those that it would read now.
 
-Each process asks itself, for only it knows its flags and its environment. What makes no difference (a comment, a value
-that a flag overrides anyway) is no change.
+Each process compares for itself: only it knows its flags and its environment. A comment, or a value that a flag
+overrides, is no change.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 from recalld.invocation import Invocation
-from recalld.settings import load as configuration
+from recalld.settings.load import files_of_variables, find_config
 from schemas.errors import UserError
 from schemas.ports import OutdatedSettings
 
 
 class SettingsAge:
-    """Made before the settings are asked for; called every few seconds, it costs a few looks at files."""
+    """Comparison of settings, made before they are first read. A call looks at a few files' times only."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -26,7 +26,7 @@ class SettingsAge:
         self._outdated: OutdatedSettings | None = None
 
     def __call__(self) -> OutdatedSettings | None:
-        """What was changed since, None while nothing was that matters. Never raises."""
+        """Return the change that this process does not know, None while there is none. Never raises."""
         seen = self._look()
         if seen != self._seen:
             self._seen = seen
@@ -43,17 +43,17 @@ class SettingsAge:
         return OutdatedSettings(file, changed_at, self._read_at)
 
     def _look(self) -> object:
-        """Differs when one of the files was written, came or went."""
+        """Return a value that differs when one of the files was written, came or went."""
         return [(file, _stat(file)) for file in self._files()]
 
     def _files(self) -> list[Path]:
         home = self._invocation.home_path
         try:
-            config = configuration.find_config(self._invocation.config, home=home)
+            config = find_config(self._invocation.config, home=home)
         except UserError:
             config = None  # it was named and is gone
         named = [] if config is None else [config]
-        return [*named, home / "agents.json", *configuration.files_of_variables()]
+        return [*named, home / "agents.json", *files_of_variables()]
 
     def _newest(self) -> tuple[str, float]:
         written = [(stat[0], str(file)) for file in self._files() if (stat := _stat(file)) is not None]

@@ -21,9 +21,9 @@ from producers.spool import write_event, write_hook
 from producers.watching import WatchLimitReached
 from schemas.documents import Lane
 from schemas.errors import RecalldError
-from schemas.memory_sections import Sync, SyncSessions
 from schemas.ports import Event, IndexFigures
 from schemas.settings import AgentSettings, Settings
+from schemas.settings_sections import Sync, SyncSessions
 from tests.recording import (
     RecordingFigures,
     RecordingInbox,

@@ -12,9 +12,9 @@ from memory.embedding.selection import ProviderChoice, choose_provider, fallback
 from memory.embedding.wording import family_prefixes
 from memory.prices import price_of
 from recalld.settings.load import load
-from recalld.settings.resolution import SettingsInvalid
-from schemas.machine_sections import Credentials
+from recalld.settings.messages import SettingsInvalid
 from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 
 KEYS = Credentials.model_validate({"openai": "o", "gemini": "g", "voyage": "v", "mistral": "m", "deepinfra": "d"})
 ROUTER = {"base_url": "https://openrouter.ai/api/v1"}

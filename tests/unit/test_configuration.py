@@ -460,7 +460,7 @@ def test_a_byte_order_mark_is_no_problem(case: Case) -> None:
             "a=b",
             (
                 "RECALLD_REMOTE__HEADERS: must be a table of names and texts, written as JSON"
-                " (Expecting value at character 1)"
+                " (Expecting value: line 1 column 1 (char 0))"
             ),
         ),
         (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from recalld.invocation import Invocation
+from recalld.settings.load import remember_workspace
 from recalld.settings.staleness import SettingsAge
-from recalld.settings.workspaces import remember_workspace
 
 TEXT = 'provider = "stub"\n[chunking]\ntokens = 300\n'
 
