@@ -15,7 +15,7 @@ from memory.private_broker import frozen_pid
 from memory.taking_over import provider_of
 from recalld.invocation import Invocation
 from recalld.status_view import duration
-from recalld.up.running import anybody_runs
+from recalld.up.lock import anybody_runs
 from recalld.wiring import open_broker
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings

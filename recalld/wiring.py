@@ -1,8 +1,9 @@
-"""Hands the rooms to each other: what a command needs of the broker, the queue and the index."""
+"""Construction of what commands share: the broker and its ports, the readers of indexes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,10 @@ from memory.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from memory.taking_over import provider_of
+from recalld.up.lifecycle import last_act
 from schemas.settings import AgentSettings, Settings
 from workers.board import Board
+from workers.broker_server import BrokerServer
 from workers.connection import PATIENT_SECONDS, connect, namespace
 from workers.inbox import BrokerInbox
 from workers.job_queue import BrokerJobQueue
@@ -71,3 +74,21 @@ def answering_for(settings: Settings) -> Callable[[AgentSettings], StoreReader |
 def building_in(settings: Settings) -> Callable[[AgentSettings], bool]:
     """For `reconcile`: whether a generation of an agent is under construction."""
     return lambda agent: generations_of(settings, agent).next() is not None
+
+
+@contextmanager
+def running_broker(settings: Settings, *, supervised: bool = False) -> Iterator[BrokerServer]:
+    """See to it that a broker answers; stop it afterwards if it was started here.
+
+    A supervised process leaves the server to its supervisor.
+    """
+    server = BrokerServer(settings)
+    if supervised:
+        yield server
+        return
+    server.ensure()
+    try:
+        with last_act(server.stop):
+            yield server
+    finally:
+        server.stop()

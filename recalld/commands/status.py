@@ -51,7 +51,7 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 
 def _is_resting(invocation: Invocation, answer: Answer) -> bool:
     """Whether the broker does not answer because nothing runs that would need it."""
-    from recalld.up.running import anybody_runs
+    from recalld.up.lock import anybody_runs
 
     broker = answer.get("broker", {"reachable": True})
     away = not broker["reachable"] and broker["private"] and not answer.get("processes")

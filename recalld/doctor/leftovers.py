@@ -13,7 +13,7 @@ from pathlib import Path
 from memory.local_processes import is_alive
 from memory.private_broker import socket_path
 from recalld.doctor.finding import Finding, Level
-from recalld.up.running import pids_of
+from recalld.up.lock import pids_of
 from schemas.settings import Settings
 
 #: A draft that was not renamed for so long belongs to a writer that died.

@@ -13,7 +13,7 @@ from memory.taking_over import provider_of
 from memory.version import recalld_version
 from recalld.doctor.finding import Finding, Level
 from recalld.status_view import duration
-from recalld.up.running import anybody_runs
+from recalld.up.lock import anybody_runs
 from recalld.wiring import BrokerSide
 from schemas.errors import RecalldError, Terminal, UserError
 from schemas.ports import EndpointCondition, EndpointState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,22 +14,31 @@ import click
 
 from memory.taking_over import provider_of
 from producers.finding_transcripts import Found, find_transcripts
+from producers.handing_over import mark_in_calls
 from recalld.invocation import Invocation, to_type
 from recalld.progress_bar import ProgressBar
-from recalld.runs.backfill_feed import BackfillFeed
 from recalld.runs.backfill_plan import BackfillPlan, plan_backfill, remember_folders
-from recalld.runs.backfill_progress import BackfillProgress
-from recalld.runs.backfill_report import body_of, error_body, plan_sentence, result_lines, trouble_lines
-from recalld.runs.backfill_result import BackfillResult, missing_documents, transcript_states
-from recalld.runs.broker import running_broker
+from recalld.runs.backfill_report import (
+    BackfillProgress,
+    BackfillResult,
+    body_of,
+    error_body,
+    missing_documents,
+    plan_sentence,
+    result_lines,
+    transcript_states,
+    trouble_lines,
+)
+from recalld.runs.cost import Spending
 from recalld.runs.index import workers_for
-from recalld.runs.spending import Spending
 from recalld.runs.wait import IndexWait, Outcome
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lifecycle import stop_event
 from recalld.up.lock import daemon_pid
-from recalld.wiring import open_broker
-from schemas.errors import RecalldError, UserError
+from recalld.wiring import open_broker, running_broker
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import BrokerUnavailable, RecalldError, UserError
+from schemas.ports import JobQueue, PendingReader
 from schemas.settings import AgentSettings, Settings
 
 
@@ -192,3 +201,55 @@ def _nothing(paths: Sequence[Path], found: Found) -> str:
 
 def _print(body: dict[str, Any]) -> None:
     click.echo(printable_json(body))
+
+
+#: Documents that wait in the queue at a time; the rest is held back, so that the broker stays small.
+WAITING_DOCUMENTS = 20_000
+
+#: Times that what neither waits nor was indexed is queued again: a broker that crashes may forget its last second.
+_AGAIN = 2
+
+
+class BackfillFeed:
+    """`left` says which documents are not indexed and did not fail; it is asked when the queue has run empty.
+
+    `on_marked` is called after documents were queued.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        documents: Iterable[DocumentKey],
+        *,
+        queue: JobQueue,
+        board: PendingReader,
+        left: Callable[[], Sequence[DocumentKey]],
+        on_marked: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.held_back = list(documents)
+        self._agent = agent
+        self._queue = queue
+        self._board = board
+        self._left = left
+        self._on_marked = on_marked
+        self._again = _AGAIN if self.held_back else 0
+
+    def __call__(self) -> int:
+        """Queue as many as there is room for; returns how many are still held back."""
+        pending = self._board.pending(self._agent)
+        if pending is None:
+            return len(self.held_back)  # the broker is away for a moment
+        if not self.held_back and not pending.documents and self._again:
+            self._again -= 1
+            self.held_back = list(self._left())
+            self._again *= bool(self.held_back)
+        room = WAITING_DOCUMENTS - pending.documents
+        # In large helpings, so that a hundred thousand documents are not a hundred thousand calls.
+        if self.held_back and room >= min(len(self.held_back), WAITING_DOCUMENTS // 4):
+            try:
+                mark_in_calls(self._queue, self._agent, self.held_back[:room], lane=Lane.BACKFILL)
+            except BrokerUnavailable:
+                return len(self.held_back)  # marking some of them twice does no harm
+            del self.held_back[:room]
+            self._on_marked()
+        return len(self.held_back)

@@ -15,7 +15,7 @@ from memory.session_roots import SESSIONS_SOURCE
 from memory.taking_over import provider_of
 from memory.transcript_slicing import is_read_otherwise
 from producers.finding_transcripts import Found
-from recalld.runs.estimate import open_cache
+from recalld.runs.cost import open_cache
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, Transient

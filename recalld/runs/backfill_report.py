@@ -1,17 +1,90 @@
-"""What `recalld backfill` says, in sentences and as JSON."""
+"""Result of a backfill: read from the index, and told in sentences, as JSON and as a progress line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted
+from memory.store.reader import IndexCounts
+from recalld.progress_bar import Progress, ProgressBar
 from recalld.runs.backfill_plan import BackfillPlan
-from recalld.runs.backfill_result import BackfillResult
-from recalld.runs.estimate import cost_body, cost_sentence
-from recalld.status_view import size
+from recalld.runs.cost import cost_body, cost_sentence
+from recalld.runs.wait import Outcome, exit_code
+from recalld.status_view import duration, size
+from recalld.wiring import fingerprint_of, generations_of
+from schemas.documents import DocumentKey, FileStat
+from schemas.ports import Usage
+from schemas.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptStates:
+    """How many transcripts are `indexed`; why others `failed`, by key; which are `left` for a later run."""
+
+    indexed: int
+    failed: Mapping[DocumentKey, str]
+    left: tuple[DocumentKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillResult:
+    """How a backfill ended. `detached`: it was interrupted, and a daemon goes on with what is queued.
+
+    `held_back` documents were not queued yet; `usage` is what was spent, `spent` says it to a person.
+    """
+
+    states: TranscriptStates
+    outcome: Outcome
+    usage: tuple[Usage, ...]
+    spent: tuple[str, ...]
+    seconds: float
+    interrupted: bool
+    detached: bool
+    held_back: int
+
+    @property
+    def exit_code(self) -> int:
+        """130 when it was interrupted, 1 when something is missing, 4 when only vectors that cannot be had are."""
+        if self.interrupted:
+            return 130
+        return 1 if self.states.failed or self.states.left else exit_code([self.outcome])
+
+
+def transcript_states(settings: Settings, plan: BackfillPlan) -> TranscriptStates:
+    """Ask the index what became of the wanted transcripts."""
+    generations = generations_of(settings, plan.agent)
+    reader = generations.target_reader(fingerprint_of(settings, plan.agent).digest)
+    if reader is None:
+        return TranscriptStates(0, {}, tuple(plan.wanted))
+    try:
+        letters = {letter.key: letter.reason for letter in reader.dead_letters()}
+        known = {file.key: file.stat for file in reader.files()}
+    finally:
+        reader.close()
+    failed = {key: letters[key] for key in plan.wanted if key in letters}
+    left = tuple(
+        key
+        for key, stat in plan.wanted.items()
+        # One that grows meanwhile counts as soon as the index has what was there; its rest is not this backfill's.
+        if key not in failed and (key not in known or is_behind(known[key], stat))
+    )
+    return TranscriptStates(len(plan.wanted) - len(failed) - len(left), failed, left)
+
+
+def is_behind(known: FileStat, wanted: FileStat) -> bool:
+    """Whether what the index knows of a file is older than what was wanted of it."""
+    if known.mtime_ns != wanted.mtime_ns:
+        return known.mtime_ns < wanted.mtime_ns
+    return known.ctime_ns != 0 and known.ctime_ns < wanted.ctime_ns
+
+
+def missing_documents(settings: Settings, plan: BackfillPlan) -> Sequence[DocumentKey]:
+    """The wanted transcripts that neither are in the index nor failed."""
+    return transcript_states(settings, plan).left
+
 
 #: Transcripts that were left are listed up to this number; the rest is only counted.
 _LISTED = 20
@@ -120,3 +193,35 @@ def _result_body(result: BackfillResult) -> dict[str, Any]:
 
 def _model(choice: ProviderChoice) -> str | None:
     return choice.provider.model if choice.provider is not None else None
+
+
+class BackfillProgress(ProgressBar):
+    """Counts from `start`, what the index held before. `expected` chunks are estimated to come, or wait for a vector.
+
+    `embedded` says how many texts were sent since then.
+    """
+
+    def __init__(self, *, start: IndexCounts, expected: int, embedded: Callable[[], int]) -> None:
+        super().__init__()
+        self._start = start
+        self._expected = expected
+        self._embedded = embedded
+
+    def parts(self, progress: Progress) -> list[str]:
+        """What the line says."""
+        counts, start = progress.counts, self._start
+        read = max(0, counts.chunks - start.chunks + start.vectors_pending)
+        expected = max(self._expected, read)
+        finished = max(0, read - counts.vectors_pending)
+        cached = counts.vectors_ready - start.vectors_ready - self._embedded()
+        parts = [f"files {progress.documents:,}/{progress.of_documents:,}", f"chunks {read:,}/{expected:,}"]
+        parts.append(f"{finished / max(self.seconds, 0.001):,.0f}/s")
+        if cached > 0:
+            parts.append(f"{cached:,} from the cache")
+        if counts.vectors_pending:
+            parts.append(f"{counts.vectors_pending:,} wait for vectors (keywords work)")
+        if progress.failed:
+            parts.append(f"{progress.failed:,} failed")
+        if 0 < finished < expected:
+            parts.append(f"about {duration(max(1.0, (expected - finished) * self.seconds / finished))} left")
+        return parts

@@ -16,14 +16,21 @@ from memory.status.condition_texts import text_of
 from memory.store.errors import NoRoom
 from producers.reconciling import reconcile
 from recalld.invocation import Invocation, to_type
-from recalld.runs.broker import running_broker
-from recalld.runs.spending import Spending
+from recalld.runs.cost import Spending
 from recalld.runs.wait import IndexWait, Outcome, exit_code
 from recalld.settings.load import check_workspace
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lifecycle import stop_event
 from recalld.up.lock import daemon_pid
-from recalld.wiring import BrokerSide, answering_for, building_in, fingerprint_of, indexed_by, open_broker
+from recalld.wiring import (
+    BrokerSide,
+    answering_for,
+    building_in,
+    fingerprint_of,
+    indexed_by,
+    open_broker,
+    running_broker,
+)
 from schemas.errors import UserError
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings

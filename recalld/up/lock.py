@@ -1,4 +1,4 @@
-"""Who runs the daemon of a home: a lock that ends with its holder."""
+"""Lock of the daemon of a home, which ends with its holder, and the other signs of running processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from memory.local_processes import is_alive
+from memory.status.run_files import read_derived
 from schemas.errors import UserError
 
 #: Seconds for which a lock that is taken is tried again: whoever only asks holds it for a moment, too.
@@ -76,3 +78,20 @@ def _lock(handle: IO[str]) -> bool:
 
 def _pid(text: str) -> int | None:
     return int(text) if text.isascii() and text.strip().isdigit() else None
+
+
+def anybody_runs(home: Path) -> bool:
+    """Whether `up`, a watcher, a query service or producers of this home run on this machine."""
+    if daemon_pid(home) is not None:
+        return True
+    files = (home / "run" / name for name in ("service.json", "watch.json", "hooks.json"))
+    return any(is_alive(pid) for file in files for pid in pids_of(file))
+
+
+def pids_of(path: Path) -> list[int]:
+    """Process ids that a file of `run` names: its own, or those of all agents."""
+    body = read_derived(path)
+    if not isinstance(body, dict):
+        return []
+    entries = [body] if "pid" in body else [entry for entry in body.values() if isinstance(entry, dict)]
+    return [entry["pid"] for entry in entries if isinstance(entry.get("pid"), int)]

@@ -16,7 +16,7 @@ from memory.embedding.selection import ProviderChoice
 from memory.progress import vector_progress
 from memory.taking_over import provider_of
 from recalld.invocation import to_type
-from recalld.log_exceptions import without_foreign_words
+from recalld.logs import without_foreign_words
 from recalld.terminal_text import printable_name
 from schemas.ports import Indexing
 from schemas.settings import AgentSettings, Settings

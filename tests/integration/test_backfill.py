@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recalld.runs import backfill_feed
+from recalld.runs import backfill
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import JobQueue
 from tests.commanding import CommandLine
@@ -317,15 +317,15 @@ def test_the_bundled_model_is_waited_for(commands: CommandLine, tmp_path: Path) 
 def test_more_documents_than_may_wait_in_the_queue_are_queued_bit_by_bit(
     commands: CommandLine, server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recalld.runs.backfill_feed.WAITING_DOCUMENTS", 4)
+    monkeypatch.setattr("recalld.runs.backfill.WAITING_DOCUMENTS", 4)
     helpings: list[int] = []
-    mark = backfill_feed.mark_in_calls
+    mark = backfill.mark_in_calls
 
     def counted(queue: JobQueue, agent: str, keys: Sequence[DocumentKey], *, lane: Lane) -> None:
         helpings.append(len(keys))
         mark(queue, agent, keys, lane=lane)
 
-    monkeypatch.setattr("recalld.runs.backfill_feed.mark_in_calls", counted)
+    monkeypatch.setattr("recalld.runs.backfill.mark_in_calls", counted)
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(30):

@@ -14,9 +14,8 @@ from memory.embedding.gate import OUTAGE_FAILURES, Admission
 from memory.taking_over import provider_of
 from recalld.invocation import Invocation
 from recalld.progress_bar import Progress, ProgressBar
-from recalld.runs.broker import running_broker
 from recalld.runs.wait import IndexWait, Outcome
-from recalld.wiring import BrokerSide, open_broker
+from recalld.wiring import BrokerSide, open_broker, running_broker
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import Transient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recalld.runs.backfill_result import is_behind
+from recalld.runs.backfill_report import is_behind
 from schemas.documents import FileStat
 
 

@@ -9,8 +9,8 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from recalld.local import last_answers
-from recalld.local.last_answers import answered_to_the_end
+from recalld.local import mcp_stdio
+from recalld.local.mcp_stdio import answered_to_the_end
 
 ASKED = JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/list")
 CANCELLED = JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params={"requestId": 1})
@@ -56,5 +56,5 @@ def test_without_a_request_or_with_one_that_was_given_up_it_ends_at_once():
 
 
 def test_an_answer_that_does_not_come_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(last_answers, "LAST_ANSWERS_SECONDS", 0.1)
+    monkeypatch.setattr(mcp_stdio, "LAST_ANSWERS_SECONDS", 0.1)
     assert talk(ASKED, answers=[]) == []

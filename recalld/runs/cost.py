@@ -1,9 +1,10 @@
-"""`--dry-run`: what an indexing run would do and pay, without doing it."""
+"""Cost of embedding: estimated without indexing (`--dry-run`), and counted while a command runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import fields, replace
 from datetime import date
 from typing import Any
 
@@ -13,16 +14,19 @@ from memory.agent_files import AgentFiles, Scan, priority
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
+from memory.prices import price_of
 from memory.status.condition_texts import counted
 from memory.taking_over import provider_of
 from recalld.invocation import Invocation
 from recalld.settings.load import check_workspace
-from recalld.status_view import duration
+from recalld.status_view import FREE_OF_CHARGE, amount, dollars, duration
 from recalld.terminal_text import printable_json
 from recalld.wiring import generations_of, indexed_by
 from schemas.documents import DocumentKey
+from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from workers.batch_jobs import FEWEST_TEXTS
+from workers.board import Board
 
 
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
@@ -170,3 +174,40 @@ def _money(choice: ProviderChoice, found: Estimate) -> str:
 
 def _rounded(number: int) -> str:
     return f"{number / 1e6:.1f} M" if number >= 1_000_000 else f"{number:,}"
+
+
+class Spending:
+    """Counts from the moment it is made on."""
+
+    def __init__(self, board: Board, agents: Sequence[AgentSettings]) -> None:
+        self._board = board
+        self._agents = {agent.id: agent for agent in agents}
+        self._before = {
+            (agent.id, usage.provider, usage.model): usage
+            for agent in agents
+            for usage in board.indexing_usage(agent.id)
+        }
+
+    def of(self, agent: str) -> list[Usage]:
+        """What an agent's texts have cost since then, by provider and model; nothing for those that cost nothing."""
+        return [usage for usage in self.all_of(agent) if usage.requests and usage.provider not in FREE_OF_CHARGE]
+
+    def all_of(self, agent: str) -> list[Usage]:
+        """What was embedded for an agent since then, at whatever price."""
+        return [self._since(agent, usage) for usage in self._board.indexing_usage(agent)]
+
+    def sentence(self, agent: str, usage: Usage) -> str:
+        """One line for a person."""
+        text = f"{usage.provider} {usage.model}: {usage.requests:,} request{'s' if usage.requests != 1 else ''}"
+        if usage.failed:
+            text += f" ({usage.failed:,} failed)"
+        text += f", {amount(usage.tokens)} tokens"
+        price = price_of(self._agents[agent], usage.provider, usage.model)
+        return f"{text}, {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else text
+
+    def _since(self, agent: str, usage: Usage) -> Usage:
+        before = self._before.get((agent, usage.provider, usage.model))
+        if before is None:
+            return usage
+        counts = [field.name for field in fields(Usage) if field.name not in {"provider", "model"}]
+        return replace(usage, **{name: getattr(usage, name) - getattr(before, name) for name in counts})

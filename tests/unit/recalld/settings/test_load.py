@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from recalld.commands.config import effective
 from recalld.settings.keys import top_level_keys
 from recalld.settings.load import (
     LoadedSettings,
@@ -19,7 +20,6 @@ from recalld.settings.load import (
     remember_workspace,
     select_agent,
 )
-from recalld.settings.view import effective
 from schemas.errors import UserError
 from schemas.settings import ExtraPath
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from recalld.runs import backfill_feed
-from recalld.runs.backfill_feed import BackfillFeed
+from recalld.runs import backfill
+from recalld.runs.backfill import BackfillFeed
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Pending
 from tests.quiet_board import QuietBoard
@@ -36,7 +36,7 @@ class Desk:
 
 @pytest.fixture(autouse=True)
 def room_for_twelve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill_feed, "WAITING_DOCUMENTS", 12)
+    monkeypatch.setattr(backfill, "WAITING_DOCUMENTS", 12)
 
 
 def test_documents_go_to_the_backfill_lane_in_order_and_once() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from memory.store.reader import IndexCounts
 from recalld.progress_bar import Progress
-from recalld.runs.backfill_progress import BackfillProgress
+from recalld.runs.backfill_report import BackfillProgress
 
 
 @pytest.fixture
