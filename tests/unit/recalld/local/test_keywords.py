@@ -19,7 +19,7 @@ from recalld.settings import load as configuration
 from schemas.errors import UserError
 from tests.written_index import write_index
 
-SAMPLE = Path(__file__).parents[2] / "deploy" / "sample-workspace"
+SAMPLE = Path(__file__).parents[4] / "deploy" / "sample-workspace"
 
 
 @pytest.fixture(autouse=True)
