@@ -1,26 +1,28 @@
-"""Waiting until what a command queued is indexed and has its vectors, with progress on the way.
+"""Wait of a command until its documents are indexed and have their vectors, with progress on the way.
 
-Beside a busy `recalld up` the queue is never empty: the wait is for the documents that were marked before it began, and
-for the vectors of the chunks that were there when these were indexed.
+Beside a busy `recalld up` the queue is never empty. A command waits for the documents that were marked before it began,
+and for the vectors of the chunks that existed when these documents were indexed.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from memory.agent_files import AgentFiles
 from memory.answering import no_prefixes, no_vectors
+from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.selection import ProviderChoice
+from memory.fingerprint import NO_VECTORS as NO_EMBEDDING
 from memory.fingerprint import embedding_of
-from memory.generations import Generations
+from memory.left_out import left_out
 from memory.made_with import name_in
 from memory.status.condition_texts import counted, text_of, waiting_chunks
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import provider_of
 from recalld.progress_bar import Progress, ProgressBar
-from recalld.runs.batch_jobs import JobsWait
-from recalld.runs.missing_documents import missing_sentence
 from recalld.status_view import duration
 from recalld.wiring import BrokerSide, generations_of
 from schemas.conditions import Condition, ConditionCode
@@ -33,28 +35,31 @@ from workers.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
 
-#: Seconds of a passing failure, from the start of the command on, that are waited out.
+#: Seconds between two looks into the ledger of batch jobs.
+_LEDGER_SECONDS = 0.5
+
+#: Seconds that a command waits for a passing failure to end.
 _PATIENCE_SECONDS = 30.0
 
-#: Seconds from the start of the command on after which workers that say that they are not able to work are believed.
+#: Seconds after which a command believes workers that report that they cannot work.
 _UNABLE_SECONDS = 5.0
 
-#: Times `workers.stalled_after_seconds` without progress of its own after which a command leaves, though others get on.
+#: Times `workers.stalled_after_seconds` without progress after which a command leaves while workers do other jobs.
 _LONGEST_STILL = 5.0
 
 #: Agents whose work the progress line names.
 _NAMED_AGENTS = 3
 
-#: Seconds that a provider may ask to wait before the command leaves it to the next one.
+#: Seconds of a provider's cool-down that a command waits for.
 _LONGEST_COOL_DOWN_SECONDS = 300.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """How waiting ended for one agent. `stopped` says why vectors, or anything, will not come; None when they did.
+    """Result of a wait for one agent. `stopped` is the reason why vectors, or anything, will not come.
 
-    `condition` is the same as a code, where it has one. `in_jobs`: all missing vectors are those of batch jobs, which
-    the command does not wait for.
+    `condition` is the same as a code, where there is one. `in_jobs`: batch jobs have all missing vectors, and the
+    command does not wait for them.
     """
 
     agent: str
@@ -67,353 +72,443 @@ class Outcome:
 
     @property
     def sentence(self) -> str | None:
-        """Return the reason for what did not come, for people; None when all came."""
+        """Return the reason for missing results, for people; None when all came."""
         return text_of(self.condition) if self.condition is not None else self.stopped
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """Return 0 when all was done, 4 when it was, but by keyword only as no provider can be had, else 1."""
+    """Return 0 when all was done, 4 when it was done by keyword only for want of a provider, else 1."""
     codes = {one.condition.code if one.condition is not None else None for one in outcomes if one.stopped}
     if any(one.failed for one in outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
         return 1
     return 4 if codes else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One look at an agent's queue, index and provider.
+
+    `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
+    `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
+    the reason why the provider gives no vectors soon.
+    """
+
+    documents: int
+    oldest_chunk: int | None
+    building: str | None
+    counts: IndexCounts
+    choice: ProviderChoice
+    endpoint: EndpointState | None
+    troubles: Sequence[Trouble]
+    unable: str | None
+    stopped: str | None
+
+    @property
+    def settled(self) -> bool:
+        """Return True if neither vectors nor a generation are to come."""
+        return self.stopped is not None or (self.building is None and self.oldest_chunk is None)
+
+    @property
+    def cools_down(self) -> bool:
+        """Return True if the provider asked for a pause."""
+        return self.endpoint is not None and self.endpoint.condition is EndpointCondition.COOLING_DOWN
+
+    @property
+    def waits_for(self) -> str:
+        """Return what is to come: "28 documents", "3 vectors of openai"; "" when all came."""
+        if self.documents:
+            return counted(self.documents, "document")
+        if self.oldest_chunk is None:
+            return "the new index to be whole" if self.building is not None else ""
+        until = self.endpoint.until if self.endpoint is not None else None
+        wait = f", which is asked again in {duration(max(1.0, until - time.time()))}" if until is not None else ""
+        return f"{counted(self.counts.vectors_pending, 'vector')} of {self.choice.name}{wait}"
+
+
 class IndexWait:
-    """Looks at queue and index of some agents until nothing is left of what the command queued."""
+    """Wait of a command for the queue and the indexes of some agents."""
 
     def __init__(self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide) -> None:
-        self._settings = settings
-        self._agents = agents
         self._broker = broker
-        #: Where progress is shown.
+        #: Shows the progress.
         self.bar = ProgressBar()
-        self._generations = {agent.id: generations_of(settings, agent) for agent in agents}
-        self._readers: dict[str, tuple[str, StoreReader]] = {}
+        self._jobs = _BatchJobs(settings, agents)
+        self._agents = {agent.id: _AgentWait(settings, agent, broker, self._jobs) for agent in agents}
         self._most_documents = 0
-        self._jobs = JobsWait(settings, agents)
-        self._begun = self._marked_at = time.time()
-        # Agent -> generation and last chunk that were there when its documents were indexed.
-        self._last_chunks: dict[str, tuple[str, int]] = {}
-        self._still = _Still(broker, settings.workers.stalled_after_seconds)
+        self._limit_seconds = settings.workers.stalled_after_seconds
+        self._progress_made: object = None
+        self._progress_at = time.monotonic()
+        #: Seconds without progress after which the command gave up, None when it did not.
+        self._still_seconds: float | None = None
 
     def marked(self) -> None:
-        """Say that the command queued documents just now: they are waited for."""
-        self._marked_at = time.time()
+        """Wait for what the command queued until now."""
+        for agent in self._agents.values():
+            agent.marked_at = time.time()
 
     def ask_again(self) -> None:
-        """Let providers be asked now: what an earlier run met may be over, and this one finds out by itself.
+        """Let workers ask providers now: an outage or a refusal that an earlier run met may be over.
 
         Raises:
             BrokerUnavailable: the queue does not answer.
         """
-        for agent in self._agents:
-            provider = provider_of(self._settings, agent).provider
-            if provider is not None and provider.account:
-                self._broker.board.ask_again(provider.account, provider.model)
-            if self.counts(agent).vectors_pending:
-                self._broker.queue.request_vectors_now(agent.id)
+        for agent in self._agents.values():
+            agent.ask_again()
 
     def anything_to_do(self) -> bool:
-        """Whether documents, vectors or a generation are under way."""
-        return any(self._left(agent) or not self._settled(agent) for agent in self._agents)
+        """Return True if documents, vectors or a generation are under way."""
+        return any(view.documents or not view.settled for view in self._look())
+
+    def counts(self, agent: AgentSettings) -> IndexCounts:
+        """Return the counts of an agent's index; without missing vectors where only keywords are wanted."""
+        return self._agents[agent.id].counts()
 
     def outcomes(self) -> list[Outcome]:
-        """How things stand now."""
-        return [self._outcome(agent) for agent in self._agents]
+        """Return the present state of each agent."""
+        return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents.values()]
 
     def compared(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The same outcomes; `stopped` where files are missing in an index and nothing is queued for them."""
-        for agent, outcome in zip(self._agents, outcomes, strict=True):
-            if outcome.stopped is None and not self._is_behind(agent):
-                outcome.stopped = missing_sentence(self._settings, agent, self._reader(agent), before=self._begun)
-        return [*outcomes]
+        """Return the outcomes, `stopped` where files are missing in an index and the queue has none of them."""
+        return [self._agents[one.agent].compared(one) if one.stopped is None else one for one in outcomes]
 
     def until_done(
         self, stop: threading.Event, *, works: Callable[[], bool], feed: Callable[[], int] = lambda: 0
     ) -> list[Outcome]:
-        """Wait, show progress on standard error, and say how it ended.
+        """Wait, show progress on standard error, and return the outcomes.
 
-        `works` tells whether there are workers still; `feed` is called at every look, to queue more, and returns
-        how many documents it holds back.
+        `works` returns False when no workers are left. `feed` is called at every look to queue more; it returns the
+        number of documents that it holds back.
 
         Raises:
             UserError: the workers are gone.
         """
-        bar = self.bar
         while not stop.wait(_LOOK_SECONDS):
             if not works():
-                bar.end()
+                self.bar.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
             held_back = feed()
-            left = {agent.id: self._left(agent) for agent in self._agents}
-            documents = held_back + sum(left.values())
+            views = self._look()
+            documents = held_back + sum(view.documents for view in views)
             self._most_documents = max(self._most_documents, documents)
-            for agent in self._agents:
-                bar.warn([one for one in self._broker.board.troubles(agent.id) if self._is_news(one)])
-            if bar.due():
-                bar.show(self._progress(documents))
-            if all(self._unable(agent) or (not held_back and self._is_done(agent)) for agent in self._agents):
+            for view in views:
+                self.bar.warn(view.troubles)
+            if self.bar.due():
+                self.bar.show(self._progress(views, documents))
+            agents = zip(self._agents.values(), views, strict=True)
+            if all(view.unable or (not held_back and agent.is_done(view)) for agent, view in agents):
                 break
-            cools = any(self._cools_down(agent) for agent in self._agents)
-            if self._still.too_long(
-                self._stand(held_back, left),
-                at_least_seconds=_LONGEST_COOL_DOWN_SECONDS if cools else 0.0,
-                only_builds=not documents and self._only_builds(),
-            ):
+            if self._stands_still(views, held_back):
                 break
-        bar.end()
+        self.bar.end()
         return self.outcomes()
 
-    def _progress(self, documents: int) -> Progress:
-        """How far it is, with so many documents still to do."""
-        counts = [self.counts(agent) for agent in self._agents]
-        readers = filter(None, map(self._reader, self._agents))
+    def close(self) -> None:
+        """Close the readers."""
+        for agent in self._agents.values():
+            agent.close()
+
+    def _look(self) -> list[_View]:
+        return [agent.look() for agent in self._agents.values()]
+
+    def _progress(self, views: Sequence[_View], documents: int) -> Progress:
+        waiting = [
+            f"{agent}: {view.waits_for}" if len(views) > 1 else view.waits_for
+            for agent, view in zip(self._agents, views, strict=True)
+            if view.waits_for
+        ]
+        if len(waiting) > _NAMED_AGENTS:
+            waiting[_NAMED_AGENTS:] = [counted(len(waiting) - _NAMED_AGENTS, "more agent")]
         return Progress(
             documents=self._most_documents - documents,
             of_documents=self._most_documents,
             counts=IndexCounts(
-                files=sum(one.files for one in counts),
-                chunks=sum(one.chunks for one in counts),
-                vectors_ready=sum(one.vectors_ready for one in counts),
-                vectors_pending=sum(one.vectors_pending for one in counts),
+                files=sum(view.counts.files for view in views),
+                chunks=sum(view.counts.chunks for view in views),
+                vectors_ready=sum(view.counts.vectors_ready for view in views),
+                vectors_pending=sum(view.counts.vectors_pending for view in views),
             ),
-            failed=sum(len(reader.dead_letters()) for reader in readers),
+            failed=sum(len(agent.failed()) for agent in self._agents.values()),
             jobs=self._jobs.progress(),
-            waits_for=self._waits_for(),
+            waits_for="; ".join(waiting),
         )
+
+    def _stands_still(self, views: Sequence[_View], held_back: int) -> bool:
+        """Return True if the command's own work made no progress for too long.
+
+        A batch job may take a day. Other jobs may come first: the command has more patience while workers finish any,
+        except for a new index, which is never whole while its documents change all the time.
+        """
+        made = (held_back, [(view.documents, view.oldest_chunk, view.building) for view in views])
+        if self._jobs.progress() or made != self._progress_made:
+            self._progress_made, self._progress_at = made, time.monotonic()
+            return False
+        still = time.monotonic() - self._progress_at
+        cool_down = _LONGEST_COOL_DOWN_SECONDS if any(view.cools_down for view in views) else 0.0
+        if still < max(self._limit_seconds, cool_down):
+            return False
+        only_builds = not (held_back or any(view.documents for view in views)) and all(
+            view.building is not None for view in views if not view.unable and view.oldest_chunk is None
+        )
+        patient = not only_builds and still < _LONGEST_STILL * self._limit_seconds
+        if patient and self._broker.board.stalled_seconds() < self._limit_seconds:
+            return False
+        self._still_seconds = still
+        return True
+
+
+class _AgentWait:
+    """Wait for one agent."""
+
+    def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide, jobs: _BatchJobs) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._broker = broker
+        self._jobs = jobs
+        self._generations = generations_of(settings, agent)
+        self._begun = self.marked_at = time.time()
+        self._open: tuple[str, StoreReader] | None = None
+        # Generation, and its last chunk when the command's documents were indexed.
+        self._last_chunk = ("", 0)
+
+    def look(self) -> _View:
+        """Return the present view."""
+        documents = self._documents()
+        counts, choice = self.counts(), provider_of(self._settings, self._agent)
+        board, provider = self._broker.board, choice.provider
+        endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
+        # Troubles of an earlier run may be over.
+        troubles = [one for one in board.troubles(self._agent.id) if one.at >= self._begun]
+        return _View(
+            documents=documents,
+            oldest_chunk=self._oldest_chunk(documents) if counts.vectors_pending else None,
+            building=self._generations.next(),
+            counts=counts,
+            choice=choice,
+            endpoint=endpoint,
+            troubles=troubles,
+            unable=next((one.message for one in troubles if self._is_unable(one)), None),
+            stopped=next((one.message for one in troubles if self._is_stopped(one, endpoint)), None),
+        )
+
+    def is_done(self, view: _View) -> bool:
+        """Return True if the command has nothing more to wait for."""
+        return not view.documents and (view.settled or self._left_to_jobs())
+
+    def ask_again(self) -> None:
+        """Let workers ask the provider now. Raises like `IndexWait.ask_again`."""
+        provider = provider_of(self._settings, self._agent).provider
+        if provider is not None and provider.account:
+            self._broker.board.ask_again(provider.account, provider.model)
+        if self.counts().vectors_pending:
+            self._broker.queue.request_vectors_now(self._agent.id)
+
+    def counts(self) -> IndexCounts:
+        """Return the counts of the index; without missing vectors where only keywords are wanted."""
+        reader = self._reader()
+        if reader is None:
+            return IndexCounts()
+        return reader.counts() if self._wants_vectors() else replace(reader.counts(), vectors_pending=0)
+
+    def failed(self) -> tuple[str, ...]:
+        """Return the failed documents with their reasons."""
+        reader = self._reader()
+        return tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
+
+    def outcome(self, *, still_seconds: float | None) -> Outcome:
+        """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
+        view = self.look()
+        condition = None if view.unable is not None else self._condition(view, still_seconds)
+        stopped = view.unable
+        if condition is not None:
+            vectors_wait = condition.code is ConditionCode.VECTORS_WAIT
+            stopped = str(condition.params["reason"]) if vectors_wait else text_of(condition)
+        return Outcome(
+            agent=self._agent.id,
+            counts=view.counts,
+            failed=self.failed(),
+            stopped=stopped or self._made_otherwise(view.choice),
+            in_jobs=self._left_to_jobs(),
+            condition=condition,
+            advice=no_prefixes(self._agent.id, self._agent, view.choice, chunks=view.counts.chunks),
+        )
+
+    def compared(self, outcome: Outcome) -> Outcome:
+        """Return the outcome, `stopped` if files are missing in the index and nothing waits in the queue.
+
+        An empty queue is no proof: workers of another home may have taken from it. Files that changed since the
+        command began are left to the next comparison; failed and left-out files are not missing.
+        """
+        pending = self._broker.board.pending(self._agent.id)
+        if pending is None or pending.documents:
+            return outcome
+        files, reader = AgentFiles.of(self._settings, self._agent), self._reader()
+        on_disk = files.scan().documents
+        known: set[DocumentKey] = set()
+        if reader is not None:
+            known = {file.key for file in reader.files()} | {letter.key for letter in reader.dead_letters()}
+            known |= left_out(reader, files)
+        # The write time of a file may be any; the change time is the system's.
+        missing = [
+            key
+            for key, stat in on_disk.items()
+            if key not in known and (stat.ctime_ns or stat.mtime_ns) / 1e9 < self._begun
+        ]
+        return replace(outcome, stopped=_missing_sentence(missing)) if missing else outcome
 
     def close(self) -> None:
-        """Close the readers."""
-        for _, reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
+        """Close the reader."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
 
-    def _left(self, agent: AgentSettings) -> int:
-        """Return how many documents wait since before the command queued its own, or are among these."""
-        marked = self._broker.board.marked_before(agent.id, self._marked_at)
-        if marked is None:
-            return 1  # a broker that is away for a moment is no reason to say that all is done
-        if marked.count > len(marked.some):
-            return marked.count
-        return sum(not self._was_indexed(agent, key) for key in marked.some)
-
-    def _was_indexed(self, agent: AgentSettings, key: DocumentKey) -> bool:
-        """Return True if a document that waits was indexed since: it changes faster than it is indexed."""
-        reader = self._reader(agent)
-        known = reader.file(key) if reader is not None else None
-        return known is not None and known.stat.mtime_ns / 1e9 > self._marked_at
-
-    def _is_behind(self, agent: AgentSettings) -> bool:
-        """Return True if anything waits in the queue, also of what changed since the command began."""
-        pending = self._broker.board.pending(agent.id)
-        return pending is None or pending.documents > 0
-
-    def _is_done(self, agent: AgentSettings) -> bool:
-        return self._left(agent) == 0 and (self._settled(agent) or self._left_to_jobs(agent))
-
-    def _settled(self, agent: AgentSettings) -> bool:
-        if self._generations[agent.id].next() is not None:
-            return self._stopped(agent) is not None
-        return self._oldest_chunk(agent) is None or self._stopped(agent) is not None
-
-    def _oldest_chunk(self, agent: AgentSettings) -> int | None:
-        """Return the first chunk that waits for its vector, of those that the command waits for; None without any."""
-        reader = self._reader(agent)
-        if reader is None or not self.counts(agent).vectors_pending:
-            return None
-        oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None)
-        if oldest is None or self._left(agent):
-            return oldest  # which chunks are waited for is known when its documents are indexed
-        generation = self._readers[agent.id][0]
-        if self._last_chunks.get(agent.id, ("", 0))[0] != generation:
-            self._last_chunks[agent.id] = (generation, max(reader.pending_hashes(), default=0))
-        return oldest if oldest <= self._last_chunks[agent.id][1] else None
-
-    def _only_builds(self) -> bool:
-        return all(
-            self._generations[agent.id].next() is not None
-            for agent in self._agents
-            if not self._unable(agent) and self._oldest_chunk(agent) is None
-        )
-
-    def _stand(self, held_back: int, left: Mapping[str, int]) -> object:
-        """Return what differs when the command's own work gets on; None while a batch job may take long."""
-        if self._jobs.progress():
-            return None
-        own = [(self._oldest_chunk(agent), self._generations[agent.id].next()) for agent in self._agents]
-        return held_back, left, own
-
-    def _cools_down(self, agent: AgentSettings) -> bool:
-        state = self._endpoint(agent)
-        return state is not None and state.condition is EndpointCondition.COOLING_DOWN
-
-    def _waits_for(self) -> str:
-        """Return what keeps the command, in words: "ada: 28 documents; bob: 3 vectors of openai"."""
-        kept = {agent.id: self._kept_by(agent) for agent in self._agents}
-        named = [(agent, what) for agent, what in kept.items() if what]
-        several = len(self._agents) > 1
-        parts = [f"{agent}: {what}" if several else what for agent, what in named[:_NAMED_AGENTS]]
-        parts += [f"{counted(len(named) - _NAMED_AGENTS, 'more agent')}"] if len(named) > _NAMED_AGENTS else []
-        return "; ".join(parts)
-
-    def _kept_by(self, agent: AgentSettings) -> str:
-        """Return what is to come of one agent's work; "" when it is done."""
-        documents = self._left(agent)
-        if documents:
-            return counted(documents, "document")
-        if self._oldest_chunk(agent) is not None:
-            state, name = self._endpoint(agent), provider_of(self._settings, agent).name
-            until = state.until if state is not None else None
-            wait = f", which is asked again in {duration(max(1.0, until - time.time()))}" if until is not None else ""
-            return f"{counted(self.counts(agent).vectors_pending, 'vector')} of {name}{wait}"
-        return "the new index to be whole" if self._generations[agent.id].next() is not None else ""
-
-    def _left_to_jobs(self, agent: AgentSettings) -> bool:
-        return self._jobs.are_all_that_is_left(agent, self._reader(agent))
-
-    def _wants_vectors(self, agent: AgentSettings) -> bool:
-        reader = self._reader(agent)
-        return reader is not None and '"embedding":"none"' not in (reader.meta("identity") or "")
-
-    def _stopped(self, agent: AgentSettings) -> str | None:
-        """Why the provider will give no vectors soon; None while it does, or may in a moment."""
-        for trouble in self._broker.board.troubles(agent.id):
-            if not self._is_news(trouble):
-                continue
-            if trouble.part == NO_VECTORS and self._is_established(trouble):
-                return trouble.message
-            if trouble.part.startswith("provider ") and self._lasts(agent, trouble):
-                return trouble.message
-        return None
-
-    def _unable(self, agent: AgentSettings) -> str | None:
-        """Why these workers will index nothing, however long one waits; None when they may."""
-        for trouble in self._broker.board.troubles(agent.id):
-            if trouble.part in {NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS} and self._is_established(trouble):
-                return trouble.message
-        return None
-
-    def _is_established(self, trouble: Trouble) -> bool:
-        """Return True if this run met the trouble, and it did not pass in a moment."""
-        return self._is_news(trouble) and time.time() - max(trouble.since, self._begun) > _UNABLE_SECONDS
-
-    def _is_news(self, trouble: Trouble) -> bool:
-        """Return True if the trouble was met since the command began: what an earlier run met may be over."""
-        return trouble.at >= self._begun
-
-    def _lasts(self, agent: AgentSettings, trouble: Trouble) -> bool:
-        """Return True if a provider's trouble is worth no more waiting."""
-        state = self._endpoint(agent)
-        now = time.time()
-        if state is not None and state.until is not None:
-            if state.condition is EndpointCondition.STOPPED:
-                return True
-            if state.condition is EndpointCondition.COOLING_DOWN:
-                return state.until - now > _LONGEST_COOL_DOWN_SECONDS
-        return now - max(trouble.since, self._begun) > _PATIENCE_SECONDS
-
-    def _endpoint(self, agent: AgentSettings) -> EndpointState | None:
-        provider = provider_of(self._settings, agent).provider
-        return self._broker.board.endpoint(provider.account, provider.model) if provider is not None else None
-
-    def _reader(self, agent: AgentSettings) -> StoreReader | None:
-        """The generation that is being written: the one under construction, else the answering one."""
-        generations: Generations = self._generations[agent.id]
-        name = generations.next() or generations.current()
+    def _reader(self) -> StoreReader | None:
+        """Return a reader of the generation under construction, else of the answering one."""
+        name = self._generations.next() or self._generations.current()
         if name is None:
             return None
-        known = self._readers.get(agent.id)
-        if known is None or known[0] != name:
-            if known is not None:
-                known[1].close()
-            reader = generations.open_named(name)
-            if reader is None:
-                self._readers.pop(agent.id, None)
-                return None
-            self._readers[agent.id] = (name, reader)
-        return self._readers[agent.id][1]
+        if self._open is None or self._open[0] != name:
+            self.close()
+            reader = self._generations.open_named(name)
+            self._open = (name, reader) if reader is not None else None
+        return self._open[1] if self._open is not None else None
 
-    def counts(self, agent: AgentSettings) -> IndexCounts:
-        """What the index holds; where only keywords are wanted, no vector is missing."""
-        reader = self._reader(agent)
-        counts = reader.counts() if reader is not None else IndexCounts()
-        return counts if self._wants_vectors(agent) else replace(counts, vectors_pending=0)
+    def _wants_vectors(self) -> bool:
+        reader = self._reader()
+        identity = reader.meta("identity") if reader is not None else None
+        return reader is not None and (identity is None or embedding_of(identity) != NO_EMBEDDING)
 
-    def _made_otherwise(self, agent: AgentSettings, reader: StoreReader | None) -> str | None:
-        """What to say when the workers have other settings or keys than this process; None when they have not."""
-        provider = provider_of(self._settings, agent).provider
-        if provider is None or reader is None:
+    def _documents(self) -> int:
+        """Return how many documents wait that were marked before the command began, or by it."""
+        marked = self._broker.board.marked_before(self._agent.id, self.marked_at)
+        if marked is None:
+            return 1  # the broker is away for a moment: not all is done
+        if marked.count > len(marked.some):
+            return marked.count
+        return sum(not self._was_indexed(key) for key in marked.some)
+
+    def _was_indexed(self, key: DocumentKey) -> bool:
+        """Return True if a waiting document was indexed since: it changes faster than workers index it."""
+        reader = self._reader()
+        known = reader.file(key) if reader is not None else None
+        return known is not None and known.stat.mtime_ns / 1e9 > self.marked_at
+
+    def _oldest_chunk(self, documents: int) -> int | None:
+        """Return the first chunk without a vector, of those that the command waits for; None without any."""
+        reader = self._reader()
+        oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None) if reader is not None else None
+        if oldest is None or documents or reader is None or self._open is None:
+            return oldest  # the command's last chunk is known when its documents are indexed
+        if self._last_chunk[0] != self._open[0]:
+            self._last_chunk = (self._open[0], max(reader.pending_hashes(), default=0))
+        return oldest if oldest <= self._last_chunk[1] else None
+
+    def _left_to_jobs(self) -> bool:
+        return self._jobs.are_all_that_is_left(self._agent, self._reader())
+
+    def _is_unable(self, trouble: Trouble) -> bool:
+        """Return True if workers will index nothing, however long the command waits."""
+        return trouble.part in {NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS} and self._lasted(trouble) > _UNABLE_SECONDS
+
+    def _is_stopped(self, trouble: Trouble, endpoint: EndpointState | None) -> bool:
+        """Return True if no vectors come soon because of the trouble."""
+        if trouble.part == NO_VECTORS:
+            return self._lasted(trouble) > _UNABLE_SECONDS
+        if not trouble.part.startswith("provider "):
+            return False
+        if endpoint is not None and endpoint.until is not None:
+            if endpoint.condition is EndpointCondition.STOPPED:
+                return True
+            if endpoint.condition is EndpointCondition.COOLING_DOWN:
+                return endpoint.until - time.time() > _LONGEST_COOL_DOWN_SECONDS
+        return self._lasted(trouble) > _PATIENCE_SECONDS
+
+    def _lasted(self, trouble: Trouble) -> float:
+        """Return the seconds since a trouble began, or since the command did."""
+        return time.time() - max(trouble.since, self._begun)
+
+    def _made_otherwise(self, choice: ProviderChoice) -> str | None:
+        """Return a sentence if the workers have other settings or keys than this process, else None."""
+        reader = self._reader()
+        if choice.provider is None or reader is None:
             return None
         made_with = embedding_of(reader.meta("identity"))
-        if made_with == provider.identity:
+        if made_with == choice.provider.identity:
             return None
         return (
             f"the workers of `recalld up` embed with another provider or model ({name_in(made_with)}) than this "
-            f"command would ({provider.name}): start it again with the same settings and keys"
+            f"command would ({choice.provider.name}): start it again with the same settings and keys"
         )
 
-    def _outcome(self, agent: AgentSettings) -> Outcome:
-        reader = self._reader(agent)
-        failed = tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
-        condition = self._condition(agent)
-        stopped = self._unable(agent)
-        if stopped is None and condition is not None:
-            vectors_wait = condition.code is ConditionCode.VECTORS_WAIT
-            stopped = str(condition.params["reason"]) if vectors_wait else text_of(condition)
-        elif stopped is not None:
-            condition = None
-        stopped = stopped or self._made_otherwise(agent, reader)
-        counts = self.counts(agent)
-        advice = no_prefixes(agent.id, agent, provider_of(self._settings, agent), chunks=counts.chunks)
-        in_jobs = self._left_to_jobs(agent)
-        return Outcome(agent.id, counts, failed, stopped, in_jobs=in_jobs, condition=condition, advice=advice)
-
-    def _condition(self, agent: AgentSettings) -> Condition | None:
-        """Return why vectors, or anything that the command waited for, did not come; None when all came."""
-        counts, choice = self.counts(agent), provider_of(self._settings, agent)
-        pending = counts.vectors_pending
-        builds = self._generations[agent.id].next() is not None
-        if not builds and (pending or not self._wants_vectors(agent)):
-            ready = counts.vectors_ready if pending else 0
-            lacking = no_vectors(agent.id, choice, files=counts.files, ready=ready, pending=pending)
+    def _condition(self, view: _View, still_seconds: float | None) -> Condition | None:
+        """Return the reason for missing vectors or documents; None when all came."""
+        agent, pending = self._agent.id, view.counts.vectors_pending
+        if view.building is None and (pending or not self._wants_vectors()):
+            ready = view.counts.vectors_ready if pending else 0
+            lacking = no_vectors(agent, view.choice, files=view.counts.files, ready=ready, pending=pending)
             if lacking is not None:
                 return lacking
-        reason = (self._stopped(agent) or choice.error) if pending else None
+        reason = (view.stopped or view.choice.error) if pending else None
+        params: dict[str, str | int | float]
         if reason is not None:
-            params: dict[str, str | int | float] = {"chunks": waiting_chunks(pending), "reason": reason}
-            return Condition(ConditionCode.VECTORS_WAIT, agent.id, params=params)
-        still, what = self._still.seconds, self._kept_by(agent)
-        if still is None or not what:
+            params = {"chunks": waiting_chunks(pending), "reason": reason}
+            return Condition(ConditionCode.VECTORS_WAIT, agent, params=params)
+        if still_seconds is None or not view.waits_for:
             return None
-        params = {"what": what, "minutes": max(1, round(still / 60))}
-        return Condition(ConditionCode.INDEXING_STILL, agent.id, since=time.time() - still, params=params)
+        params = {"what": view.waits_for, "minutes": max(1, round(still_seconds / 60))}
+        return Condition(ConditionCode.INDEXING_STILL, agent, since=time.time() - still_seconds, params=params)
 
 
-class _Still:
-    """Says when a command has waited for long enough. `seconds` is how long nothing got on, None before that."""
+def _missing_sentence(missing: Sequence[DocumentKey]) -> str:
+    one = len(missing) == 1
+    return (
+        f"{len(missing):,} {'file is' if one else 'files are'} missing in this index ({missing[0].path}"
+        f"{'' if one else ', ...'}) though nothing is queued for {'it' if one else 'them'}: run this command again; if "
+        "that does not help, see whether workers of another home take from the same queue"
+    )
 
-    def __init__(self, broker: BrokerSide, limit_seconds: float) -> None:
-        self._broker = broker
-        self._limit = limit_seconds
-        self._stand: object = None
-        self._since = time.monotonic()
-        self.seconds: float | None = None
 
-    def too_long(self, stand: object, *, at_least_seconds: float, only_builds: bool) -> bool:
-        """Return True if `stand` (None: it may take long) is what it was for too long.
+class _BatchJobs:
+    """Batch jobs of some agents, read from the ledger."""
 
-        Work of others may be ahead: as long as workers finish any, there is more patience. `only_builds`: what is
-        missing is that a new index is whole, which it never is while documents change all the time.
+    def __init__(self, settings: Settings, agents: Sequence[AgentSettings]) -> None:
+        self._settings = settings
+        self._ids = {agent.id for agent in agents if agent.remote.batch.enabled}
+        self._path = ledger_path(settings.home)
+        self._begun = time.time()
+        self._looked_at = 0.0
+        self._jobs: list[BatchJob] = []
+
+    def progress(self) -> str:
+        """Return the progress of the open jobs; "" without any."""
+        jobs = [job for job in self._open_jobs() if job.agent in self._ids]
+        if not jobs:
+            return ""
+        providers = ", ".join(sorted({job.provider for job in jobs}))
+        done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
+        return f"{counted(len(jobs), 'batch job')} at {providers} {done:,}/{texts:,}"
+
+    def are_all_that_is_left(self, agent: AgentSettings, reader: StoreReader | None) -> bool:
+        """Return True if every chunk without a vector is in a job that was polled since the command began.
+
+        Always False where the settings make the command wait for jobs.
         """
-        if stand is None or stand != self._stand:
-            self._stand, self._since = stand, time.monotonic()
+        if agent.id not in self._ids or agent.remote.batch.wait or reader is None:
             return False
-        still = time.monotonic() - self._since
-        if still < max(self._limit, at_least_seconds):
+        provider = provider_of(self._settings, agent).provider
+        jobs = [job for job in self._open_jobs() if provider is not None and job.identity == provider.identity]
+        if not any(job.agent == agent.id for job in jobs) or not all(self._is_running(job) for job in jobs):
             return False
-        patient = not only_builds and still < _LONGEST_STILL * self._limit
-        if patient and self._broker.board.stalled_seconds() < self._limit:
-            return False
-        self.seconds = still
-        return True
+        with BatchLedger(self._path) as ledger:
+            at_provider = ledger.hashes(jobs[0].identity)
+        return at_provider.issuperset(reader.pending_hashes().values())
+
+    def _is_running(self, job: BatchJob) -> bool:
+        return job.stage is Stage.RUNNING and max(job.looked_at, job.made_at) >= self._begun
+
+    def _open_jobs(self) -> Iterable[BatchJob]:
+        now = time.monotonic()
+        if now - self._looked_at >= _LEDGER_SECONDS and self._ids and self._path.exists():
+            self._looked_at = now
+            with BatchLedger(self._path) as ledger:
+                self._jobs = [job for job in ledger.jobs() if job.open]
+        return self._jobs

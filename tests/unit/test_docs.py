@@ -15,7 +15,7 @@ from memory.mcp_server import SESSION_KEY_META
 from memory.service.mcp_door import SESSION_KEY_HEADER
 from recalld.cli import COMMANDS, LazyGroup, root
 from recalld.commands.config import effective
-from recalld.settings.docs import END, example_toml, settings_table, with_settings_table
+from tests.settings_docs import END, example_toml, settings_table, with_settings_table
 from recalld.settings.keys import agent_keys, top_level_keys
 from recalld.settings.load import load
 from schemas.settings import Settings

@@ -1,6 +1,6 @@
-"""The settings as documentation: the README's table and the commented example file, both made from the schema.
+"""Documentation of the settings, made from the schema: the README's table and the commented example file.
 
-`make docs` (`python -m recalld.settings.docs README.md deploy/recalld.example.toml`) writes them; a test fails when
+`make docs` (`python -m tests.settings_docs README.md deploy/recalld.example.toml`) writes them; a test fails when
 they differ from the schema.
 """
 
@@ -60,7 +60,7 @@ _SAMPLES: dict[str, Any] = {
 
 
 def settings_table() -> str:
-    """The README's table: key, default, what is allowed, meaning, and whether an agent may override it."""
+    """Return the README's table: key, default, allowed values, meaning, and "yes" where an agent may override it."""
     rows = ["| key | default | allowed | meaning | per agent |", "|---|---|---|---|---|"]
     per_agent = agent_keys()
     rows += [
@@ -73,7 +73,7 @@ def settings_table() -> str:
 
 
 def example_toml() -> str:
-    """A settings file with every key commented out: valid as it is, and valid with every comment sign removed."""
+    """Return a settings file with every key commented out: valid with and without the comment signs."""
     return "".join([_TITLE, *_section_lines(list(top_level_keys().values())), _AGENTS, *_agent_lines()])
 
 
@@ -132,7 +132,7 @@ def _toml(value: Any) -> str:
 
 
 def with_settings_table(readme: str) -> str:
-    """The README's text with the table between its two marks made anew.
+    """Return the README's text with a new table between its two marks.
 
     Raises:
         ValueError: the marks are not there.
