@@ -22,7 +22,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.up.sd_notify import watchdog
     from recalld.up.traces import traced
     from recalld.wiring import answering_for, building_in, indexed_by, open_broker, running_broker
-    from workers.life import LifeSigns
+    from workers.health.heartbeat import LifeSigns
 
     age = SettingsAge(invocation)
     settings = invocation.settings

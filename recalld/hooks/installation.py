@@ -19,10 +19,10 @@ from typing import Any
 
 import click
 
-from memory.own_processes import own_command
 from recalld.file_replacing import replace_file
 from recalld.invocation import Invocation
 from recalld.json_editing import Edit, Step, insert_item, insert_member, remove, shown
+from recalld.own_processes import own_command
 from recalld.settings.load import find_config, find_home
 from schemas.errors import UserError
 

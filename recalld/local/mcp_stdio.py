@@ -17,9 +17,9 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from memory.mcp_server import NO_ID, ToolCall, build_server, lacks_id
 from memory.search.manager import SearchableMemory
-from memory.tools import call_tool
+from memory.search.tools import call_tool
+from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
 from recalld.invocation import Invocation
 from recalld.local.fallback import Absence, ask
 from recalld.logs import configure_logs

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from memory.taking_over import provider_of
+from memory.index.provider_fallback import provider_of
+from producers.dispatcher import mark_in_calls
 from producers.finding_transcripts import Found, find_transcripts
-from producers.handing_over import mark_in_calls
 from recalld.invocation import Invocation, to_type
 from recalld.progress_bar import ProgressBar
 from recalld.runs.backfill_plan import BackfillPlan, plan_backfill, remember_folders

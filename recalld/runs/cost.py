@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from memory.agent_files import AgentFiles, Scan, priority
+from memory.documents.agent_files import AgentFiles, Scan, priority
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.prices import price_of
 from memory.embedding.selection import ProviderChoice
-from memory.estimating import Estimate, estimate
-from memory.prices import price_of
+from memory.index.estimate import Estimate, estimate
+from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted
-from memory.taking_over import provider_of
 from recalld.invocation import Invocation
 from recalld.settings.load import check_workspace
 from recalld.status_view import FREE_OF_CHARGE, amount, dollars, duration
@@ -26,7 +26,7 @@ from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from workers.batch_jobs import FEWEST_TEXTS
-from workers.board import Board
+from workers.health.board import Board
 
 
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:

@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from memory.agent_files import AgentFiles
-from memory.answering import no_prefixes, no_vectors
+from memory.documents.agent_files import AgentFiles
+from memory.documents.ignored_documents import left_out
 from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.selection import NO_VECTORS as NO_EMBEDDING
 from memory.embedding.selection import ProviderChoice
-from memory.fingerprint import NO_VECTORS as NO_EMBEDDING
-from memory.fingerprint import embedding_of
-from memory.left_out import left_out
-from memory.made_with import name_in
+from memory.index.fingerprint import embedding_of
+from memory.index.identity import name_in
+from memory.index.provider_fallback import provider_of
+from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import counted, text_of, waiting_chunks
 from memory.store.reader import IndexCounts, StoreReader
-from memory.taking_over import provider_of
 from recalld.progress_bar import Progress, ProgressBar
 from recalld.status_view import duration
 from recalld.wiring import BrokerSide, generations_of
@@ -30,7 +30,7 @@ from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.ports import EndpointCondition, EndpointState, Trouble
 from schemas.settings import AgentSettings, Settings
-from workers.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
+from workers.queue.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
 
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from memory.local_processes import is_alive
+from memory.status.local_processes import is_alive
 from memory.status.run_files import read_derived
 from schemas.errors import UserError
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
-from memory.own_processes import own_command, own_environment
+from recalld.own_processes import own_command, own_environment
 from recalld.settings.load import environment_for_child
 from recalld.up.lifecycle import READY
 

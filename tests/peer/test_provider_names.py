@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from memory.embedding.prices import price_of
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
 from memory.embedding.wording import family_prefixes
-from memory.prices import price_of
 from recalld.settings.load import load
-from recalld.settings.messages import SettingsInvalid
+from recalld.settings.resolution import SettingsInvalid
 from schemas.settings import MemorySettings
 from schemas.settings_sections import Credentials
 

@@ -246,12 +246,13 @@ def test_a_system_unit_is_hardened_and_starts_again(unit: Path):
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_is_given_longer_to_end_than_its_process_takes_at_most_and_is_watched(unit: Path):
-    from recalld.up import daemon, lifecycle
-    from workers.draining import DRAIN_SECONDS
+    from recalld.up import daemon
+    from recalld.up import lifecycle as child
+    from workers.shutdown import DRAIN_SECONDS
 
     lines = [line.split("=", 1) for line in unit.read_text("utf-8").splitlines() if "=" in line]
     given = dict(lines)
-    overdue = daemon.OVERDUE_SECONDS if unit.name == "recalld-up.service" else lifecycle.OVERDUE_SECONDS
+    overdue = daemon.OVERDUE_SECONDS if unit.name == "recalld-up.service" else child.OVERDUE_SECONDS
     assert DRAIN_SECONDS < overdue < int(given["TimeoutStopSec"])
     assert given["Type"] == "notify"
     assert int(given["WatchdogSec"]) > 0

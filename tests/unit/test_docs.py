@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from memory.mcp_server import SESSION_KEY_META
 from memory.service.mcp_door import SESSION_KEY_HEADER
+from memory.service.mcp_server import SESSION_KEY_META
 from recalld.cli import COMMANDS, LazyGroup, root
 from recalld.commands.config import effective
-from tests.settings_docs import END, example_toml, settings_table, with_settings_table
 from recalld.settings.keys import agent_keys, top_level_keys
 from recalld.settings.load import load
 from schemas.settings import Settings
+from tests.settings_docs import END, example_toml, settings_table, with_settings_table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
