@@ -27,10 +27,10 @@ from recalld.settings.load import (
 if TYPE_CHECKING:
     from schemas.settings import AgentSettings, Settings
 
-#: Commands of one agent's memory, or that may be.
+#: Commands that may be about one agent.
 _FOR_AN_AGENT = frozenset({"backfill", "dead", "get", "index", "mcp", "rebuild", "search", "status"})
 
-#: How messages name a command that a person may type.
+#: A command in a message that a person may type.
 _COMMAND = re.compile(r"`recalld ([a-z][^`]*)`")
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -136,7 +136,7 @@ def to_type(text: str, *, agent: str | None = None) -> str:
 
 
 def _program() -> str:
-    """Return this program as the person called it."""
+    """Return this program as the user called it."""
     import shlex
     import shutil
 
@@ -225,5 +225,5 @@ def pass_invocation(command: AnyFunction) -> AnyFunction:
     return pass_unchecked_invocation(update_wrapper(checked, command))  # type: ignore[return-value] # as click's own
 
 
-#: For a command that may write the settings file that was named.
+#: For a command that may write the named settings file.
 pass_unchecked_invocation = click.make_pass_decorator(Invocation, ensure=True)

@@ -69,7 +69,7 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
 
 
 class _Unfailing:
-    """A stream whose failures stop nobody: a log on a full disk would end whatever thread had something to say."""
+    """Stream that never raises: a log on a full disk must not end the logging thread."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -87,14 +87,14 @@ class _Unfailing:
 def redact_fields(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.ProcessorReturnValue:
-    """Mask secrets in every field, and in what fields are made of."""
+    """Mask secrets in every field, nested ones included."""
     return {name: _redacted(value, name=name) for name, value in event.items()}
 
 
 def without_commands(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.ProcessorReturnValue:
-    """Whatever a file may be called, the terminal that shows its name is not commanded by it."""
+    """Remove terminal control characters, which a file's name may have."""
     return {
         name: printable(value) if name in _OF_SEVERAL_LINES and isinstance(value, str) else printable_answer(value)
         for name, value in event.items()
@@ -102,7 +102,7 @@ def without_commands(
 
 
 class RedactingFormatter(logging.Formatter):
-    """What the libraries log, a traceback included, without secrets and without commands to the terminal."""
+    """Formatter of libraries' logs, tracebacks included, without secrets and terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the formatted record."""
@@ -110,16 +110,16 @@ class RedactingFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """What the libraries log as lines like ours: JSON, without secrets, exceptions without words that are not ours."""
+    """Formatter of libraries' logs as JSON lines, without secrets and without foreign exceptions' messages."""
 
-    def __init__(self, who: Mapping[str, object]) -> None:
+    def __init__(self, process: Mapping[str, object]) -> None:
         super().__init__()
-        self._who = who
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
         line: structlog.typing.EventDict = {
-            **self._who,
+            **self._process,
             "event": "library",
             "logger": record.name,
             "message": record.getMessage(),
@@ -146,7 +146,7 @@ def _redacted(value: Any, *, name: str = "") -> Any:
 
 
 def _redacted_text(text: str, name: str) -> str:
-    """A field's name may be what tells that it is a secret: `password="..."`."""
+    """Redact a field together with its name, which may mark a secret: `password="..."`."""
     redacted = redact(text)
     if redacted != text or not name:
         return redacted
@@ -154,14 +154,14 @@ def _redacted_text(text: str, name: str) -> str:
     return redact(before + text + after).removeprefix(before).removesuffix(after)
 
 
-#: Types whose messages are made of names of files, errors of the system and words of ours.
+#: Types whose messages are made of names of files, errors of the system and our own words.
 _SPEAKING = (RecalldError, OSError)
 
-#: Where a message of ours gives somebody else the word, and what is logged in place of that.
+#: Foreign words in our own messages, and their replacement in logs.
 _FOREIGN = (
     # memory.embedding.endpoint_errors: a provider's own sentence.
     (re.compile(r"\((HTTP \d{3}): .*\)", re.DOTALL), r"(\1)"),
-    # What nobody foresaw: the type says enough.
+    # An unexpected error: the type is enough.
     (re.compile(r"\b(unexpected \w+|failed on it: \w+|failed: \w+Error): .*", re.DOTALL), r"\1"),
 )
 
@@ -170,14 +170,14 @@ _FIELDS = ("error", "message", "reason")
 
 
 def without_foreign_words(text: str) -> str:
-    """Our sentence, without what it quotes of others."""
+    """Return a sentence of ours without its quotations."""
     for pattern, kept in _FOREIGN:
         text = pattern.sub(kept, text)
     return text
 
 
 def describe(error: BaseException) -> str:
-    """The traceback of an exception and of those behind it, the last one last; no words but ours."""
+    """Return the tracebacks of an exception and of its causes, the last one last, without foreign messages."""
     parts = []
     seen: set[int] = set()
     current: BaseException | None = error
@@ -194,7 +194,7 @@ def describe(error: BaseException) -> str:
 def describe_exceptions(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.ProcessorReturnValue:
-    """A structlog processor: `exc_info` becomes `exception`, and errors' words lose what is not ours."""
+    """Replace `exc_info` by `exception`, and remove foreign words from errors (a structlog processor)."""
     error = _exception(event.pop("exc_info", None))
     if error is not None:
         event["exception"] = describe(error)

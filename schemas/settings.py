@@ -66,7 +66,7 @@ def _form_of_path(value: Any) -> str | None:
     return "table" if isinstance(value, Mapping | ExtraPath) else None
 
 
-#: A path, or a table when only some of its files count. With the tags an error is about the one that was written.
+#: A path, or a table when only some of its files count. The tags make an error name the written form only.
 AnyExtraPath = Annotated[
     Annotated[str, Tag("text")] | Annotated[ExtraPath, Tag("table")],
     Discriminator(
@@ -78,7 +78,7 @@ AnyExtraPath = Annotated[
 
 
 class MemorySettings(Section):
-    """What an agent may override."""
+    """Settings that an agent may override."""
 
     enabled: bool = Field(True, description="Whether this memory exists at all.")
     backend: Literal["builtin"] = Field("builtin", description="Which search manager answers.")
@@ -147,7 +147,7 @@ class AgentSettings(MemorySettings):
 
 
 class Settings(MemorySettings):
-    """Everything, resolved once at the entry point and handed down."""
+    """All settings, resolved once at the entry point and handed down."""
 
     home: Path = Field(description="Folder that holds everything recalld writes.")
     store: StoreSettings = StoreSettings()
@@ -165,7 +165,7 @@ class Settings(MemorySettings):
     @model_validator(mode="before")
     @classmethod
     def _model_cache_below_home(cls, data: Any) -> Any:
-        """`local.model_cache_dir`, where nobody set it, is a folder of the home."""
+        """Set `local.model_cache_dir` to a folder of the home where it is not set."""
         if not isinstance(data, Mapping) or data.get("home") is None:
             return data
         folder = Path(data["home"]) / "cache" / "models"

@@ -80,7 +80,7 @@ class Local(Section):
 
 
 class Chunking(Section):
-    """How documents are cut."""
+    """Cutting of documents."""
 
     tokens: int = Field(400, ge=32, le=8000, description="Target size of a chunk in estimated tokens.")
     overlap: int = Field(80, ge=0, description="Tokens of the previous chunk repeated at the start of the next one.")
@@ -115,7 +115,7 @@ class MinMax(Section):
 
 
 class Hybrid(Section):
-    """How the vector side and the keyword side are put together."""
+    """Fusion of the vector side and the keyword side."""
 
     enabled: bool = Field(True, description="Search keywords beside vectors.")
     fusion: Literal["minmax", "weighted"] = Field(
@@ -160,7 +160,7 @@ class SyncSessions(Section):
 
 
 class Sync(Section):
-    """When the index looks at the files."""
+    """Times at which the index is compared with the files."""
 
     on_session_start: bool = Field(True, description="Compare files and index when a session starts.")
     on_search: bool = Field(True, description="Let a search hurry up what is pending.")
@@ -185,7 +185,7 @@ class Limits(Section):
 
 
 class Redaction(Section):
-    """What is blacked out before anything else sees it."""
+    """Secrets that are blacked out first of all."""
 
     memory: bool = Field(True, description="Black out secrets in notes.")
     sessions: bool = Field(True, description="Black out secrets in transcripts.")
@@ -224,7 +224,7 @@ class ScopeRule(Section):
 
 
 class Scope(Section):
-    """Which sessions may search and read. Who asks without a session key is never shut out."""
+    """Sessions that may search and read. A request without a session key is always allowed."""
 
     default: Literal["allow", "deny"] = Field("allow", description="What happens to a session that no rule matches.")
     rules: tuple[ScopeRule, ...] = Field(
@@ -251,7 +251,7 @@ class StoreVector(Section):
 
 
 class StoreSettings(Section):
-    """Where indexes live."""
+    """Place of the indexes."""
 
     url: str | None = Field(
         None, description="Not served yet (a fleet's PostgreSQL comes later): leave it unset for SQLite."
@@ -271,13 +271,13 @@ class StoreSettings(Section):
 
 
 class Auth(Section):
-    """Who may ask."""
+    """Access to the query service."""
 
     trust_loopback: bool = Field(False, description="With several agents, let every local process ask for any agent.")
 
 
 class Broker(Section):
-    """The queue's server."""
+    """Server of the queue."""
 
     url: SecretStr | None = Field(
         None, description="Redis or Valkey URL; unset means a private Valkey under <home>/broker."
@@ -295,7 +295,7 @@ class Service(Section):
 
 
 class Hooks(Section):
-    """Where agents' hooks may be sent by HTTP."""
+    """HTTP address for agents' hooks."""
 
     host: str = Field("127.0.0.1", description="Address that the producers listen on for hooks.")
     port: int | None = Field(

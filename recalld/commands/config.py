@@ -58,7 +58,7 @@ _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def effective(settings: Settings) -> dict[str, Any]:
-    """Every dotted key with its plain value; an agent's keys are called `agents.<id>.<key>`."""
+    """Return every dotted key with its plain value; an agent's keys are called `agents.<id>.<key>`."""
     values: dict[str, Any] = {"home": str(settings.home)}
     tree = settings.model_dump(by_alias=True)
     for key in top_level_keys().values():
@@ -72,7 +72,7 @@ def effective(settings: Settings) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value as one would write it in the settings file; a key without a value is (unset)."""
+    """Return a value as the settings file would have it; "(unset)" for a key without a value."""
     return "(unset)" if value is None else json.dumps(value, ensure_ascii=False)
 
 

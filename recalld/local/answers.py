@@ -1,7 +1,6 @@
-"""Answers without a running service: this process reads the index itself.
+"""Answers without a running service: this process reads the index itself, by keywords only.
 
-With keywords only: loading a model or a provider's SDK for one query would take seconds, a running service has
-done it already.
+Loading a model or a provider's SDK for one query would take seconds; a running service has loaded it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from memory.search.manager import SearchableMemory
     from recalld.invocation import Invocation
 
-#: What search by meaning takes, by why there is none.
+#: Remedies for the absence of search by meaning.
 _REMEDIES = {
     Absence.NOT_RUNNING: "`recalld up` adds search by meaning",
     Absence.NO_ANSWER: "`recalld doctor` looks for the reason",
@@ -30,14 +29,14 @@ _REMEDIES = {
 
 
 def keywords_only(absence: Absence) -> str:
-    """What is said beside an answer that this process found."""
+    """Return the remark beside an answer that this process found."""
     return f"{absence}, so this is keywords only; {_REMEDIES[absence]}"
 
 
 def search(
     invocation: Invocation, request: dict[str, Any], *, absence: Absence = Absence.NOT_RUNNING
 ) -> dict[str, Any]:
-    """Search; the answer as the service would give it, with a word on what is missing.
+    """Search. Return the answer as the service would give it, with a remark on missing results.
 
     Raises:
         UserError: the settings are wrong, or no agent is known.
@@ -45,7 +44,7 @@ def search(
     key = settings_key(config=invocation.config, home=invocation.home_path)
     answer = None
     by_meaning = True
-    # A session key is for scope rules to judge, which the manager knows, and so is a corpus.
+    # Only the manager knows scope rules, which a session key needs, and corpora.
     is_plain = request.get("session_key") is None and request.get("corpus") is None
     if key is not None and is_plain and request["query"].strip():
         agent = keyword_snapshot.recall(invocation.home_path, key, agent=invocation.agent)
@@ -65,7 +64,7 @@ def search(
 
 
 def _may_ask(invocation: Invocation, request: dict[str, Any]) -> bool:
-    """Whether the session is in scope; who is not learns nothing, not even that there is a memory."""
+    """Return True if the session is in scope. Outside of it not even the existence of a memory is told."""
     session_key = request.get("session_key")
     if session_key is None:
         return True
@@ -76,7 +75,7 @@ def _may_ask(invocation: Invocation, request: dict[str, Any]) -> bool:
 
 
 def search_with_manager(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the whole search manager, by keywords. Raises like `search`."""
+    """Return the answer of the whole search manager, by keywords. Raise like `search`."""
     from schemas.search import SearchRequest
 
     with _by_keywords(invocation) as memory:
@@ -85,7 +84,7 @@ def search_with_manager(invocation: Invocation, request: dict[str, Any]) -> dict
 
 
 def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
-    """Read lines of a memory file; the answer as the service would give it. Raises like `search`."""
+    """Read lines of a memory file. Return the answer as the service would give it. Raise like `search`."""
     from schemas.search import GetRequest
 
     with _by_keywords(invocation) as memory:
@@ -115,7 +114,7 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 
 def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
-    """The status of the asked agent, or of all. The queue is asked, too. Raises like `search`."""
+    """Return the status of the asked agent, or of all, with the queue's. Raise like `search`."""
     from memory.reporting import build_status
     from memory.search.resting import RestingPendingReader
     from recalld.wiring import open_broker

@@ -1,4 +1,4 @@
-"""Ask the running service, or else answer in this process. Shared by the commands that read."""
+"""Request to the running service, with this process as its fallback. Shared by the commands that read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Answer = Mapping[str, Any]
 
 
 class Absence(StrEnum):
-    """Reason for which this process finds the answer itself."""
+    """Reason why this process finds the answer itself."""
 
     NOT_RUNNING = "no service is running"
     NO_ANSWER = "the service did not answer in time"
@@ -40,10 +40,10 @@ class Absence(StrEnum):
 def ask(
     invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[Absence], Answer]
 ) -> Answer:
-    """Return the service's answer if one runs for this home folder, else what this process finds itself.
+    """Return the answer of this home's running service, else of this process.
 
     Raises:
-        UserError: the service refused, or cannot be asked so; the message is its own.
+        UserError: the service refused; the message is its own.
     """
     running = running_service(invocation.home_path)
     client = Client.at_home(invocation.home_path, agent=invocation.agent)
@@ -51,7 +51,7 @@ def ask(
     if running is not None and running.secret is None:
         absence = Absence.OUTDATED
     elif running is not None and is_stopped(running.pid):
-        absence = Absence.STOPPED  # it would not answer before it is let go on
+        absence = Absence.STOPPED  # a stopped process does not answer
     elif client is not None:
         try:
             return service(client)
@@ -60,7 +60,7 @@ def ask(
         except ServiceUnproven:
             absence = Absence.UNPROVEN
         except ServiceUnavailable:
-            pass  # it is just starting, stopping or gone: the index is there all the same
+            pass  # it starts, stops or is gone; the index is there
         except RequestRefused as error:
             raise _said_no(invocation, error) from None
         except InvalidSettings as error:
@@ -78,10 +78,10 @@ def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:
 
 
 def print_json(answer: Answer) -> None:
-    """The answer as one JSON object, readable by people and machines."""
+    """Print the answer as one JSON object, readable by people and machines."""
     click.echo(printable_json(answer, indent=2))
 
 
 def remark(text: str) -> None:
-    """Something beside the answer: to standard error, so that a pipe gets the answer alone."""
+    """Print a remark to standard error: a pipe gets the answer alone."""
     click.secho(f"recalld: {to_type(text)}", err=True, dim=True)

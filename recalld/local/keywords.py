@@ -1,6 +1,6 @@
-"""A search by keywords in this process, with as little as that takes: no settings are validated, no model, no numpy.
+"""Search by keywords in this process, without validated settings, model or numpy.
 
-Gives the answer that the whole search manager would give with `provider = "none"`; a test compares them.
+Its answer is the one of the whole search manager with `provider = "none"`; a test compares them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _TIMEOUT_SECONDS = 15.0
 
 
 def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the answer; None where the manager is to answer.
+    """Return the answer; None where the whole manager has to answer.
 
-    It does when there is no index or it cannot be read, when it shows what is hidden by now, and when passages have
-    copies: which of them are on the disk takes more to find out.
+    It has to where there is no readable index, where the index has another redaction, and where passages have copies,
+    which are compared with the disk.
     """
     started = time.monotonic()
     asked = asked_for(request["query"], str)

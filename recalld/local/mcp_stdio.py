@@ -29,14 +29,14 @@ from schemas.settings_sections import Limits
 
 
 def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
-    """Answer until standard input ends, and what was asked until then.
+    """Answer all requests until standard input ends.
 
-    Settings are read when the first call needs them: a mistake in them is told to the model that asks, instead of
-    a program that would not start. `session_key` says which session asks; it comes before what a call says.
+    Settings are read at the first call: the asking model learns of a mistake in them, and the program still starts.
+    `session_key` names the asking session; it is stronger than the key of a call.
 
     Raises:
         UserError: there is no standard input or output.
-        BrokenPipeError: whoever asked went away without waiting for the answers.
+        BrokenPipeError: the client went away without waiting for the answers.
     """
     if sys.stdin is None or sys.stdout is None:
         raise UserError("`recalld mcp` speaks on its standard input and output, and one of them is closed")
@@ -61,7 +61,7 @@ async def _serve(memory: HomeMemory, session_key: str | None) -> None:
 
     server = build_server(answer)
     async with stdio_server() as streams, answered_to_the_end(*streams) as (incoming, outgoing):
-        # What anything prints by mistake would be flushed to where only the protocol may write.
+        # Standard output belongs to the protocol: nothing may be printed there by mistake.
         with contextlib.redirect_stdout(sys.stderr):
             await server.run(incoming, outgoing, server.create_initialization_options())
 
@@ -70,9 +70,9 @@ _ACTION = "see `recalld status` and `recalld config show`"
 
 
 class HomeMemory(SearchableMemory):
-    """The memory of the agent that an invocation is about. What cannot be answered is said in the answer.
+    """Memory of one agent, through the running service, else straight from the index. An error is an answer.
 
-    The service is looked for at every call: it may start or end while the caller goes on.
+    Every call looks for the service: it may start or end meanwhile.
     """
 
     def __init__(self, invocation: Invocation) -> None:
@@ -80,14 +80,14 @@ class HomeMemory(SearchableMemory):
 
     @property
     def limits(self) -> Limits:
-        """The agent's, as far as settings can be read; the defaults otherwise."""
+        """Return the agent's limits, or the defaults if the settings are wrong."""
         try:
             return self._invocation.the_agent().limits
         except RecalldError:
             return Limits()
 
     def search(self, request: SearchRequest) -> SearchAnswer:
-        """What `recalld search --json` prints."""
+        """Return the answer that `recalld search --json` prints."""
         asked = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
 
         def directly(absence: Absence) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class HomeMemory(SearchableMemory):
         return SearchAnswer.model_validate(answer)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
-        """What `recalld get --json` prints."""
+        """Return the answer that `recalld get --json` prints."""
         asked = request.model_dump(by_alias=False, exclude={"agent"}, exclude_none=True)
 
         def directly(_: Absence) -> dict[str, Any]:
@@ -152,9 +152,9 @@ Messages = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMess
 async def answered_to_the_end(
     incoming: ReadStream[SessionMessage | Exception], outgoing: WriteStream[SessionMessage]
 ) -> AsyncIterator[Messages]:
-    """The same streams for a server, which learns of the input's end when its last request is answered.
+    """Wrap streams for a server that learns of the input's end when its last request is answered.
 
-    The SDK's server drops whatever it works on when its input ends.
+    The SDK's server drops its open requests when its input ends, as after `printf '...' | recalld mcp`.
     """
     to_server, for_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     from_server, to_client = anyio.create_memory_object_stream[SessionMessage](0)
@@ -192,14 +192,14 @@ def _lacks_id(message: SessionMessage | Exception) -> bool:
 
 
 class _Asked:
-    """Requests without an answer, by their number."""
+    """Numbers of the requests without an answer."""
 
     def __init__(self) -> None:
         self._open: set[object] = set()
         self._changed = anyio.Event()
 
     def came(self, message: SessionMessage | Exception) -> None:
-        """A message of the client: a request, or that it no longer wants an answer."""
+        """Count a message of the client: a request, or the cancellation of one."""
         content = message.message if isinstance(message, SessionMessage) else None
         if isinstance(content, JSONRPCRequest):
             self._open.add(content.id)
@@ -207,7 +207,7 @@ class _Asked:
             self._closed((content.params or {}).get("requestId"))
 
     def went(self, message: SessionMessage) -> None:
-        """A message of the server."""
+        """Count a message of the server."""
         if isinstance(message.message, JSONRPCResponse | JSONRPCError):
             self._closed(message.message.id)
 

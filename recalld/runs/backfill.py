@@ -44,7 +44,7 @@ from schemas.settings import AgentSettings, Settings
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """What the command line asks for. `since` and `until` are Unix seconds, see `find_transcripts`."""
+    """Request of the command line. `since` and `until` are Unix seconds, see `find_transcripts`."""
 
     paths: Sequence[Path]
     format: str | None = None
@@ -57,9 +57,9 @@ class BackfillRequest:
 
 
 def run_backfill(invocation: Invocation, request: BackfillRequest) -> int:
-    """Index the transcripts below some paths. Returns the exit code.
+    """Index the transcripts below some paths. Return the exit code.
 
-    With `as_json` there is exactly one object on standard output, however it ends.
+    With `as_json` standard output gets exactly one object, also after a failure.
     """
     try:
         return _backfill(invocation, request)
@@ -109,7 +109,7 @@ def _backfill(invocation: Invocation, request: BackfillRequest) -> int:
 
 
 def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
-    """Queue what the plan wants, and wait until it is done or somebody interrupts."""
+    """Queue the planned documents, and wait until they are done or the user interrupts."""
     stop = stop_event(supervised=False)
     begun = time.monotonic()
     # The daemon goes on by itself after Ctrl-C.
@@ -159,10 +159,10 @@ def _wait(settings: Settings, wait: IndexWait, feed: BackfillFeed, stop: threadi
 
 
 def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, AgentSettings]:
-    """The settings with the provider's Batch API switched on for one agent.
+    """Return the settings with the provider's Batch API switched on for one agent.
 
     Raises:
-        UserError: it would not be used.
+        UserError: the Batch API would not be used.
     """
     choice = provider_of(settings, agent)
     if choice.provider is None:
@@ -206,13 +206,14 @@ def _print(body: dict[str, Any]) -> None:
 #: Documents that wait in the queue at a time; the rest is held back, so that the broker stays small.
 WAITING_DOCUMENTS = 20_000
 
-#: Times that what neither waits nor was indexed is queued again: a broker that crashes may forget its last second.
+#: Times that lost documents are queued again: a broker that crashes may forget its last second.
 _AGAIN = 2
 
 
 class BackfillFeed:
-    """`left` says which documents are not indexed and did not fail; it is asked when the queue has run empty.
+    """Feed of the queue with a backfill's documents, as there is room, and again with lost ones.
 
+    `left` returns the documents that neither are indexed nor failed; it is called when the queue has run empty.
     `on_marked` is called after documents were queued.
     """
 
@@ -235,7 +236,7 @@ class BackfillFeed:
         self._again = _AGAIN if self.held_back else 0
 
     def __call__(self) -> int:
-        """Queue as many as there is room for; returns how many are still held back."""
+        """Queue as many documents as there is room for. Return the number of those held back."""
         pending = self._board.pending(self._agent)
         if pending is None:
             return len(self.held_back)  # the broker is away for a moment
@@ -244,7 +245,7 @@ class BackfillFeed:
             self.held_back = list(self._left())
             self._again *= bool(self.held_back)
         room = WAITING_DOCUMENTS - pending.documents
-        # In large helpings, so that a hundred thousand documents are not a hundred thousand calls.
+        # In large portions: a hundred thousand documents are not a hundred thousand calls.
         if self.held_back and room >= min(len(self.held_back), WAITING_DOCUMENTS // 4):
             try:
                 mark_in_calls(self._queue, self._agent, self.held_back[:room], lane=Lane.BACKFILL)

@@ -1,4 +1,4 @@
-"""What a backfill would do: which transcripts, what they hold that nobody indexed yet, and what that costs."""
+"""Plan of a backfill: its transcripts, their content that is not indexed yet, and the cost."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from workers.batch_jobs import FEWEST_TEXTS
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """`wanted` are the transcripts to index, newest first, as they are now; `unchanged` ones are in the index so.
+    """Plan of a backfill.
 
-    `others` are the agent's other documents, all of which are missing where there is no index of the present settings
-    yet: it is built with them. `not_wanted` counts what the settings leave out, as `Scan.left_out` does. `problems` are
+    `wanted` are the transcripts to index, newest first, as they are now; the index has the `unchanged` ones already.
+    `others` are the agent's other documents: an index of the present settings that does not exist yet is built with
+    them. `not_wanted` counts the transcripts that the settings leave out, as `Scan.left_out` does. `problems` are
     sentences for a person, on paths and on transcripts left out. The `estimate` is of wanted and others together.
     """
 
@@ -44,27 +45,27 @@ class BackfillPlan:
 
     @property
     def documents(self) -> list[DocumentKey]:
-        """What is to be queued, in that order."""
+        """Return the documents to queue, in order."""
         return [*self.wanted, *self.others]
 
     @property
     def size(self) -> int:
-        """Bytes of the wanted transcripts on the disk."""
+        """Return the bytes of the wanted transcripts on the disk."""
         return sum(stat.size for stat in self.wanted.values())
 
 
 def plan_backfill(
     settings: Settings, agent: AgentSettings, found: Found, *, on_look: Callable[[int, int], None]
 ) -> BackfillPlan:
-    """Compare the transcripts with the index and say what the rest costs. Nothing is written.
+    """Compare the transcripts with the index and estimate the cost of the rest. Nothing is written.
 
-    `on_look` is told before each document is read how many were read, and how many there are.
+    `on_look` is called before each document is read, with the numbers of documents read and of all.
 
     Raises:
-        StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be looked at.
+        StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
         UserError: the list of imports is damaged.
     """
-    imported_folders(imports_path(settings.home, agent.id))  # whoever cannot read it sees no import
+    imported_folders(imports_path(settings.home, agent.id))  # workers ignore a damaged list
     files = AgentFiles.of(settings, agent, drafted=found.folders)
     stats, problems, not_wanted = _documents_of(files, found)
     wanted, others = _missing(settings, agent, files, stats)
@@ -98,7 +99,7 @@ def plan_backfill(
 
 
 def remember_folders(settings: Settings, agent: AgentSettings, found: Found) -> None:
-    """Let workers read the transcripts that lie below no configured folder, and all of them as they are to be read.
+    """Keep the folders and their format, so that workers can read transcripts outside of the configured folders.
 
     Raises:
         UserError: the home folder cannot be written.
@@ -108,7 +109,7 @@ def remember_folders(settings: Settings, agent: AgentSettings, found: Found) -> 
 
 
 def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
-    """The documents that the transcripts are, sentences on those that are none, and how many the settings leave out."""
+    """Return the transcripts' documents, sentences on those without one, and the counts that the settings leave out."""
     stats: dict[DocumentKey, FileStat] = {}
     problems: list[str] = []
     out: Counter[str] = Counter()
@@ -135,7 +136,7 @@ def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, Fi
 def _missing(
     settings: Settings, agent: AgentSettings, files: AgentFiles, stats: Mapping[DocumentKey, FileStat]
 ) -> tuple[dict[DocumentKey, FileStat], list[DocumentKey]]:
-    """What of the transcripts the index lacks and, where it is to be built, what else it lacks."""
+    """Return the transcripts that the index lacks and, for a new index, the other documents that it needs."""
     generations = generations_of(settings, agent)
     target = generations.target_reader(fingerprint_of(settings, agent).digest)
     if target is not None:

@@ -22,7 +22,7 @@ from schemas.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class TranscriptStates:
-    """How many transcripts are `indexed`; why others `failed`, by key; which are `left` for a later run."""
+    """Number of `indexed` transcripts, reasons of the `failed` ones by key, and those `left` for a later run."""
 
     indexed: int
     failed: Mapping[DocumentKey, str]
@@ -31,9 +31,9 @@ class TranscriptStates:
 
 @dataclass(frozen=True, slots=True)
 class BackfillResult:
-    """How a backfill ended. `detached`: it was interrupted, and a daemon goes on with what is queued.
+    """Result of a backfill. `detached`: after an interrupt a daemon goes on with the queue.
 
-    `held_back` documents were not queued yet; `usage` is what was spent, `spent` says it to a person.
+    `held_back` documents were not queued yet. `usage` is the spent amount, `spent` the same in sentences.
     """
 
     states: TranscriptStates
@@ -47,14 +47,14 @@ class BackfillResult:
 
     @property
     def exit_code(self) -> int:
-        """130 when it was interrupted, 1 when something is missing, 4 when only vectors that cannot be had are."""
+        """Return 130 after an interrupt, 1 if documents are missing, 4 if only unavailable vectors are, else 0."""
         if self.interrupted:
             return 130
         return 1 if self.states.failed or self.states.left else exit_code([self.outcome])
 
 
 def transcript_states(settings: Settings, plan: BackfillPlan) -> TranscriptStates:
-    """Ask the index what became of the wanted transcripts."""
+    """Return the states of the wanted transcripts, read from the index."""
     generations = generations_of(settings, plan.agent)
     reader = generations.target_reader(fingerprint_of(settings, plan.agent).digest)
     if reader is None:
@@ -68,21 +68,21 @@ def transcript_states(settings: Settings, plan: BackfillPlan) -> TranscriptState
     left = tuple(
         key
         for key, stat in plan.wanted.items()
-        # One that grows meanwhile counts as soon as the index has what was there; its rest is not this backfill's.
+        # A transcript that grows meanwhile counts as soon as the index has its planned part.
         if key not in failed and (key not in known or is_behind(known[key], stat))
     )
     return TranscriptStates(len(plan.wanted) - len(failed) - len(left), failed, left)
 
 
 def is_behind(known: FileStat, wanted: FileStat) -> bool:
-    """Whether what the index knows of a file is older than what was wanted of it."""
+    """Return True if the index knows an older state of a file than the wanted one."""
     if known.mtime_ns != wanted.mtime_ns:
         return known.mtime_ns < wanted.mtime_ns
     return known.ctime_ns != 0 and known.ctime_ns < wanted.ctime_ns
 
 
 def missing_documents(settings: Settings, plan: BackfillPlan) -> Sequence[DocumentKey]:
-    """The wanted transcripts that neither are in the index nor failed."""
+    """Return the wanted transcripts that neither are in the index nor failed."""
     return transcript_states(settings, plan).left
 
 
@@ -91,7 +91,7 @@ _LISTED = 20
 
 
 def plan_sentence(plan: BackfillPlan) -> str:
-    """What is to be done, in one line."""
+    """Return the plan in one line."""
     cost = plan.estimate
     parts = [f"{counted(len(plan.wanted), 'transcript')} to index ({size(plan.size)})"]
     parts += [f"{plan.unchanged:,} indexed already"] if plan.unchanged else []
@@ -106,7 +106,7 @@ def plan_sentence(plan: BackfillPlan) -> str:
 
 
 def result_lines(plan: BackfillPlan, result: BackfillResult) -> Iterator[str]:
-    """What was done, for standard output."""
+    """Yield the results, for standard output."""
     counts, states = result.outcome.counts, result.states
     vectors = f", {counts.vectors_ready:,} with vectors" if plan.choice.provider is not None else ""
     done = f"{states.indexed:,} of {counted(len(plan.wanted), 'transcript')} indexed in {result.seconds:.1f} s"
@@ -123,7 +123,7 @@ def result_lines(plan: BackfillPlan, result: BackfillResult) -> Iterator[str]:
 
 
 def trouble_lines(result: BackfillResult) -> Iterator[str]:
-    """What was not done and why, for standard error."""
+    """Yield the failures with their reasons, for standard error."""
     states, outcome = result.states, result.outcome
     for key, reason in states.failed.items():
         yield f"  failed: {key.path}: {reason}"
@@ -143,7 +143,7 @@ def trouble_lines(result: BackfillResult) -> Iterator[str]:
 
 
 def body_of(plan: BackfillPlan, result: BackfillResult | None) -> dict[str, Any]:
-    """Everything as JSON. Without a result it was a dry run."""
+    """Return plan and result as JSON. Without a result it was a dry run."""
     return {
         "ok": not plan.problems and (result is None or result.exit_code == 0),
         "dryRun": result is None,
@@ -170,7 +170,7 @@ def body_of(plan: BackfillPlan, result: BackfillResult | None) -> dict[str, Any]
 
 
 def error_body(message: str, *, interrupted: bool = False) -> dict[str, Any]:
-    """The JSON of a command that came to nothing."""
+    """Return the JSON of a command that failed."""
     return {"ok": False, "dryRun": False, "interrupted": interrupted, "error": message, "problems": [], "result": None}
 
 
@@ -196,9 +196,10 @@ def _model(choice: ProviderChoice) -> str | None:
 
 
 class BackfillProgress(ProgressBar):
-    """Counts from `start`, what the index held before. `expected` chunks are estimated to come, or wait for a vector.
+    """Progress line of a backfill: files, chunks, rate, cache hits, failures and the time left.
 
-    `embedded` says how many texts were sent since then.
+    It counts from `start`, the index before. `expected` chunks are estimated to come, or wait for a vector.
+    `embedded` returns the number of texts sent since then.
     """
 
     def __init__(self, *, start: IndexCounts, expected: int, embedded: Callable[[], int]) -> None:
@@ -208,7 +209,7 @@ class BackfillProgress(ProgressBar):
         self._embedded = embedded
 
     def parts(self, progress: Progress) -> list[str]:
-        """What the line says."""
+        """Return the parts of the line."""
         counts, start = progress.counts, self._start
         read = max(0, counts.chunks - start.chunks + start.vectors_pending)
         expected = max(self._expected, read)

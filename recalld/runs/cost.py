@@ -30,7 +30,7 @@ from workers.health.board import Board
 
 
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
-    """Print what indexing the agents (with `fresh`: building their indexes anew) would cost. Returns the exit code."""
+    """Print what indexing the agents (with `fresh`: building their indexes anew) would cost. Return the exit code."""
     settings, agents = invocation.settings, invocation.agents()
     for agent in agents:
         check_workspace(agent)
@@ -54,7 +54,7 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
 
 
 def estimate_sentence(choice: ProviderChoice, found: Estimate) -> str:
-    """The estimate in one sentence for people."""
+    """Return the estimate in one sentence for people."""
     changed = [f"{counted(found.documents, 'document')} changed"]
     changed += [f"{counted(found.vanished, 'document')} to forget"] if found.vanished else []
     changed += [f"{counted(found.failed, 'document')} cannot be read"] if found.failed else []
@@ -63,7 +63,7 @@ def estimate_sentence(choice: ProviderChoice, found: Estimate) -> str:
 
 
 def cost_sentence(choice: ProviderChoice, found: Estimate) -> str:
-    """What there is to embed, and what it costs."""
+    """Return the texts to embed and their cost, in a sentence."""
     if choice.provider is None:
         return f"{choice.error or choice.reason or 'keywords only'}: nothing to pay"
     cached = [f"{found.cached:,} cached"] if found.texts else []
@@ -91,7 +91,7 @@ def _estimate(
 ) -> Estimate:
     files = AgentFiles.of(settings, agent)
     scan = files.scan()
-    today = date.today()  # the day of the notes' names, which are local
+    today = date.today()  # the names of notes have local days
     documents = sorted(scan.documents, key=lambda key: priority(key, today=today))
     if not fresh:
         documents += _absent(settings, agent, files, scan)
@@ -109,7 +109,7 @@ def _estimate(
 
 
 def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: Scan) -> list[DocumentKey]:
-    """Documents that the index knows and the disk does not, where the disk could be listed."""
+    """Return the documents that the index knows and the disk has not, where the disk could be listed."""
     reader = indexed_by(settings)(agent)
     if reader is None:
         return []
@@ -121,7 +121,7 @@ def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: S
 
 @contextmanager
 def open_cache(settings: Settings) -> Iterator[EmbeddingCache | None]:
-    """The cache if there is one; none is made."""
+    """Open the cache for the block if there is one; none is made."""
     path = settings.home / "cache" / "embeddings.sqlite"
     if not settings.cache.enabled or not path.is_file():
         yield None
@@ -147,7 +147,7 @@ def _body(agent: AgentSettings, choice: ProviderChoice, found: Estimate) -> dict
 
 
 def cost_body(found: Estimate) -> dict[str, Any]:
-    """What there is to embed and what it costs, as JSON."""
+    """Return the texts to embed and their cost, as JSON."""
     return {
         "texts": found.texts,
         "cached": found.cached,
@@ -177,7 +177,7 @@ def _rounded(number: int) -> str:
 
 
 class Spending:
-    """Counts from the moment it is made on."""
+    """Cost of embedding documents from now on. Searches of other processes are not counted."""
 
     def __init__(self, board: Board, agents: Sequence[AgentSettings]) -> None:
         self._board = board
@@ -189,15 +189,15 @@ class Spending:
         }
 
     def of(self, agent: str) -> list[Usage]:
-        """What an agent's texts have cost since then, by provider and model; nothing for those that cost nothing."""
+        """Return the usage of one agent since then, by provider and model, without what is free of charge."""
         return [usage for usage in self.all_of(agent) if usage.requests and usage.provider not in FREE_OF_CHARGE]
 
     def all_of(self, agent: str) -> list[Usage]:
-        """What was embedded for an agent since then, at whatever price."""
+        """Return the usage of one agent since then, free of charge or not."""
         return [self._since(agent, usage) for usage in self._board.indexing_usage(agent)]
 
     def sentence(self, agent: str, usage: Usage) -> str:
-        """One line for a person."""
+        """Return one line for a person."""
         text = f"{usage.provider} {usage.model}: {usage.requests:,} request{'s' if usage.requests != 1 else ''}"
         if usage.failed:
             text += f" ({usage.failed:,} failed)"

@@ -1,4 +1,4 @@
-"""What `recalld index` and `recalld rebuild` share: reconcile, run workers unless somebody does, wait, report."""
+"""`recalld index` and `recalld rebuild`: reconcile, run workers unless a daemon has some, wait, report."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from workers.run import run_workers
 
 
 def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool = False) -> int:
-    """Bring the agents' indexes up to date and wait; with `fresh`, build new generations. Returns the exit code.
+    """Bring the agents' indexes up to date and wait; with `fresh`, build new generations. Return the exit code.
 
-    A build that is under way for the same settings goes on, unless `force` begins it anew.
+    An unfinished build for the same settings goes on, unless `force` begins it anew.
     """
     from recalld.logs import configure_logs
 
@@ -57,7 +57,7 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
         wait = IndexWait(settings, agents, broker)
         spending = Spending(broker.board, agents)
         try:
-            # Before anything is begun: what workers of another home would take is missing here in the end.
+            # First of all: documents that workers of another home take would be missing here in the end.
             HomeClaim(broker.client, broker.keys, settings).take(stop)
             _mark(settings, agents, broker, fresh=fresh, force=force)
             wait.marked()
@@ -85,9 +85,9 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
 
 @contextmanager
 def workers_for(settings: Settings) -> Iterator[Callable[[], bool]]:
-    """Workers for as long as the block runs, in this process, unless a daemon of this home has some.
+    """Run workers in this process during the block, unless a daemon of this home has some.
 
-    Yields how to ask whether they are there still, which raises `UserError` when they are refused.
+    Yields a function that returns True while there are workers, and raises `UserError` when they are refused.
     """
     if daemon_pid(settings.home) is not None:
         yield lambda: daemon_pid(settings.home) is not None
@@ -133,7 +133,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     """Begin a new generation.
 
     Raises:
-        UserError: it cannot be begun, for want of space, say.
+        UserError: there is no room for it.
     """
     from memory.index.generation_writer import GenerationWriter
     from memory.store.options import StoreOptions

@@ -1,4 +1,4 @@
-"""`recalld up`: supervise broker, producers, workers and query service, and tell a person how far they are."""
+"""`recalld up`: supervise broker, producers, workers and query service, and print their progress."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from workers.telemetry_server import TelemetryServer
 #: Seconds between two looks at the children.
 _LOOK_SECONDS = 0.2
 
-#: Seconds between two questions about progress, while there is some.
+#: Seconds between two requests for the progress, while there is some.
 _ASK_SECONDS = 1.0
 
 #: Seconds that one look at everything may take: a broker that has to be started, a service that is asked.
@@ -62,7 +62,7 @@ _READY_SECONDS = 60.0
 
 
 def run_daemon(invocation: Invocation) -> int:
-    """Run until Ctrl-C; returns the exit code."""
+    """Run until Ctrl-C. Return the exit code."""
     # The terminal is for what `up` says; its parts write logs of their own.
     configure_logs(level=logging.WARNING, process="up")
     age = SettingsAge(invocation)
@@ -78,7 +78,7 @@ def run_daemon(invocation: Invocation) -> int:
     with only_daemon(settings.home):
         _check_port(settings)
         _close_to_others(settings.home)
-        # Of an earlier run: its process id and port may be another program's by now. A service that runs writes again.
+        # Of an earlier run: its process id and port may be another program's by now. A running service writes it again.
         with suppress(OSError):
             (settings.home / SERVICE_FILE).unlink()
         invocation.remember()
@@ -96,7 +96,7 @@ def run_daemon(invocation: Invocation) -> int:
 
 
 def _close_to_others(home: Path) -> None:
-    """Take from other users what an earlier version left open to them. The home may be a folder with other things."""
+    """Close to other users what an earlier version left open. Other files in the same folder stay as they are."""
     for name in ("agents.json", "broker", "cache", "id", "imports", "indexes", "log", "namespace", "run", "spool"):
         path = home / name
         with suppress(OSError):
@@ -149,13 +149,13 @@ def _children(invocation: Invocation) -> list[Child]:
 
 
 def _worker_port(settings: Settings, number: int) -> list[str]:
-    """Each worker process of this machine tells its metrics on a port of its own."""
+    """Return the flags for the port on which one worker process serves its metrics."""
     first = settings.workers.port
     return ["--port", str(first + number - 1)] if first else []
 
 
 def _check_port(settings: Settings) -> None:
-    """Find out before anything is started whether the query service could listen."""
+    """Check, before anything is started, that the query service could listen."""
     host, port = settings.service.host, settings.service.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
@@ -175,7 +175,11 @@ def _check_port(settings: Settings) -> None:
 
 
 def _wait_ready(supervisor: Supervisor, broker: BrokerServer, stop: threading.Event) -> bool:
-    """Wait for the children; False when one of them cannot start or the person gave up."""
+    """Wait for the children. Return False if the user gave up.
+
+    Raises:
+        UserError: a child does not start.
+    """
     deadline = time.monotonic() + _READY_SECONDS
     failures = Counter[str]()
     while not stop.wait(_LOOK_SECONDS / 4):
@@ -185,7 +189,7 @@ def _wait_ready(supervisor: Supervisor, broker: BrokerServer, stop: threading.Ev
             code = child.ended_with()
             if not code:
                 continue
-            failures[child.name] += code > 0  # whoever was killed did nothing wrong
+            failures[child.name] += code > 0  # a killed process did nothing wrong
             # Wrong settings do not become right by starting again; a broker that died meanwhile does.
             if failures[child.name] >= _START_ATTEMPTS:
                 raise UserError(
@@ -202,7 +206,7 @@ def _wait_ready(supervisor: Supervisor, broker: BrokerServer, stop: threading.Ev
 
 
 def _keep_port(settings: Settings, supervisor: Supervisor) -> None:
-    """Let a query service that is started again listen where the first one did, also when that port was picked."""
+    """Let a restarted query service listen on the port of the first one, also when that port was picked."""
     service = _own_service(settings, supervisor)
     serve = supervisor.children[-1]
     if service is not None and "--port" in serve.arguments:
@@ -210,7 +214,7 @@ def _keep_port(settings: Settings, supervisor: Supervisor) -> None:
 
 
 def _own_service(settings: Settings, supervisor: Supervisor) -> RunningService | None:
-    """Return the entry that this daemon's query service made, None where another service of the home has made it."""
+    """Return the entry of this daemon's query service; None if another service of the home made the entry."""
     service = running_service(settings.home)
     return service if service is not None and service.pid == supervisor.children[-1].pid else None
 
@@ -263,7 +267,7 @@ def _watch_over(
 
 
 def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> TelemetryServer | None:
-    """Answers `/readyz` for all that runs here, where a port is set."""
+    """Start the server of `/readyz` for all processes of this daemon, where a port is set."""
     if settings.up.port is None:
         return None
     client = connect(settings, answer_seconds=IMPATIENT_SECONDS)
@@ -284,7 +288,7 @@ def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Telem
 
 
 def _what_hangs(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Callable[[], Sequence[str]]:
-    """What only ends by starting all of it again: what stands still or is stuck here, not what cannot start."""
+    """Return a function that lists what only a restart of all ends: a stalled process, not one that cannot start."""
     board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
 
     def problems() -> list[str]:
@@ -296,7 +300,7 @@ def _what_hangs(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> C
 
 
 class _Missing:
-    """Says in status which process does not come up, for as long as that is so."""
+    """Reports to status of processes that do not come up."""
 
     def __init__(self, settings: Settings) -> None:
         self._board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
@@ -305,7 +309,7 @@ class _Missing:
             self._board.resolve(child)  # of an earlier run
 
     def tell(self, supervisor: Supervisor) -> None:
-        """Look at all children."""
+        """Report the children that are missed, and resolve the reports of those that are back."""
         for name, why in supervisor.missed().items():
             if why is not None and self._told.get(name) != why:
                 self._board.report(name, why)

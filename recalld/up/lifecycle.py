@@ -1,4 +1,4 @@
-"""The life of a long-running command: until a signal, or until the supervisor that started it is gone."""
+"""Lifecycle of a long-running command: it ends at a signal, or when the supervisor that started it is gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PARENT_GONE = b"\0"
 
 _ENDING = frozenset({*_PARENT_GONE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
-#: What is still done when a process leaves at once: it ends what must not outlive it.
+#: Acts of a process that leaves at once: they end what must not outlive it.
 _last_acts: list[Callable[[], None]] = []
 
 _leaving = threading.Event()
@@ -38,13 +38,13 @@ _leaving = threading.Event()
 
 @contextmanager
 def last_act(act: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, let a second signal do this before the process leaves; the latest act comes first."""
+    """During the block, let a second signal call `act` before the process leaves; the latest act comes first."""
     _last_acts.append(act)
     try:
         yield
     finally:
         if _leaving.is_set():
-            # What this thread waited for ended because the process leaves; how it ends is decided there.
+            # The process is leaving; `_leave` has its exit code.
             threading.Event().wait()
         _last_acts.remove(act)
 
@@ -53,11 +53,11 @@ def stop_event(*, supervised: bool, overdue_seconds: float = OVERDUE_SECONDS) ->
     """Return an event that is set by SIGTERM, SIGINT, SIGHUP and, for a supervised process, when standard input ends.
 
     The supervisor holds the other end of that pipe and never writes to it: however it dies, the pipe ends. At a signal
-    after that the process leaves at once, and takes with it what must not outlive it (`last_act`); so it does when it
-    has not ended within `overdue_seconds`, whatever holds it. What it was doing is found by others, as after any crash.
+    after that, and `overdue_seconds` after the first one, the process leaves at once, after its last acts (`last_act`).
+    Other processes take up its work, as after a crash.
 
-    A thread of its own hears the signals: an event cannot be set safely in a handler (it may interrupt whoever holds
-    the event's lock), and a handler has to wait for a main thread that is deep in a library.
+    A thread hears the signals. A handler could not set an event safely: it may interrupt the holder of the event's
+    lock, and it waits for a main thread that is deep in a library.
     """
     stop = threading.Event()
     reader, writer = os.pipe()
@@ -66,7 +66,7 @@ def stop_event(*, supervised: bool, overdue_seconds: float = OVERDUE_SECONDS) ->
     if before >= 0:
         os.close(before)  # of an earlier command in this process; its thread ends with it
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # nohup asked that a terminal may go
+        # nohup keeps a command alive without its terminal
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _heard_elsewhere)
     terminals = [number for number in (0, 1, 2) if os.isatty(number)]
@@ -83,7 +83,7 @@ def stop_event(*, supervised: bool, overdue_seconds: float = OVERDUE_SECONDS) ->
 
 
 def _heard_elsewhere(_number: int, _frame: object) -> None:
-    """The number was written to the pipe before this is called."""
+    """Do nothing: the interpreter has written the number to the pipe."""
 
 
 def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_seconds: float) -> None:
@@ -103,7 +103,7 @@ def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_
             if number in {signal.SIGTERM, signal.SIGINT} and stop.is_set():
                 _leave(128 + number)
             if number == signal.SIGHUP:
-                # The shell and the kernel may both say it: twice is no impatience.
+                # The shell and the kernel may both send it: the second one is no hurry.
                 _forget_terminals(terminals)
             if number in _ENDING:
                 stop.set()
@@ -113,7 +113,7 @@ def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_
 
 
 def _forget_terminals(terminals: Sequence[int]) -> None:
-    """What is printed from now on has no reader; nothing must fail because of that."""
+    """Redirect output to terminals that are gone, so that printing does not fail."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for terminal in terminals:
         os.dup2(nowhere, terminal)
@@ -130,7 +130,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def announce_ready(*, supervised: bool) -> None:
-    """Tell the supervisor, or else systemd, that this process does its work."""
+    """Report to the supervisor, or else to systemd, that this process is ready."""
     if supervised:
         sys.stdout.write(READY + "\n")
         sys.stdout.flush()

@@ -15,12 +15,12 @@ from memory.status.local_processes import is_alive
 from memory.status.run_files import read_derived
 from schemas.errors import UserError
 
-#: Seconds for which a lock that is taken is tried again: whoever only asks holds it for a moment, too.
+#: Seconds of further tries for a taken lock: a process that only looks holds it for a moment, too.
 _PATIENCE_SECONDS = 0.2
 
 
 def daemon_pid(home: Path) -> int | None:
-    """The process id of the `recalld up` of this home, None when none runs."""
+    """Return the process id of the `recalld up` of this home; None if none runs."""
     try:
         handle = (home / "run" / "up.lock").open("r", encoding="ascii", errors="replace")
     except OSError:
@@ -35,7 +35,7 @@ def daemon_pid(home: Path) -> int | None:
 
 @contextmanager
 def only_daemon(home: Path) -> Iterator[None]:
-    """Hold the lock for as long as the block runs.
+    """Hold the lock during the block.
 
     Raises:
         UserError: another daemon runs in this home, or the home cannot be written.
@@ -81,7 +81,7 @@ def _pid(text: str) -> int | None:
 
 
 def anybody_runs(home: Path) -> bool:
-    """Whether `up`, a watcher, a query service or producers of this home run on this machine."""
+    """Return True if `up`, a watcher, a query service or producers of this home run on this machine."""
     if daemon_pid(home) is not None:
         return True
     files = (home / "run" / name for name in ("service.json", "watch.json", "hooks.json"))
@@ -89,7 +89,7 @@ def anybody_runs(home: Path) -> bool:
 
 
 def pids_of(path: Path) -> list[int]:
-    """Process ids that a file of `run` names: its own, or those of all agents."""
+    """Return the process ids in a file of `run`: one, or one an agent."""
     body = read_derived(path)
     if not isinstance(body, dict):
         return []

@@ -34,7 +34,7 @@ SHOWN_AGENTS = 3
 
 
 def say(message: str, *, nl: bool = True) -> None:
-    """Print it. What runs here goes on when nobody reads any longer (`recalld up | head`) or a log's disk is full."""
+    """Print a message. The daemon goes on when its reader is gone (`recalld up | head`) or the disk is full."""
     try:
         click.echo(message, nl=nl)
         sys.stdout.flush()
@@ -110,7 +110,7 @@ class Progress:
         self._told: set[str] = set()
 
     def look(self) -> None:
-        """Ask and tell, cheaply when there is nothing to tell."""
+        """Print the progress if there is any; cheap if there is none."""
         try:
             waiting = bool(self._marks.agents())
         except redis.RedisError:
@@ -167,7 +167,7 @@ class Progress:
         )
 
     def _choice(self, agent: AgentSettings) -> ProviderChoice:
-        """The agent's provider, looked up once."""
+        """Return the agent's provider, which is looked up once."""
         choice = self._choices.get(agent.id)
         if choice is None:
             choice = self._choices[agent.id] = provider_of(self._settings, agent)

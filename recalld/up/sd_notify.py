@@ -1,6 +1,6 @@
-"""What systemd is told of a process that it runs: that it is ready, that it gets on, that it ends (sd_notify(3)).
+"""Notifications to systemd of a process that it runs: ready, alive, stopping (sd_notify(3)).
 
-Where nobody asks to be told, nothing happens.
+Without systemd's variables nothing is sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from recalld.settings.load import asked_by_systemd
 
 
 def notify(word: str) -> None:
-    """Send one word, as "READY=1". Never raises: whoever manages services notices by itself what it was not told."""
+    """Send one word, as "READY=1". Never raises: a service manager has its own timeouts."""
     address = asked_by_systemd().get("NOTIFY_SOCKET", "")
     if address[:1] not in {"/", "@"}:
         return
@@ -27,7 +27,7 @@ def notify(word: str) -> None:
 
 @contextmanager
 def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """While the block runs, say twice as often as is asked for that this process gets on, unless it has `problems`."""
+    """During the block, send a sign of life twice in the asked interval, unless the process has `problems`."""
     seconds = _asked_seconds()
     if seconds is None:
         yield
@@ -49,7 +49,7 @@ def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
 
 
 def _asked_seconds() -> float | None:
-    """How often a sign is asked for at least; None where nobody asks this process."""
+    """Return the longest interval between two signs of life; None if systemd asks for none."""
     asked = asked_by_systemd()
     micros, pid = asked.get("WATCHDOG_USEC", ""), asked.get("WATCHDOG_PID")
     if not micros.isdigit() or not int(micros) or (pid is not None and pid != str(os.getpid())):

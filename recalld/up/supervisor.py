@@ -1,4 +1,4 @@
-"""Starts the processes of one machine, starts them again when they die, and stops them in order."""
+"""Supervisor of the processes of one machine: it starts them, restarts them when they die, stops them in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST_PAUSE_SECONDS = 10.0
 #: A process that lived this long is healthy; the next pause is the first one again.
 HEALTHY_AFTER_SECONDS = 30.0
 
-#: A process that does none of its work for longer is missed: one that died once is back long before.
+#: Seconds without a ready process after which it is missed; a process that died once is back long before.
 MISSED_AFTER_SECONDS = 12.0
 
 #: A log larger than this is put aside when its process is started.
@@ -38,7 +38,7 @@ _MEMORY = {"MALLOC_ARENA_MAX": "2"}
 
 
 class Child:
-    """One supervised process: `recalld <arguments> --supervised`, its log, and when to start it again."""
+    """One supervised process: `recalld <arguments> --supervised`, its log, and its backoff."""
 
     def __init__(self, name: str, arguments: Sequence[str], *, log_folder: Path) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class Child:
 
     @property
     def kind(self) -> str:
-        """What it does: several of one kind are numbered."""
+        """Return the name without the number: several processes may be of one kind."""
         return self.name.partition("-")[0]
 
     @property
@@ -81,7 +81,7 @@ class Child:
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
 
     def look(self) -> str | None:
-        """Start the process again if it died; returns what happened in words, None when nothing did."""
+        """Start the process again if it died. Return its end in words, None if it lives."""
         now = time.monotonic()
         if self._process is None:
             if now < self._not_before:
@@ -101,7 +101,7 @@ class Child:
         return f"{self.name} {why}; it is started again (log: {self.log})"
 
     def missed(self) -> str | None:
-        """Why nobody does this process's work for a while now, in words; None when it is done."""
+        """Return the reason why this process's work is not done for a while now, in words; None while it is done."""
         now = time.monotonic()
         if self.ready.is_set() and self._process is not None:
             self._missed_since = self._why = None
@@ -115,11 +115,11 @@ class Child:
         return f"{self.name} {what}{f': {said}' if said else ''} (log: {self.log})"
 
     def ended_with(self) -> int | None:
-        """The exit code if the process ended and was not looked at since, else None."""
+        """Return the exit code if the process ended since the last `look`, else None."""
         return self._process.poll() if self._process else None
 
     def last_words(self) -> str:
-        """The last line of the log that is a sentence and no log entry: what the process said before it ended."""
+        """Return the last sentence in the log that is no log entry: the error message of a process that ended."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -140,7 +140,7 @@ class Child:
         self._until = time.monotonic() + STOP_SECONDS
 
     def wait(self) -> None:
-        """Wait for the end of a process that was asked; kill it when it does not come in time."""
+        """Wait for the end of a process that was asked to end; kill it after `STOP_SECONDS`."""
         process = self._process
         if process is None:
             return
@@ -172,7 +172,7 @@ class Child:
 
 
 class Supervisor:
-    """Keeps children alive until told to stop."""
+    """Supervisor of some children."""
 
     def __init__(self, children: Sequence[Child], *, say: Callable[[str], None]) -> None:
         self.children = children
@@ -184,22 +184,22 @@ class Supervisor:
             child.start()
 
     def look(self) -> None:
-        """Start again what died."""
+        """Start dead children again."""
         for child in self.children:
             said = child.look()
             if said:
                 self._say(said)
 
     def missed(self) -> dict[str, str | None]:
-        """Name of each child -> why its work is not done; None where it is."""
+        """Return name -> reason why a child's work is not done, None while it is done."""
         return {child.name: child.missed() for child in self.children}
 
     def all_ready(self) -> bool:
-        """Whether every child does its work."""
+        """Return True if every child is ready."""
         return all(child.ready.is_set() for child in self.children)
 
     def stop(self) -> None:
-        """Stop producers, then all workers at a time, then answers: each kind when the one before has ended."""
+        """Stop producers, then all workers, then the query service: each kind when the one before has ended."""
         for _, kind in groupby(self.children, key=lambda child: child.kind):
             same = list(kind)
             for child in same:
