@@ -80,7 +80,7 @@ endef
 
 # What is made from the code: the settings table in the README, the example file, the tools that the client carries.
 docs: install-dev
-	$(BIN)/python -m recalld.settings_docs README.md deploy/recalld.example.toml
+	$(BIN)/python -m tests.settings_docs README.md deploy/recalld.example.toml
 	$(BIN)/python -m tests.tool_docs recalld/client/tools.json
 	$(BIN)/python -m tests.answer_types recalld/client/answers.py
 	$(BIN)/python -m tests.provider_requests docs/providers.md
