@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from memory import tracing
 from memory.agent_files import AgentFiles
 from memory.document_planning import Planner, record_failure
 from memory.embedding.supply import EmbeddingSupply
@@ -22,6 +21,7 @@ from memory.planned_groups import MAX_CHUNKS_PER_COMMIT, Group, IndexReport
 from memory.store.errors import KeywordsUnavailable, NoRoom, SettingsOlder, Superseded
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
+from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
 from schemas.settings import AgentSettings

@@ -19,6 +19,7 @@ from memory.pulses import Pulses
 from memory.status.condition_texts import text_of
 from memory.status.run_files import read_hooks_state
 from memory.taking_over import provider_of
+from memory.telemetry.server import TelemetryServer
 from recalld.child import announce_ready, last_act, stop_event
 from recalld.client.address import Address
 from recalld.client.home import SERVICE_FILE, RunningService, running_service
@@ -40,7 +41,6 @@ from workers.life import LifeSigns
 from workers.movement import Movement
 from workers.names import Keys
 from workers.readiness import readiness
-from workers.telemetry_server import TelemetryServer
 
 #: Seconds between two looks at the children.
 _LOOK_SECONDS = 0.2

@@ -14,8 +14,9 @@ import dramatiq
 import redis
 import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
+from opentelemetry.trace import SpanKind
 
-from memory import completing, tracing
+from memory import completing
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
@@ -26,6 +27,7 @@ from memory.store.errors import (
     Superseded,
 )
 from memory.taking_over import fallback_problem
+from memory.telemetry import tracing
 from memory.vector_filling import fill_vectors
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
@@ -191,7 +193,7 @@ def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable
     try:
         with (
             runtime.metrics.job(actor) as ended,
-            tracing.span(actor, role="consumer", parent=traced, agent=agent, lane=lane, job=job) as span,
+            tracing.span(actor, kind=SpanKind.CONSUMER, parent=traced, agent=agent, lane=lane, job=job) as span,
         ):
             try:
                 _attempt(runtime, actor, agent, lane, work, job=job, attempts=attempts)

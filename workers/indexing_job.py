@@ -12,9 +12,10 @@ import dramatiq
 import structlog
 from dramatiq.middleware import TimeLimitExceeded
 
-from memory import completing, tracing
+from memory import completing
 from memory.indexing import Indexer
 from memory.planned_groups import IndexReport
+from memory.telemetry import tracing
 from memory.version import recalld_version
 from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import redis
 
+from memory.telemetry.server import Page, TelemetryServer
 from memory.version import recalld_version
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Told
@@ -21,7 +22,6 @@ from workers.board import Board
 from workers.counters import FleetCounters
 from workers.job_metrics import JobMetrics
 from workers.names import QUEUES, Keys
-from workers.telemetry_server import Page, TelemetryServer
 
 
 def told(text: str, series: str) -> float:

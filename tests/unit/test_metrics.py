@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memory import prometheus
 from memory.service.degradations import without
+from memory.telemetry import prometheus
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Metric
 from schemas.search import SearchAnswer
