@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import redis
 
 from memory.telemetry.server import Page, Route
-from workers.movement import Movement
-from workers.refusing import refusal
+from workers.health.stall_detector import Movement
+from workers.queue.broker_errors import refusal
 
 
 def readiness(

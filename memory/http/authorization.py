@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory.http.origin_guard import is_loopback
-from memory.wording import shown_name
 from schemas.errors import UserError
 from schemas.settings import Settings
+from schemas.validation_messages import shown_name
 
 #: Relative to the home folder: one file per agent, mode 0600, in a folder of mode 0700.
 TOKENS_PATH = Path("run") / "tokens"

@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect
 
 from memory.http.authorization import AccessDenied
 from memory.http.origin_guard import ANSWER_HEADERS, MAX_BODY_BYTES, TOO_LARGE
-from memory.wording import problem_words, shown_names
 from schemas.service import Refusal
+from schemas.validation_messages import problem_words, shown_names
 
 _log = structlog.get_logger(__name__)
 

@@ -18,11 +18,10 @@ from starlette.routing import Route
 from memory.embedding.coordination import Coordinate, alone
 from memory.http.origin_guard import OriginGuard, is_loopback
 from memory.http.refusals import install, refusals
-from memory.search.terms import sought
+from memory.search.ranking.terms import sought
+from memory.search.tools import TOOLS, ToolArgumentsRefused
 from memory.service.page_routes import PAGES, page_routes
 from memory.service.query_service import QueryService
-from memory.tools import TOOLS, ToolArgumentsRefused
-from memory.version import recalld_version
 from schemas.overview import DeadLettersAnswer, QueueAnswer, TermsAnswer, TermsRequest, TimelineAnswer
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -30,6 +29,7 @@ from schemas.service import Health, Readiness, Refusal
 from schemas.settings import Settings
 from schemas.status import Status
 from schemas.tools import Tool, ToolList, ToolRequest
+from schemas.version import recalld_version
 
 #: Path -> model of its request's body.
 _MODELS: dict[str, type[BaseModel]] = {

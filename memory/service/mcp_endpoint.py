@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from memory.http.authorization import AccessDenied
-from memory.mcp_server import NO_ID, ToolCall, build_server, lacks_id
+from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
 
 #: Header of a connection with the key of its session; without it, that is the owner's private session.
 SESSION_KEY_HEADER = "X-Recalld-Session-Key"

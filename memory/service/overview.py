@@ -10,15 +10,14 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 
-from memory.answering import lacking_troubles
-from memory.document_roots import note_date
-from memory.search.glances import Glance
+from memory.documents.roots import note_date
+from memory.search.index_probe import Glance
+from memory.search.opening import BuiltinManager
 from memory.search.resting import RestingPendingReader
-from memory.search_manager import BuiltinManager
 from memory.service.agents import ServedAgents
 from memory.standing_still import silence_troubles
+from memory.status.answering import lacking_troubles
 from memory.store.reader import IndexCounts, StoreReader
-from memory.version import recalld_version
 from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state, trouble_state
 from schemas.errors import RecalldError
 from schemas.overview import (
@@ -34,6 +33,7 @@ from schemas.overview import (
 )
 from schemas.ports import EndpointState, PendingReader, VectorProgress
 from schemas.status import QueueState, TroubleState
+from schemas.version import recalld_version
 
 #: Dead letters that are listed; the others are counted.
 MAX_DEAD_LETTERS = 200

@@ -12,15 +12,15 @@ import structlog
 
 from memory.embedding.coordination import Coordinate
 from memory.http.authorization import AccessDenied, Authorizer, needs_tokens, read_metrics_token, read_tokens
+from memory.search.tools import call_tool
 from memory.service.agents import ServedAgents
 from memory.service.instrumented_search import InstrumentedSearch
 from memory.service.metrics import ServiceMetrics
 from memory.service.overview import Overview
-from memory.tools import call_tool
-from memory.version import recalld_version
 from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
+from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)
 
