@@ -1,6 +1,6 @@
 """Declared metrics (`schemas.metrics`) as prometheus_client's objects.
 
-The only place that names one to the library, so that nothing is told that is not declared.
+No other module makes these objects, so that a process shows declared metrics only.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ Numbers = Mapping[tuple[str, ...], float]
 
 
 def counter(metric: metrics.Metric, registry: CollectorRegistry) -> Counter:
-    """A counter of this process."""
+    """Return a counter of this process."""
     return Counter(metric.name, metric.question, metric.labels, registry=registry)
 
 
 def gauge(metric: metrics.Metric, registry: CollectorRegistry) -> Gauge:
-    """A gauge of this process."""
+    """Return a gauge of this process."""
     return Gauge(metric.name, metric.question, metric.labels, registry=registry)
 
 
 def histogram(metric: metrics.Metric, registry: CollectorRegistry) -> Histogram:
-    """A histogram of this process."""
+    """Return a histogram of this process."""
     return Histogram(metric.name, metric.question, metric.labels, buckets=metric.buckets, registry=registry)
 
 
 def family(metric: metrics.Metric, numbers: Numbers) -> Metric:
-    """A counter or gauge whose numbers somebody else keeps."""
+    """Return a counter or gauge whose numbers are kept elsewhere."""
     kind = CounterMetricFamily if metric.kind is metrics.Kind.COUNTER else GaugeMetricFamily
     made = kind(metric.name, metric.question, labels=metric.labels)
     for labels, number in numbers.items():
@@ -42,7 +42,7 @@ def family(metric: metrics.Metric, numbers: Numbers) -> Metric:
 
 
 def histogram_family(metric: metrics.Metric, counts: Mapping[float, float], total: float) -> Metric:
-    """A histogram without labels whose numbers somebody else keeps.
+    """Return a histogram without labels whose numbers are kept elsewhere.
 
     `counts` are by the upper bound of their bucket, each without those below; the last bound is infinite. `total`
     is the sum of what was observed.

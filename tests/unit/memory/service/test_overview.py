@@ -1,4 +1,4 @@
-"""Dated notes by year and day."""
+"""The owner's views: days of notes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import date
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.service.timeline import days_of, timeline
+from memory.service.overview import days_of, timeline
 from schemas.overview import DatedNote
 
 CHUNKS = {
