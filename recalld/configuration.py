@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recalld.hooks.entry import absolute, home_folder, named_config
 from recalld.remembered import remember_workspace, remembered_workspaces
+from recalld.settings.places import absolute, home_folder, named_config
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from recalld.program_folders import ProgramFolders
+    from recalld.settings.program_folders import ProgramFolders
     from recalld.settings_sources import AgentSource, Source
     from schemas.settings import AgentSettings, Settings
 
@@ -73,7 +73,7 @@ def asked_by_systemd() -> dict[str, str]:
 
 def program_folders(*, environment: Mapping[str, str] | None = None) -> ProgramFolders:
     """Where Claude Code, Codex and OpenClaw keep their files, as their own variables say."""
-    from recalld.program_folders import ProgramFolders
+    from recalld.settings.program_folders import ProgramFolders
 
     return ProgramFolders.named_by(os.environ if environment is None else environment)
 
