@@ -93,7 +93,7 @@ def _hook_command(invocation: Invocation, program: str) -> str:
 
 
 def _this_program() -> list[str]:
-    from memory.own_processes import own_command
+    from recalld.own_processes import own_command
 
     for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
         if script.name == "recalld" and script.is_file():

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from memory.document_roots import LONG_TERM_NAMES, USERS_FOLDER, is_folder_name, is_note_name
-from memory.scanning import file_stat
-from memory.session_roots import is_transcript_name
+from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_folder_name, is_note_name
+from memory.documents.session_roots import is_transcript_name
+from memory.documents.walk import file_stat
 from schemas.settings import AGENT_ID_PATTERN
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")

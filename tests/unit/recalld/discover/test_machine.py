@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.agent_files import AgentFiles
-from memory.scanning import LATEST_NS
+from memory.documents.agent_files import AgentFiles
+from memory.documents.walk import LATEST_NS
 from recalld.commands.discover import discovery_json, discovery_lines
 from recalld.discover.machine import discover, working_folder
 from recalld.discover.memories import Counted, Deadline, Discovery, Found, count_transcripts, with_unique_names
