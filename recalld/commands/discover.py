@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recalld.asking import print_json
 from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
+from recalld.local.fallback import print_json
 from recalld.status_view import size
 from recalld.terminal_text import printable_name
 from schemas.errors import UserError
@@ -57,9 +57,9 @@ def command(
     Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's memory.search
     settings are translated, with a note on each without a counterpart; keys are never copied.
     """
-    from recalld.configuration import program_folders
     from recalld.discover.machine import discover
     from recalld.discover.settings_file import settings_file
+    from recalld.settings.load import program_folders
 
     if target != _USUAL_PLACE:
         invocation.check_config()  # with it, the named file is written
@@ -114,7 +114,7 @@ def _what_next(discovery: Discovery) -> str:
 
 def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tuple[Path, Path | None]:
     """Write the settings. Return the file, and the copy of its former content."""
-    from recalld.configuration import place_for_config
+    from recalld.settings.load import place_for_config
     from recalld.settings.replacement import replace_file
 
     if target == _USUAL_PLACE:
@@ -141,7 +141,7 @@ def _check(text: str) -> None:
     """
     from tempfile import TemporaryDirectory
 
-    from recalld.configuration import load
+    from recalld.settings.load import load
 
     with TemporaryDirectory(prefix="recalld-") as folder:
         file = Path(folder) / "recalld.toml"

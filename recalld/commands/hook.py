@@ -48,8 +48,8 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
     openclaw: only prints the files of a hook and where they belong. A settings file is written anew with an
     indentation of two spaces; a copy of it stays beside it. A file with comments is left alone.
     """
-    from recalld.configuration import program_folders
     from recalld.hooks.installation import change_hooks
+    from recalld.settings.load import program_folders
 
     called = _hook_command(invocation, program)
     folders = program_folders()
@@ -77,15 +77,15 @@ def _show_openclaw(folder: Path, called: str) -> None:
 
 def _hook_command(invocation: Invocation, program: str) -> str:
     """Return `recalld hook <program>` with absolute paths, and with the options that its home and settings need."""
-    from recalld import configuration
+    from recalld.settings.load import find_config, find_home
 
     words = [*_this_program(), "hook", program]
     home = invocation.home_path
     # The program that calls us may have another environment than this shell.
-    if home != configuration.find_home(environment={}):
+    if home != find_home(environment={}):
         words += ["--home", str(home)]
-    config = configuration.find_config(invocation.config, home=home)
-    if config is not None and config != configuration.find_config(home=home, environment={}):
+    config = find_config(invocation.config, home=home)
+    if config is not None and config != find_config(home=home, environment={}):
         words += ["--config", str(config)]
     if invocation.agent is not None:
         words += ["--agent", invocation.agent]

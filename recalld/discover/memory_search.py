@@ -14,10 +14,10 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from recalld.discover.settings_file import dotted
-from recalld.settings_keys import URL_KEYS, memory_sections, top_level_keys
+from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
 from schemas.globs import compiled
-from schemas.machine_sections import Credentials
 from schemas.settings import FallbackName, ProviderName
+from schemas.settings_sections import Credentials
 
 #: The `api` of a model provider -> the provider of ours that speaks it.
 _APIS: Mapping[str, str] = {"openai-completions": "openai-compatible", "openai-responses": "openai-compatible"}

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from recalld.discover.memories import Found
-from recalld.settings_keys import agent_keys, top_level_keys
+from recalld.settings.keys import agent_keys, top_level_keys
 from schemas.settings import Settings
 
 _TITLE = """\

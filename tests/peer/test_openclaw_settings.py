@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from recalld.configuration import load
 from recalld.discover.machine import discover
 from recalld.discover.memories import Discovery, Found
 from recalld.discover.memory_search import translate
 from recalld.discover.openclaw_settings import read_json5
 from recalld.discover.settings_file import dotted, settings_file
+from recalld.settings.load import load
 from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
 
