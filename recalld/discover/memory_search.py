@@ -7,18 +7,17 @@ headers are never taken over: a remark says where recalld reads them from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from recalld.discover.settings_file import dotted
 from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
 from schemas.globs import compiled
 from schemas.settings import FallbackName, ProviderName
 from schemas.settings_sections import Credentials
-
-#: Their key -> ours, where the same value has a name of its own; the others are spelled differently at most.
-_RENAMED: Mapping[str, str] = {"remote.nonBatchConcurrency": "remote.concurrency"}
 
 #: The `api` of a model provider -> the provider of ours that speaks it.
 _APIS: Mapping[str, str] = {"openai-completions": "openai-compatible", "openai-responses": "openai-compatible"}
@@ -41,21 +40,15 @@ _SHARED = frozenset({"store", "cache"})
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 
-#: `{md,txt}` in the pattern of an extra path, and what else our globs do not have.
+#: `{md,txt}` in the pattern of an extra path, and signs of patterns that our globs do not have.
 _ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _NO_GLOB = re.compile(r"[{}$\\]|[@!+*?]\(|^!")
 _MOST_ALTERNATIVES = 5
 
-#: Say nothing that recalld would have to do, or are read together with others.
-_PASSED_OVER = frozenset(
-    {"store.driver", "store.path", "provider", "remote.apiKey", "inputType"}
-    | {"sources", "experimental.sessionMemory", "rememberAcrossConversations"}
-)
-
 
 @dataclass(slots=True)
 class Translation:
-    """Dotted keys of ours with their values, and sentences about what was left out.
+    """Dotted keys of ours with their values, and sentences about values that were left out.
 
     `private_sessions`: transcripts are searched for private chats only.
     """
@@ -87,9 +80,10 @@ def translate(
     """
     done = Translation()
     both = tree.get("inputType")
-    for key, value in _leaves({"queryInputType": both, "documentInputType": both, **tree}):
+    for key, value in dotted({"queryInputType": both, "documentInputType": both, **tree}).items():
         if value is not None:
             _translate(key, value, done)
+    _extra_paths(tree, done)
     _sources(tree, done, is_current=is_current, isolates_chats=isolates_chats)
     _provider(tree, done, providers or {}, is_current=is_current)
     _key(tree, done)
@@ -105,42 +99,89 @@ def translate(
 
 
 def _translate(key: str, value: Any, done: Translation) -> None:
-    if key in _PASSED_OVER or (key, value) == ("store.fts.tokenizer", "unicode61"):
-        return
-    if key == "extraPaths":
-        _extra_paths(value, done)
-    elif key == "local.modelPath":
-        _model_path(value, done)
-    elif key == "remote.baseUrl":
-        _base_url(value, done)
-    elif key == "fallback":
-        _fallback(value, done)
-    elif key == "remote.headers" or key.startswith("remote.headers."):
-        name = key.removeprefix("remote.headers").lstrip(".") or "all"
-        done.remarks.append(f"remote.headers ({name}) is not copied; set RECALLD_REMOTE__HEADERS if it is needed")
-    elif key.startswith("multimodal"):
-        done.remarks.append("multimodal has no counterpart: images and audio are not indexed")
-    elif (ours := _same(key)) is None:
+    """Translate one leaf by itself."""
+    ours = _RENAMED.get(key) or re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key)
+    above = next((above for above in _LEFT_OUT if f"{key}.".startswith(f"{above}.")), None)
+    if above is not None:
+        remark = _LEFT_OUT[above].format(name=key[len(above) + 1 :] or "all")
+        done.remarks += [remark] if remark else []
+    elif (key, value) == ("store.fts.tokenizer", "unicode61"):
+        return  # as here
+    elif key in _CONVERSIONS:
+        try:
+            done.values[ours] = _CONVERSIONS[key](value)
+        except ValueError as remark:
+            done.remarks.append(str(remark))
+    elif not _has_counterpart(ours):
         done.remarks.append(f"{key} has no counterpart here")
     elif isinstance(value, str) and _VARIABLE.search(value):
         done.remarks.append(f"{key} is taken from a variable there; write its value as {ours}")
-    elif isinstance(value, Mapping | list):
+    elif isinstance(value, list):
         done.remarks.append(f"{key} was not understood")
     else:
         done.values[ours] = value
 
 
-def _same(key: str) -> str | None:
-    """Return our name of a key whose value means the same here; None where there is none."""
-    ours = _RENAMED.get(key) or re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key)
+def _has_counterpart(ours: str) -> bool:
     known = top_level_keys().get(ours)
-    if known is None or known.secret or ours in URL_KEYS or ours.partition(".")[0] not in memory_sections() | _SHARED:
-        return None
-    return ours
+    is_plain = known is not None and not known.secret and ours not in URL_KEYS
+    return is_plain and ours.partition(".")[0] in memory_sections() | _SHARED
+
+
+def _fallback(value: Any) -> str:
+    name = value.strip().lower() if isinstance(value, str) else ""
+    if name in get_args(FallbackName):
+        return name
+    shown = f" {value}" if _is_word(value) else ""
+    raise ValueError(f"the fallback{shown} is not one that recalld knows; choose {_choices(FallbackName)}")
+
+
+def _model_path(value: Any) -> str:
+    if isinstance(value, str) and not value.startswith(("hf:", "http:", "https:")) and not _VARIABLE.search(value):
+        return value
+    raise ValueError("local.modelPath is not a file here; without local.model_path the bundled model is used")
+
+
+def _base_url(value: Any) -> str:
+    secret = False
+    if isinstance(value, str) and not _VARIABLE.search(value):
+        with suppress(ValueError):
+            parts = urlsplit(value)
+            secret = parts.username is not None or parts.password is not None or bool(parts.query)
+            if parts.scheme in ("http", "https") and parts.hostname and not secret:
+                return value
+    why = " because a key may be in it" if secret else _from(value)
+    raise ValueError(f"remote.baseUrl is not copied{why}; set RECALLD_REMOTE__BASE_URL")
+
+
+#: Their key -> ours, where not only the spelling differs.
+_RENAMED: Mapping[str, str] = {"remote.nonBatchConcurrency": "remote.concurrency"}
+
+#: Their key -> the function that returns our value, or raises ValueError with the remark.
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    "fallback": _fallback,
+    "local.modelPath": _model_path,
+    "remote.baseUrl": _base_url,
+}
+
+#: Their key, or a table of theirs -> the remark about it. Empty: it asks nothing of recalld, or is read with others.
+_LEFT_OUT: Mapping[str, str] = {
+    "experimental.sessionMemory": "",
+    "extraPaths": "",
+    "inputType": "",
+    "multimodal": "multimodal has no counterpart: images and audio are not indexed",
+    "provider": "",
+    "rememberAcrossConversations": "",
+    "remote.apiKey": "",
+    "remote.headers": "remote.headers ({name}) is not copied; set RECALLD_REMOTE__HEADERS if it is needed",
+    "sources": "",
+    "store.driver": "",
+    "store.path": "",
+}
 
 
 def _provider(tree: Mapping[str, Any], done: Translation, providers: Mapping[str, Any], *, is_current: bool) -> None:
-    """Set the provider; where recalld has none of that name, leave out what means nothing to another."""
+    """Set the provider; where recalld has none of that name, leave out the keys that mean nothing to another."""
     written = tree.get("provider")
     name = written.strip().lower() if isinstance(written, str) else "auto" if written is None else ""
     known = get_args(ProviderName)
@@ -158,37 +199,24 @@ def _provider(tree: Mapping[str, Any], done: Translation, providers: Mapping[str
             del done.values[key]
         return
     if name in _WITH_ADDRESS and "baseUrl" in configured and "remote.base_url" not in done.values:
-        _base_url(configured["baseUrl"], done)
+        _translate("remote.baseUrl", configured["baseUrl"], done)
     if name == "local" and done.values.pop("model", None) is not None:
         done.remarks.append("model names none for the provider local; local.model_path does")
     if name == "auto" and is_current:
-        _usual_provider(done)
+        # OpenClaw takes openai where no provider is named.
+        if _OF_ONE_PROVIDER & done.values.keys():
+            done.values["provider"] = "openai"
+        else:
+            done.remarks.append(
+                "no provider is named there, which means openai; here it is openai where OPENAI_API_KEY is set, and "
+                'the bundled local model without any key (provider = "openai" for openai or nothing)'
+            )
     elif written is not None:
         done.values["provider"] = name
 
 
-def _usual_provider(done: Translation) -> None:
-    """Stand in for the provider openai, which OpenClaw takes where none is named."""
-    if _OF_ONE_PROVIDER & done.values.keys():
-        done.values["provider"] = "openai"
-    else:
-        done.remarks.append(
-            "no provider is named there, which means openai; here it is openai where OPENAI_API_KEY is set, and the "
-            'bundled local model without any key (provider = "openai" for openai or nothing)'
-        )
-
-
-def _fallback(value: Any, done: Translation) -> None:
-    name = value.strip().lower() if isinstance(value, str) else ""
-    if name in get_args(FallbackName):
-        done.values["fallback"] = name
-    else:
-        shown = f" {value}" if _is_word(value) else ""
-        done.remarks.append(f"the fallback{shown} is not one that recalld knows; choose {_choices(FallbackName)}")
-
-
 def _choices(names: Any) -> str:
-    """Name the providers that a person may choose; `stub` is for tests."""
+    """Name the providers that a user may choose; `stub` is for tests."""
     return ", ".join(name for name in get_args(names) if name not in ("auto", "stub"))
 
 
@@ -214,10 +242,11 @@ def _sources(tree: Mapping[str, Any], done: Translation, *, is_current: bool, is
     done.values["sources"] = [*searched, "sessions"] if done.private_sessions else searched
 
 
-def _extra_paths(value: Any, done: Translation) -> None:
-    """Take over paths, each once; one with patterns only as long as it is not there without."""
+def _extra_paths(tree: Mapping[str, Any], done: Translation) -> None:
+    """Take over paths, each once; a path without a pattern wins over the same path with patterns."""
+    listed = tree.get("extraPaths") or []
     globs: dict[str, list[str]] = {}
-    for item in value if isinstance(value, list) else [value]:
+    for item in listed if isinstance(listed, list) else [listed]:
         path, pattern = (item.get("path"), item.get("pattern")) if isinstance(item, Mapping) else (item, None)
         if not isinstance(path, str) or not path.strip() or _VARIABLE.search(path):
             done.remarks.append("one of extraPaths was not understood")
@@ -264,38 +293,15 @@ def _alternatives(pattern: str) -> Iterator[str]:
             yield from _alternatives(pattern[: group.start()] + part + pattern[group.end() :])
 
 
-def _model_path(value: Any, done: Translation) -> None:
-    if not isinstance(value, str) or value.startswith(("hf:", "http:", "https:")) or _VARIABLE.search(value):
-        done.remarks.append("local.modelPath is not a file here; without local.model_path the bundled model is used")
-    else:
-        done.values["local.model_path"] = value
-
-
-def _base_url(value: Any, done: Translation) -> None:
-    try:
-        parts = urlsplit(value if isinstance(value, str) else "")
-        plain = parts.scheme in ("http", "https") and bool(parts.hostname)
-        secret = parts.username is not None or parts.password is not None or bool(parts.query)
-    except ValueError:
-        plain = secret = False
-    if plain and not secret and not _VARIABLE.search(value):
-        done.values["remote.base_url"] = value
-    else:
-        why = " because a key may be in it" if secret else _from(value)
-        done.remarks.append(f"remote.baseUrl is not copied{why}; set RECALLD_REMOTE__BASE_URL")
-
-
 def _key(tree: Mapping[str, Any], done: Translation) -> None:
-    """Remark on the place that recalld reads the key from, where one is written there."""
+    """Remark on the place that recalld reads the key from, where a key is written there."""
     remote = tree.get("remote")
     value = remote.get("apiKey") if isinstance(remote, Mapping) else None
     if value:
         provider = done.values.get("provider", "auto")
         own = provider in Credentials.model_fields and "remote.base_url" not in done.values
-        known = f"{provider.upper()}_API_KEY" if own else None
-        done.remarks.append(
-            f"remote.apiKey is not copied{_from(value)}; set {known or 'RECALLD_REMOTE__API_KEY'} to it"
-        )
+        known = f"{provider.upper()}_API_KEY" if own else "RECALLD_REMOTE__API_KEY"
+        done.remarks.append(f"remote.apiKey is not copied{_from(value)}; set {known} to it")
 
 
 def _from(value: Any) -> str:
@@ -307,14 +313,5 @@ def _from(value: Any) -> str:
 
 
 def _is_word(value: Any) -> bool:
-    """Return True if it may be shown: it is a short name, and nothing that could be a key."""
+    """Return True if a value may be shown: it is a short name, and cannot be a key."""
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", value) is not None
-
-
-def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        key = f"{above}{name}"
-        if isinstance(value, Mapping) and key != "remote.apiKey":
-            yield from _leaves(value, f"{key}.")
-        else:
-            yield key, value

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.walk import LATEST_NS
-from recalld.discovering.claude_code import working_folder
-from recalld.discovering.counting import Counted, Deadline, count_transcripts
-from recalld.discovering.everything import discover
-from recalld.discovering.finding import Discovery, Found, with_unique_names
-from recalld.discovering.listing import discovery_json, discovery_lines
-from recalld.discovering.settings_writing import settings_file
-from recalld.program_folders import ProgramFolders
+from recalld.commands.discover import discovery_json, discovery_lines
+from recalld.discover.machine import discover, working_folder
+from recalld.discover.memories import Counted, Deadline, Discovery, Found, count_transcripts, with_unique_names
+from recalld.discover.settings_file import settings_file
+from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
 
 

@@ -1,4 +1,4 @@
-"""Where the programs whose agents have memories keep their files."""
+"""Folders of the programs whose agents have memories: OpenClaw, Claude Code, Codex, Obsidian."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from recalld.hooks.entry import absolute
+from recalld.settings.places import absolute
 
 #: Where Obsidian's settings lie on macOS, and where flatpak and snap put them.
 _OBSIDIAN_FOLDERS = (
@@ -27,10 +27,10 @@ _VAULT_PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class ProgramFolders:
-    """Absolute, and not looked at: none of them need exist.
+    """Absolute folders; none of them need exist.
 
     `openclaw`: its state folders, the one it uses now first. `openclaw_config`: its settings file where that was moved.
-    `obsidian`: its lists of vaults; `vault_places`: folders that people keep vaults in, or that are one.
+    `obsidian`: its lists of vaults; `vault_places`: folders that hold vaults, or are vaults.
     """
 
     claude_code: Path
@@ -42,7 +42,7 @@ class ProgramFolders:
 
     @classmethod
     def named_by(cls, environment: Mapping[str, str]) -> ProgramFolders:
-        """The usual folders below the user's own, unless the programs' variables name others."""
+        """Return the usual folders below the user's own, unless the programs' variables name others."""
         state, config = environment.get("OPENCLAW_STATE_DIR"), environment.get("OPENCLAW_CONFIG_PATH")
         return cls(
             claude_code=Path(absolute(environment.get("CLAUDE_CONFIG_DIR") or "~/.claude")),

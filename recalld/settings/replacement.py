@@ -1,4 +1,4 @@
-"""Writing a file as a whole or not at all, with a copy of what was there before."""
+"""Replacement of a settings file, as a whole or not at all, with a copy of its former content."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def replace_file(file: Path, content: bytes, *, before: bytes | None) -> Path | None:
-    """Write atomically; `before` is what was there, kept in a copy beside it, whose path is returned.
+    """Write a file atomically. Keep `before`, its former content, in a copy beside it; return the copy's path.
 
-    A new file can be read by its owner only, for settings may hold keys; otherwise file and copy have the
+    A new file is readable by its owner only, because settings may hold keys. Otherwise file and copy have the
     permissions that the file had.
 
     Raises:

@@ -11,17 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recalld.discovering.checking import accepted
-from recalld.discovering.counting import Deadline, count_notes, count_transcripts
-from recalld.discovering.finding import Discovery, Found
-from recalld.discovering.memory_search import Translation, is_for_all_agents, translate
-from recalld.discovering.openclaw_configuration import (
-    OpenClawAgent,
-    OpenClawConfiguration,
-    absolute_path,
-    filled,
-    read_configuration,
-)
+from recalld.discover.memories import Deadline, Discovery, Found, absolute_path, count_notes, count_transcripts
+from recalld.discover.memory_search import Translation, is_for_all_agents, translate
+from recalld.discover.openclaw_settings import OpenClawAgent, OpenClawSettings, filled, read_settings
+from recalld.discover.settings_file import accepted
 
 #: Where the newest versions keep an agent's sessions.
 _DATABASE = Path("agent") / "openclaw-agent.sqlite"
@@ -34,7 +27,10 @@ _OLD_WORKSPACE = "~/clawd"
 
 
 def find_openclaw(states: tuple[Path, ...], config: Path | None, *, deadline: Deadline) -> Discovery:
-    """All agents of all state folders that exist. `config`: the settings file where it is not in its state folder."""
+    """Return all agents of all state folders that exist.
+
+    `config`: the settings file of the first one, where it is not in its state folder.
+    """
     found = Discovery()
     for number, state in enumerate(states):
         if state.is_dir():
@@ -44,7 +40,7 @@ def find_openclaw(states: tuple[Path, ...], config: Path | None, *, deadline: De
 
 def _find(state: Path, config: Path | None, deadline: Deadline) -> Discovery:
     problems: list[str] = []
-    configured = read_configuration(state, config, problems)
+    configured = read_settings(state, config, problems)
     found = []
     for agent in _agents(state, configured):
         one = _found(state, agent, configured, deadline)
@@ -55,7 +51,7 @@ def _find(state: Path, config: Path | None, deadline: Deadline) -> Discovery:
     return Discovery(tuple(found), tuple(problems))
 
 
-def _found(state: Path, agent: OpenClawAgent, configured: OpenClawConfiguration, deadline: Deadline) -> Found | None:
+def _found(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, deadline: Deadline) -> Found | None:
     home = _folder(state, agent)
     sessions = (str(home / "sessions"),) if (home / "sessions").is_dir() else ()
     remarks = list(configured.remarks)
@@ -95,7 +91,7 @@ def _found(state: Path, agent: OpenClawAgent, configured: OpenClawConfiguration,
 
 
 def _settings(
-    agent: OpenClawAgent, configured: OpenClawConfiguration, remarks: list[str]
+    agent: OpenClawAgent, configured: OpenClawSettings, remarks: list[str]
 ) -> tuple[Translation, dict[str, Any]]:
     """Return one agent's settings, inherited ones included, and those that hold for all agents here."""
 
@@ -122,7 +118,7 @@ def _settings(
     return done, shared
 
 
-def _agents(state: Path, configured: OpenClawConfiguration) -> Iterator[OpenClawAgent]:
+def _agents(state: Path, configured: OpenClawSettings) -> Iterator[OpenClawAgent]:
     """Return the configured agents, then those that only have a folder."""
     known = configured.agents or (OpenClawAgent(configured.default or "main"),)
     yield from known
@@ -142,7 +138,7 @@ def _folder(state: Path, agent: OpenClawAgent) -> Path:
     return _existing([state / "agents" / name for name in _names(agent)])
 
 
-def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawConfiguration, remarks: list[str]) -> Path:
+def _workspace(state: Path, agent: OpenClawAgent, configured: OpenClawSettings, remarks: list[str]) -> Path:
     own, general = absolute_path(agent.workspace), absolute_path(configured.workspace)
     for written, path in ((agent.workspace, own), (configured.workspace, general)):
         if path is None and written not in (None, ""):

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from recalld.discovering.checking import accepted, dotted
-from recalld.discovering.memory_search import translate
+from recalld.discover.memory_search import translate
+from recalld.discover.settings_file import accepted, dotted
 from schemas.settings import FallbackName, ProviderName
 
 
