@@ -1,7 +1,7 @@
 """The settings tree, flattened: one entry a key, with what is allowed there in words.
 
 Derived from `schemas.settings`, so that the environment's variables, error messages, `config show` and the
-README's table can never disagree with the schema.
+documentation can never disagree with the schema.
 """
 
 from __future__ import annotations

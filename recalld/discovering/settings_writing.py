@@ -13,7 +13,7 @@ from recalld.settings_keys import agent_keys, top_level_keys
 
 _TITLE = """\
 # Settings of recalld, written by `recalld discover`. `recalld config show` says what holds;
-# the README lists every key with its default.
+# docs/settings.md lists every key with its default.
 """
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
