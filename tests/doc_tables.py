@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,12 +37,25 @@ def commands() -> str:
 
 
 def conditions() -> str:
-    """Return a table of the codes: what each means, what a person reads, and what to do."""
-    rows = ["| code | means | you read | do |", "|---|---|---|---|"]
-    for code, meaning in _meanings().items():
-        happened, _, remedy = TEXTS[code].partition("; ")
-        rows.append(f"| `{code.value}` | {meaning} | {_shown(happened)} | {_shown(remedy)} |")
-    return "\n".join(rows) + "\n"
+    """Return a table of the codes for each of their groups: what a person reads of each, and what to do."""
+    head = ["| code | you read | do |", "|---|---|---|"]
+    lines: list[str] = []
+    for group, name in re.findall(r"^    (?:# (.*)|(\w+) = .*)$", inspect.getsource(ConditionCode), re.MULTILINE):
+        if group:
+            lines += ["", f"### {group}", "", *head]
+        else:
+            happened, remedy = _halves(TEXTS[ConditionCode[name]])
+            lines += head if not lines else []
+            lines.append(f"| `{ConditionCode[name].value}` | {_shown(happened)} | {_shown(remedy)} |")
+    return "\n".join(lines).lstrip() + "\n"
+
+
+def _halves(text: Any) -> tuple[str, str]:
+    """Return what happened and what to do."""
+    if isinstance(text, str):
+        happened, _, remedy = text.partition("; ")
+        return happened, remedy
+    return text.happened, text.remedy
 
 
 #: Name of the marks -> what stands between them.
@@ -81,18 +95,14 @@ def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
             yield from _sections(below, click.Context(below, parent=context, info_name=name))
 
 
-def _meanings() -> dict[ConditionCode, str]:
-    """Return the comment above each code."""
-    source = inspect.getsource(ConditionCode)
-    found = re.findall(r"((?:^ +#: .*\n)+) +(\w+) = ", source, flags=re.MULTILINE)
-    texts = {name: " ".join(re.findall(r"#: (.*)", comment)) for comment, name in found}
-    return {code: _cell(texts[code.name]) for code in ConditionCode}
-
-
 def _shown(template: str) -> str:
-    """Return a template with its fields as words in capitals."""
-    text = re.sub(r"\{(\w+)[^}]*\}", lambda field: field[1].upper().replace("_", " "), template)
-    return _cell(text[:1].upper() + text[1:])
+    """Return a template with its values as words in capitals."""
+    if re.fullmatch(r"\{\w+\}", template):
+        return "(says it in its own words)"
+    text = re.sub(r"\{(\w+):waiting\}", "N chunks wait for their vectors", template)
+    text = re.sub(r"\{(\w+):count (\w+)\}", r"N \2s", text)
+    text = re.sub(r"\{(\w+)[^}]*\}", lambda field: field[1].upper().replace("_", " "), text)
+    return _cell(text)
 
 
 def _cell(text: str) -> str:
