@@ -225,6 +225,14 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
             )
 
 
+def test_every_folder_and_module_that_the_architecture_names_exists() -> None:
+    named = re.findall(
+        r"`((?:schemas|memory|producers|workers|recalld|deploy|tests)/[\w./-]*)`", PAGES["docs/architecture.md"]
+    )
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     assert {page for page in PAGES if page not in {"README.md"}} <= set(re.findall(r"\]\(([^)#]+)", README))
 
