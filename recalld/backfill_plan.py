@@ -15,7 +15,7 @@ from memory.session_roots import SESSIONS_SOURCE
 from memory.taking_over import provider_of
 from memory.transcript_slicing import is_read_otherwise
 from producers.finding_transcripts import Found
-from recalld.dry_run import open_cache
+from recalld.dry_run import open_cache, texts_in_jobs
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, Transient
@@ -79,6 +79,7 @@ def plan_backfill(
                 generations=generations_of(settings, agent),
                 choice=choice,
                 cache=cache,
+                bought=texts_in_jobs(settings),
                 batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
             )
     finally:
