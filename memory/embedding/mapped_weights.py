@@ -25,11 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from memory.own_processes import own_call
-
 log = structlog.get_logger(__name__)
 
 _VALUES = "values.json"
+
+#: The folder that holds our packages.
+_OUR_FOLDER = Path(__file__).resolve().parents[2]
 
 #: An array of this size is the table of embeddings, of which only rows are used.
 _LARGE_BYTES = 16_000_000
@@ -75,7 +76,9 @@ def unpack_weights(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return
-        command = own_call("memory.embedding.mapped_weights", "main", str(folder))
+        # -P: the current folder may be a workspace, and its modules are not ours. Ours need not be on Python's path.
+        code = f"import sys; sys.path.append({str(_OUR_FOLDER)!r}); from {__name__} import main; main()"
+        command = [sys.executable, "-P", "-c", code, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
         if done.returncode != 0:
             raise OSError(f"unpacking the model failed: {done.stderr.strip()[-500:]}")

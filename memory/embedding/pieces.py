@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.metering import Item
 from memory.embedding.provider import Matrix
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.coordination import Coordination, alone
 from memory.embedding.metering import Item, Meter
 from memory.embedding.pacing import Urgency

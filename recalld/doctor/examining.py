@@ -22,7 +22,7 @@ from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
 from schemas.errors import RecalldError, UserError
 from schemas.status import Status
-from workers.connection import IMPATIENT_SECONDS
+from workers.queue.connection import IMPATIENT_SECONDS
 
 _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
 

@@ -36,9 +36,9 @@ from schemas.settings import Settings
 from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.broker_server import BrokerServer
-from workers.connection import connect
-from workers.coordination import coordinating
+from workers.queue.private_server import BrokerServer
+from workers.queue.connection import connect
+from workers.limits.coordination import coordinating
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = tuple(str(REPOSITORY / name) + "/" for name in ("schemas", "memory", "producers", "workers", "recalld"))
