@@ -36,9 +36,9 @@ from schemas.settings import Settings
 from tests.transcript_files import message_line, transcript
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.queue.private_server import BrokerServer
-from workers.queue.connection import connect
 from workers.limits.coordination import coordinating
+from workers.queue.connection import connect
+from workers.queue.private_server import BrokerServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = tuple(str(REPOSITORY / name) + "/" for name in ("schemas", "memory", "producers", "workers", "recalld"))
