@@ -11,8 +11,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 
 from memory.documents.roots import note_date
+from memory.search.builtin import BuiltinManager
 from memory.search.index_probe import Glance
-from memory.search.opening import BuiltinManager
 from memory.search.resting import RestingPendingReader
 from memory.service.agents import ServedAgents
 from memory.standing_still import silence_troubles

@@ -94,8 +94,8 @@ def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
-    from memory.search.opening import get_search_manager
-    from memory.search.unavailable import AbsentMemory
+    from memory.search.builtin import get_search_manager
+    from memory.search.manager import AbsentMemory
     from recalld.logs import configure_logs
 
     configure_logs(level=40)
