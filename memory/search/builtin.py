@@ -273,8 +273,6 @@ class BuiltinManager(SearchManager):
 
 __all__ = ["BuiltinManager", "SearchManager", "SearchResources", "get_search_manager"]
 
-_log = structlog.get_logger(__name__)
-
 
 def get_search_manager(
     settings: Settings,
