@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memory.status.condition_texts import duration
 from memory.store.reader import IndexCounts
 from recalld.progress_bar import Progress, ProgressBar
-from recalld.status_view import duration
 
 
 class BackfillProgress(ProgressBar):

@@ -14,9 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from memory.answering import no_prefixes, no_vectors
-from memory.process_states import process_states
-from memory.pulses import Pulses
 from memory.status.condition_texts import text_of
+from memory.status.processes import process_states
+from memory.status.pulses import Pulses
 from memory.status.run_files import read_hooks_state
 from memory.taking_over import provider_of
 from recalld.child import announce_ready, last_act, stop_event
@@ -31,6 +31,7 @@ from recalld.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.up_lock import only_daemon
 from recalld.up_progress import Progress, say
 from recalld.wiring import generations_of
+from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.board import Board
@@ -302,13 +303,13 @@ class _Missing:
         self._board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
         self._told: dict[str, str | None] = {}
         for child in ("watch", "serve", *(f"work-{number}" for number in range(1, settings.workers.processes + 1))):
-            self._board.resolve(child)  # of an earlier run
+            self._board.resolve(ConditionCode.PROCESS_MISSING, subject=child)  # of an earlier run
 
     def tell(self, supervisor: Supervisor) -> None:
         """Look at all children."""
         for name, why in supervisor.missed().items():
             if why is not None and self._told.get(name) != why:
-                self._board.report(name, why)
+                self._board.report(ConditionCode.PROCESS_MISSING, subject=name, reason=why)
             elif why is None and self._told.get(name) is not None:
-                self._board.resolve(name)
+                self._board.resolve(ConditionCode.PROCESS_MISSING, subject=name)
             self._told[name] = why

@@ -115,8 +115,8 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
     """The status of the asked agent, or of all. The queue is asked, too. Raises like `search`."""
-    from memory.reporting import build_status
     from memory.search.resting import RestingPendingReader
+    from memory.status.summary import build_status
     from recalld.wiring import open_broker
     from workers.connection import IMPATIENT_SECONDS
 

@@ -13,11 +13,10 @@ from memory.agent_files import AgentFiles, Scan, priority
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
 from memory.estimating import Estimate, estimate
-from memory.status.condition_texts import counted
+from memory.status.condition_texts import counted, duration
 from memory.taking_over import provider_of
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
-from recalld.status_view import duration
 from recalld.terminal_text import printable_json
 from recalld.wiring import generations_of, indexed_by
 from schemas.documents import DocumentKey

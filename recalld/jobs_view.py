@@ -12,9 +12,9 @@ import redis
 
 from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.private_broker import frozen_pid
+from memory.status.condition_texts import duration
 from memory.taking_over import provider_of
 from recalld.invocation import Invocation
-from recalld.status_view import duration
 from recalld.who_runs import anybody_runs
 from recalld.wiring import open_broker
 from schemas.errors import BrokerUnavailable, RecalldError, UserError

@@ -1,4 +1,4 @@
-"""What a command that says that an index is up to date looks at last: whether the files are in it."""
+"""Last look of a command that reports an up-to-date index: are all files in it?"""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from memory.agent_files import AgentFiles
 from memory.left_out import left_out
 from memory.store.reader import StoreReader
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings, Settings
 
 
-def missing_sentence(
+def missing_files(
     settings: Settings, agent: AgentSettings, reader: StoreReader | None, *, before: float
-) -> str | None:
-    """Say that files are missing in the index although nothing is queued; None when none is.
+) -> Condition | None:
+    """Return that files are missing in the index although nothing is queued; None when none is.
 
     An empty queue is no proof: somebody else may have taken from it. Files that changed after Unix time `before` are
     left to the next look, and those that failed have their dead letters, or were left out.
@@ -27,11 +28,8 @@ def missing_sentence(
     missing = _missing(on_disk, known | failed | out, before=before)
     if not missing:
         return None
-    return (
-        f"{len(missing):,} {'file is' if len(missing) == 1 else 'files are'} missing in this index ({missing[0].path}"
-        f"{', ...' if len(missing) > 1 else ''}) though nothing is queued for "
-        f"{'it' if len(missing) == 1 else 'them'}: run this command again; if that does not help, see whether workers "
-        "of another home take from the same queue"
+    return Condition(
+        ConditionCode.DOCUMENTS_FORGOTTEN, agent.id, params={"documents": len(missing), "path": missing[0].path}
     )
 
 

@@ -12,23 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memory.answering import no_prefixes, no_vectors
-from memory.fingerprint import embedding_of
+from memory.fingerprint import NO_VECTORS, embedding_of
 from memory.generations import Generations
 from memory.made_with import name_in
-from memory.status.condition_texts import counted, text_of, waiting_chunks
+from memory.status.condition_texts import counted, duration, text_of, what_happened
 from memory.store.reader import IndexCounts, StoreReader
 from memory.taking_over import provider_of
-from recalld.missing_documents import missing_sentence
+from recalld.missing_documents import missing_files
 from recalld.progress_bar import Progress, ProgressBar
-from recalld.status_view import duration
 from recalld.waiting_for_jobs import JobsWait
 from recalld.wiring import BrokerSide, generations_of
-from schemas.conditions import Condition, ConditionCode
+from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
-from schemas.ports import EndpointCondition, EndpointState, Trouble
+from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
-from workers.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
 
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
@@ -42,6 +40,9 @@ _UNABLE_SECONDS = 5.0
 #: Times `workers.stalled_after_seconds` without progress of its own after which a command leaves, though others get on.
 _LONGEST_STILL = 5.0
 
+#: Conditions of workers that index nothing.
+_UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
+
 #: Agents whose work the progress line names.
 _NAMED_AGENTS = 3
 
@@ -51,16 +52,15 @@ _LONGEST_COOL_DOWN_SECONDS = 300.0
 
 @dataclass(slots=True)
 class Outcome:
-    """How waiting ended for one agent. `stopped` says why vectors, or anything, will not come; None when they did.
+    """How waiting ended for one agent.
 
-    `condition` is the same as a code, where it has one. `in_jobs`: all missing vectors are those of batch jobs, which
-    the command does not wait for.
+    `condition` says why vectors, or anything, will not come; None when they did. `in_jobs`: all missing vectors are
+    those of batch jobs, which the command does not wait for.
     """
 
     agent: str
     counts: IndexCounts
     failed: tuple[str, ...] = ()
-    stopped: str | None = None
     in_jobs: bool = False
     condition: Condition | None = None
     advice: Condition | None = None
@@ -68,12 +68,19 @@ class Outcome:
     @property
     def sentence(self) -> str | None:
         """Return the reason for what did not come, for people; None when all came."""
-        return text_of(self.condition) if self.condition is not None else self.stopped
+        return text_of(self.condition) if self.condition is not None else None
+
+    @property
+    def stopped(self) -> str | None:
+        """Return the reason as `--json` has it: without the count of chunks, which is beside it."""
+        if self.condition is not None and self.condition.code is ConditionCode.VECTORS_WAIT:
+            return str(self.condition.params["reason"])
+        return self.sentence
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """Return 0 when all was done, 4 when it was, but by keyword only as no provider can be had, else 1."""
-    codes = {one.condition.code if one.condition is not None else None for one in outcomes if one.stopped}
+    codes = {one.condition.code for one in outcomes if one.condition is not None}
     if any(one.failed for one in outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
         return 1
     return 4 if codes else 0
@@ -125,8 +132,8 @@ class IndexWait:
     def compared(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """The same outcomes; `stopped` where files are missing in an index and nothing is queued for them."""
         for agent, outcome in zip(self._agents, outcomes, strict=True):
-            if outcome.stopped is None and not self._is_behind(agent):
-                outcome.stopped = missing_sentence(self._settings, agent, self._reader(agent), before=self._begun)
+            if outcome.condition is None and not self._is_behind(agent):
+                outcome.condition = missing_files(self._settings, agent, self._reader(agent), before=self._begun)
         return [*outcomes]
 
     def until_done(
@@ -150,7 +157,7 @@ class IndexWait:
             documents = held_back + sum(left.values())
             self._most_documents = max(self._most_documents, documents)
             for agent in self._agents:
-                bar.warn([one for one in self._broker.board.troubles(agent.id) if self._is_news(one)])
+                bar.warn(self._news(agent))
             if bar.due():
                 bar.show(self._progress(documents))
             if all(self._unable(agent) or (not held_back and self._is_done(agent)) for agent in self._agents):
@@ -274,36 +281,33 @@ class IndexWait:
 
     def _wants_vectors(self, agent: AgentSettings) -> bool:
         reader = self._reader(agent)
-        return reader is not None and '"embedding":"none"' not in (reader.meta("identity") or "")
+        identity = reader.meta("identity") if reader is not None else None
+        return reader is not None and (identity is None or embedding_of(identity) != NO_VECTORS)
 
-    def _stopped(self, agent: AgentSettings) -> str | None:
-        """Why the provider will give no vectors soon; None while it does, or may in a moment."""
-        for trouble in self._broker.board.troubles(agent.id):
-            if not self._is_news(trouble):
+    def _stopped(self, agent: AgentSettings) -> Condition | None:
+        """Return why the provider will give no vectors soon; None while it does, or may in a moment."""
+        for condition in self._news(agent):
+            if condition.code not in HOLD_UP_VECTORS:
                 continue
-            if trouble.part == NO_VECTORS and self._is_established(trouble):
-                return trouble.message
-            if trouble.part.startswith("provider ") and self._lasts(agent, trouble):
-                return trouble.message
+            of_provider = condition.code in OF_PROVIDER
+            if self._lasts(agent, condition) if of_provider else self._is_established(condition):
+                return condition
         return None
 
-    def _unable(self, agent: AgentSettings) -> str | None:
-        """Why these workers will index nothing, however long one waits; None when they may."""
-        for trouble in self._broker.board.troubles(agent.id):
-            if trouble.part in {NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS} and self._is_established(trouble):
-                return trouble.message
-        return None
+    def _unable(self, agent: AgentSettings) -> Condition | None:
+        """Return why these workers will index nothing, however long the command waits; None when they may."""
+        return next((one for one in self._news(agent) if one.code in _UNABLE and self._is_established(one)), None)
 
-    def _is_established(self, trouble: Trouble) -> bool:
-        """Return True if this run met the trouble, and it did not pass in a moment."""
-        return self._is_news(trouble) and time.time() - max(trouble.since, self._begun) > _UNABLE_SECONDS
+    def _news(self, agent: AgentSettings) -> Sequence[Condition]:
+        """Return what was reported since the command began: what an earlier run met may be over."""
+        return self._broker.board.conditions(agent.id, reported_since=self._begun)
 
-    def _is_news(self, trouble: Trouble) -> bool:
-        """Return True if the trouble was met since the command began: what an earlier run met may be over."""
-        return trouble.at >= self._begun
+    def _is_established(self, condition: Condition) -> bool:
+        """Return True if the condition did not pass in a moment."""
+        return time.time() - max(condition.since or 0.0, self._begun) > _UNABLE_SECONDS
 
-    def _lasts(self, agent: AgentSettings, trouble: Trouble) -> bool:
-        """Return True if a provider's trouble is worth no more waiting."""
+    def _lasts(self, agent: AgentSettings, condition: Condition) -> bool:
+        """Return True if a provider's condition is worth no more waiting."""
         state = self._endpoint(agent)
         now = time.time()
         if state is not None and state.until is not None:
@@ -311,7 +315,7 @@ class IndexWait:
                 return True
             if state.condition is EndpointCondition.COOLING_DOWN:
                 return state.until - now > _LONGEST_COOL_DOWN_SECONDS
-        return now - max(trouble.since, self._begun) > _PATIENCE_SECONDS
+        return now - max(condition.since or 0.0, self._begun) > _PATIENCE_SECONDS
 
     def _endpoint(self, agent: AgentSettings) -> EndpointState | None:
         provider = provider_of(self._settings, agent).provider
@@ -340,34 +344,25 @@ class IndexWait:
         counts = reader.counts() if reader is not None else IndexCounts()
         return counts if self._wants_vectors(agent) else replace(counts, vectors_pending=0)
 
-    def _made_otherwise(self, agent: AgentSettings, reader: StoreReader | None) -> str | None:
-        """What to say when the workers have other settings or keys than this process; None when they have not."""
-        provider = provider_of(self._settings, agent).provider
+    def _made_otherwise(self, agent: AgentSettings) -> Condition | None:
+        """Return that the workers have other settings or keys than this process; None when they have not."""
+        provider, reader = provider_of(self._settings, agent).provider, self._reader(agent)
         if provider is None or reader is None:
             return None
         made_with = embedding_of(reader.meta("identity"))
         if made_with == provider.identity:
             return None
-        return (
-            f"the workers of `recalld up` embed with another provider or model ({name_in(made_with)}) than this "
-            f"command would ({provider.name}): start it again with the same settings and keys"
-        )
+        params: dict[str, Param] = {"made_with": name_in(made_with), "provider": provider.name}
+        return Condition(ConditionCode.WORKERS_DIFFER, agent.id, params=params)
 
     def _outcome(self, agent: AgentSettings) -> Outcome:
         reader = self._reader(agent)
         failed = tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
-        condition = self._condition(agent)
-        stopped = self._unable(agent)
-        if stopped is None and condition is not None:
-            vectors_wait = condition.code is ConditionCode.VECTORS_WAIT
-            stopped = str(condition.params["reason"]) if vectors_wait else text_of(condition)
-        elif stopped is not None:
-            condition = None
-        stopped = stopped or self._made_otherwise(agent, reader)
+        condition = self._unable(agent) or self._condition(agent) or self._made_otherwise(agent)
         counts = self.counts(agent)
         advice = no_prefixes(agent.id, agent, provider_of(self._settings, agent), chunks=counts.chunks)
         in_jobs = self._left_to_jobs(agent)
-        return Outcome(agent.id, counts, failed, stopped, in_jobs=in_jobs, condition=condition, advice=advice)
+        return Outcome(agent.id, counts, failed, in_jobs=in_jobs, condition=condition, advice=advice)
 
     def _condition(self, agent: AgentSettings) -> Condition | None:
         """Return why vectors, or anything that the command waited for, did not come; None when all came."""
@@ -379,9 +374,10 @@ class IndexWait:
             lacking = no_vectors(agent.id, choice, files=counts.files, ready=ready, pending=pending)
             if lacking is not None:
                 return lacking
-        reason = (self._stopped(agent) or choice.error) if pending else None
-        if reason is not None:
-            params: dict[str, str | int | float] = {"chunks": waiting_chunks(pending), "reason": reason}
+        stopped = self._stopped(agent) if pending else None
+        reason = what_happened(stopped) if stopped is not None else choice.error
+        if pending and reason is not None:
+            params: dict[str, Param] = {"chunks": pending, "reason": reason}
             return Condition(ConditionCode.VECTORS_WAIT, agent.id, params=params)
         still, what = self._still.seconds, self._kept_by(agent)
         if still is None or not what:

@@ -16,7 +16,7 @@ from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
 from dramatiq.worker import ConsumerThread
 
 from memory import tracing
-from memory.pulses import Pulses
+from memory.status.pulses import Pulses
 from workers.clock_mending import DELAYED_AT
 from workers.names import QUEUES, Keys
 from workers.owed_retries import OwedRetries, RetriesThatLast

@@ -16,11 +16,12 @@ from memory import completing, tracing
 from memory.indexing import Indexer
 from memory.planned_groups import IndexReport
 from memory.version import recalld_version
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from workers.counters import FleetCounters
 from workers.deaths import ALONE_FROM, MOST_DEATHS, WORKER_DIED
-from workers.healing import DAMAGED_INDEX, resolve_provider_troubles
+from workers.healing import resolve_provider_conditions
 from workers.job_pulses import got_on
 from workers.marks import FIRST_IN_LINE
 from workers.runtime import Runtime
@@ -80,13 +81,13 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         queue.request_completion(agent)
     if available and not unfilled:
         # Nothing waits for it any more: what it could not do for a while was done, by it or by another one.
-        resolve_provider_troubles(runtime, agent)
+        resolve_provider_conditions(runtime, agent)
     if report.again is not None:
         raise report.again
     queue.continue_indexing(agent)
     waiting = marks.waiting(agent)
     if not waiting.live and not waiting.backfill:
-        runtime.board.resolve(DAMAGED_INDEX, agent=agent)
+        runtime.board.resolve(ConditionCode.INDEX_SET_ASIDE, agent=agent)
 
 
 class _Turn:

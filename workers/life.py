@@ -21,7 +21,7 @@ import structlog
 
 from memory.embedding.asking import Asking
 from memory.local_processes import born, is_the_same
-from memory.pulses import Pulses
+from memory.status.pulses import Pulses
 from memory.version import recalld_version
 from schemas.ports import OutdatedSettings, ProcessSign, Unanswered
 from schemas.settings import Settings

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 import structlog
 
 from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
-from memory.agent_status import agent_status
 from memory.embedding.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice
 from memory.generations import Generations
@@ -27,6 +26,7 @@ from memory.search.search_run import Deadline, SearchRun
 from memory.search.search_steps import Searched, SearchSteps
 from memory.search.transcript_page import remembered_page, transcript_page
 from memory.session_roots import SESSIONS_SOURCE
+from memory.status.agent import agent_status
 from memory.status_sources import StatusSources
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions

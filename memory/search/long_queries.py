@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memory.search.boundaries import cut_at_or_before
+from schemas.conditions import Condition, ConditionCode
 
 #: Characters of a query that are searched. Keywords come from far fewer (`memory.segmenting.MAX_QUERY_TERMS`), and
 #: embedding this many takes a local model some 70 ms, ten times as long as the rest of a search.
@@ -20,10 +21,10 @@ _LOOKED_THROUGH = 2 * SEARCHED_CHARACTERS
 
 @dataclass(frozen=True, slots=True)
 class AskedFor:
-    """`text` is what is searched; `remark` says in words that the query went on, None when it did not."""
+    """`text` is what is searched; `cut` is the condition of a query that went on, None when it did not."""
 
     text: str
-    remark: str | None
+    cut: Condition | None
 
 
 def asked_for(query: str, redact: Callable[[str], str]) -> AskedFor:
@@ -40,7 +41,7 @@ def asked_for(query: str, redact: Callable[[str], str]) -> AskedFor:
         text = _beginning(text, SEARCHED_CHARACTERS)
     elif looked_through is query:
         return AskedFor(text, None)
-    return AskedFor(text, f"the query has {len(query):,} characters: its first {len(text):,} were searched")
+    return AskedFor(text, Condition(ConditionCode.QUERY_CUT, params={"characters": len(query), "searched": len(text)}))
 
 
 def _beginning(text: str, length: int) -> str:

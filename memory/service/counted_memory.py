@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 
 from memory import tracing
 from memory.search.manager import SearchableMemory
-from memory.service.degradations import without
 from memory.service.metrics import ServiceMetrics
+from memory.status.condition_texts import TEXTS
 from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 
@@ -58,8 +58,8 @@ class CountedMemory(SearchableMemory):
         span.set_attribute("recalld.outcome", _outcome(answer))
         self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
         self._metrics.searches.labels(_outcome(answer)).inc()
-        for what in without(answer):
-            self._metrics.degradations.labels(what).inc()
+        for lacking in dict.fromkeys(TEXTS[one.code].lacks for one in answer.conditions):
+            self._metrics.degradations.labels(lacking).inc()
         return answer
 
 

@@ -19,11 +19,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.pulses import Pulse, Pulses
 from memory.service.app import create_app
 from memory.service.bounds import Bounds
 from memory.service.listening import bounded_server, check_tokens, listen
 from memory.service.security import needs_tokens
+from memory.status.pulses import Pulse, Pulses
 from memory.status.run_files import read_derived, write_derived
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings

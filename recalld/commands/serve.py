@@ -16,8 +16,8 @@ from recalld.invocation import Invocation, pass_invocation, setting_option, work
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
-    from memory.pulses import Pulses
     from memory.service.run import serve
+    from memory.status.pulses import Pulses
     from recalld.logs import configure_logs
     from recalld.notifying import watchdog
     from recalld.settings_age import SettingsAge

@@ -16,7 +16,7 @@ from recalld.invocation import Invocation, pass_invocation, setting_option, work
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the workers: index what is queued, until Ctrl-C."""
-    from memory.pulses import Pulses
+    from memory.status.pulses import Pulses
     from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
     from recalld.notifying import watchdog

@@ -20,7 +20,7 @@ import apsw
 
 from memory.agent_files import AgentFiles
 from memory.generation_writing import GenerationWriter
-from memory.reporting import build_status
+from memory.status.summary import build_status
 from memory.store.options import StoreOptions
 from producers.reconciling import reconcile
 from recalld.wiring import fingerprint_of, indexed_by

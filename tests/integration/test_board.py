@@ -11,8 +11,8 @@ import pytest
 import redis
 from redis.connection import AbstractConnection as Connection
 
-from memory.pulses import Pulses
-from memory.reporting import build_status
+from memory.status.pulses import Pulses
+from memory.status.summary import build_status
 from recalld.spending import Spending
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress

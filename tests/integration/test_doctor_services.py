@@ -14,8 +14,8 @@ import redis
 
 from memory.local_processes import is_stopped
 from memory.private_broker import pid_behind, socket_path
-from memory.pulses import Pulses
-from memory.reporting import build_status
+from memory.status.pulses import Pulses
+from memory.status.summary import build_status
 from recalld.doctor import machine, services
 from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level

@@ -15,7 +15,7 @@ from memory import standing_still
 from memory.embedding import asking
 from memory.embedding.batching import EmbeddingBatcher
 from memory.indexing import Indexer
-from memory.reporting import build_status
+from memory.status.summary import build_status
 from memory.store.errors import NoRoom, StoreFull
 from memory.store.sqlite_writer import SqliteStore
 from schemas.documents import DocumentKey

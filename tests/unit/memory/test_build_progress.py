@@ -10,7 +10,7 @@ import pytest
 from memory.build_progress import build_progress, seconds_left
 from memory.generation_writing import GenerationWriter
 from memory.generations import begun_at
-from memory.reporting import build_status
+from memory.status.summary import build_status
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts
 from recalld.status_view import status_lines

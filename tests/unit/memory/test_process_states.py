@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from memory import process_states as module
 from memory.local_processes import born, is_stopped, is_the_same
-from memory.process_states import process_states, process_troubles
+from memory.status import processes as module
+from memory.status.processes import process_states, process_troubles
 from schemas.ports import ProcessSign
 from tests.waiting import wait_until
 

@@ -15,8 +15,8 @@ from memory.embedding.batch_ledger import BatchLedger, Origin, ledger_path
 from memory.embedding.selection import ProviderChoice, choose_provider
 from memory.embedding.stub import StubProvider
 from memory.home_state import home_sizes
-from memory.progress import vector_progress
-from memory.reporting import build_status, whole_status
+from memory.status.summary import build_status, whole_status
+from memory.status.vectors import vector_progress
 from schemas.documents import DocumentKey
 from schemas.ports import EndpointCondition, EndpointState, Pending, Trouble, Usage, VectorProgress
 from schemas.settings import Settings
