@@ -21,9 +21,12 @@ from recalld.doctor.patterns import pattern_findings
 from recalld.invocation import Invocation, to_type
 from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
+from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.status import Status
 from workers.connection import IMPATIENT_SECONDS
+
+_OF_ENDPOINTS = (*OF_PROVIDER, ConditionCode.PROVIDER_SILENT)
 
 _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
 
@@ -118,7 +121,8 @@ def condition_findings(status: Status, said: Sequence[Finding]) -> Iterator[Find
         conditions = [*map(condition_of, agent.troubles), *([] if agent.ok else unreported(agent))]
         for condition in conditions:
             if condition.code not in covered:
-                yield Finding.of(part_of(condition), Level.PROBLEM, condition, agent=agent.agent)
+                check = "provider" if condition.code in _OF_ENDPOINTS else part_of(condition)
+                yield Finding.of(check, Level.PROBLEM, condition, agent=agent.agent)
 
 
 def answer(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:

@@ -55,7 +55,7 @@ def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has
         workers.start()
         wait_until(workers.complete)
         assert workers.finds("otter")
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_found_all_the_same(
@@ -88,7 +88,7 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
         free[0] = 10_000_000_000
         wait_until(lambda: Generations(settings.indexes_path / "main", StoreOptions()).current() != generation)
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
         assert workers.finds("otter")
 
 
@@ -111,7 +111,7 @@ def test_documents_that_older_settings_leave_to_nobody_are_said_and_kept(
         assert not workers.settled()
         monkeypatch.setattr("memory.generation_writing.begun_at", lambda _name: 0.0)
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself(
@@ -137,4 +137,4 @@ def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself
         log = settings.indexes_path / "main" / f"{current}-wal"
         wait_until(lambda: log.stat().st_size == 0)
         broken[0] = False
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())

@@ -18,6 +18,7 @@ from memory.indexing import Indexer
 from memory.status.summary import build_status
 from memory.store.errors import NoRoom, StoreFull
 from memory.store.sqlite_writer import SqliteStore
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from schemas.status import AgentStatus
@@ -82,7 +83,7 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
         assert set(pauses) == {(EMBED_PENDING, 60.0)}
         server.recover()
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_a_trouble_of_a_provider_is_over_when_nothing_waits_for_it_any_more(
@@ -101,7 +102,7 @@ def test_a_trouble_of_a_provider_is_over_when_nothing_waits_for_it_any_more(
         workers.write("memory/b.md", "The otter swims.")
         workers.mark("memory/a.md", "memory/b.md")
         wait_until(lambda: workers.complete() and workers.counts().vectors_ready == 2)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_edits_while_the_provider_refuses_wait_as_one_message(
@@ -136,7 +137,7 @@ def test_a_provider_that_asks_for_time_gets_it(
         assert workers.finds("heron")
         assert workers.counts().vectors_pending == 1
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
     first, second = server.log
     assert second.started - first.started >= 1.5
     assert {actor for actor, _ in pauses} == {EMBED_PENDING}
@@ -167,13 +168,15 @@ def test_an_error_that_nobody_foresaw_is_said_and_tried_again_ever_more_rarely_u
         workers.mark(*paths)
         wait_until(lambda: len(pauses) >= 3)
         assert pauses[:3] == [(INDEX_PENDING, 2.0), (INDEX_PENDING, 4.0), (INDEX_PENDING, 8.0)]
-        assert workers.troubles() == {"index_pending live": "unexpected ZeroDivisionError: the moon is full"}
+        [failed] = workers.board.conditions("main")
+        assert (failed.code, failed.subject) == (ConditionCode.JOB_FAILED, "index_pending live")
+        assert failed.params == {"error": "unexpected ZeroDivisionError: the moon is full"}
         wait_until(lambda: workers.waiting() == Waiting(live=3, backfill=0, running=0))
         assert workers.counts().files == 0
         broken.clear()
         wait_until(workers.complete)
         assert workers.counts().files == 3
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_a_full_disk_is_said_and_indexing_goes_on_when_there_is_room(
@@ -197,12 +200,12 @@ def test_a_full_disk_is_said_and_indexing_goes_on_when_there_is_room(
         workers.mark("memory/a.md")
         wait_until(lambda: pauses)
         assert pauses[0] == (INDEX_PENDING, 10.0)
-        assert workers.troubles() == {"store": "no space left; free some and indexing goes on"}
+        assert list(workers.conditions()) == [ConditionCode.STORE_FULL]
         assert not workers.settled()
         full.clear()
         wait_until(workers.complete)
         assert workers.finds("heron")
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provider_again(
@@ -225,7 +228,7 @@ def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provide
         workers.mark(paths[0])
         wait_until(lambda: any(part == "index file" for part, _ in said))
         [aside] = {path for path in folder.glob("*.corrupt-*") if not path.name.endswith(("-wal", "-shm"))}
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
         wait_until(workers.complete)
         after = workers.counts()
         assert (after.files, after.chunks, after.vectors_ready) == (12, before.chunks, before.vectors_ready)
@@ -255,7 +258,7 @@ def test_a_write_ahead_log_that_was_cut_short_while_it_is_used_is_as_good_as_a_d
             workers.write(paths[0], "The otter swims.")
             workers.mark(paths[0])
             wait_until(lambda: any(part == "index file" for part, _ in said))
-            wait_until(lambda: workers.settled() and not workers.troubles() and workers.finds("otter"))
+            wait_until(lambda: workers.settled() and not workers.conditions() and workers.finds("otter"))
             wait_until(lambda: workers.complete() and workers.counts().files == 12)
         assert workers.finds("heron")
         assert server.requests == paid + 1, "the cache had all but the new one"
@@ -291,7 +294,7 @@ def test_that_there_is_no_room_is_told_once_whoever_finds_out_and_until_there_is
             disk.setattr(Indexer, "target", full)
             wait_until(lambda: said)
             assert {part for part, _ in said} == {NO_SPACE}
-        wait_until(lambda: not workers.board.troubles("main"))
+        wait_until(lambda: not workers.board.conditions("main"))
 
 
 def test_a_message_that_was_done_while_the_broker_took_nothing_is_over_when_it_does_again(
