@@ -131,7 +131,7 @@ TEXTS: Mapping[ConditionCode, Text] = {
     ),
     _CODE.KEYWORDS_UNAVAILABLE: Text(
         "{error}",
-        "install apsw from its wheel: `pip install --force-reinstall --only-binary :all: apsw`",
+        "",
         "keywords",
     ),
     _CODE.NO_SPACE: Text("{error}", "", "disk space"),

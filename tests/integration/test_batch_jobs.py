@@ -259,7 +259,7 @@ def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
         texts = _backfill(workers)
         wait_until(workers.complete)
         assert server.paid_inline == texts
-        wait_until(workers.troubles)
+        wait_until(workers.conditions)
         assert workers.conditions()[ConditionCode.BATCH_API_MISSING].subject == "mistral"
 
 
@@ -452,8 +452,8 @@ def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
     server.fail("GET", "/batches/batch-0", 401, times=6)
     with Workers(make()) as workers:
         texts = _backfill(workers)
-        trouble = wait_until(workers.troubles)["batch jobs"]
-        assert "cannot be followed: openai refused the key (HTTP 401" in trouble
+        unreachable = wait_until(workers.conditions)[ConditionCode.BATCH_JOB_UNREACHABLE]
+        assert "HTTP 401" in str(unreachable.params["error"])
         wait_until(workers.complete)
         wait_until(lambda: not workers.conditions())
         assert server.paid == texts

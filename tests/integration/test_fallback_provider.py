@@ -104,7 +104,7 @@ def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
     with Workers(with_fallback(settings, server)) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        wait_until(workers.troubles)
+        wait_until(workers.conditions)
         assert identity(workers) == "openai"
         monkeypatch.setattr(actors, "LOST_AFTER_SECONDS", 0.0)
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
@@ -143,7 +143,7 @@ def test_without_a_fallback_nothing_takes_over(
     with Workers(with_fallback(settings, server, fallback="none")) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        wait_until(workers.troubles)
+        wait_until(workers.conditions)
         assert identity(workers) == "openai"
 
 
@@ -154,8 +154,8 @@ def test_a_fallback_that_cannot_be_had_is_said_and_does_not_take_over(
     with Workers(with_fallback(settings, server, fallback="voyage")) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        said = wait_until(workers.troubles)["provider openai"]
-        assert "openai refused the key" in said
-        assert "voyage cannot take over" in said
-        assert "VOYAGE_API_KEY" in said
+        said = wait_until(workers.conditions)
+        assert {one.subject for one in said.values()} == {"openai"}
+        assert said.keys() == {ConditionCode.PROVIDER_REFUSES, ConditionCode.FALLBACK_UNUSABLE}
+        assert "VOYAGE_API_KEY" in str(said[ConditionCode.FALLBACK_UNUSABLE].params["reason"])
         assert identity(workers) == "openai"

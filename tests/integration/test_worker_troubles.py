@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
-from memory import standing_still
 from memory.embedding import asking
 from memory.embedding.batching import EmbeddingBatcher
 from memory.indexing import Indexer
 from memory.status.summary import build_status
 from memory.store.errors import NoRoom, StoreFull
 from memory.store.sqlite_writer import SqliteStore
-from schemas.conditions import ConditionCode
+from schemas.conditions import ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from schemas.status import AgentStatus
@@ -32,7 +31,7 @@ from workers.broker_server import BrokerServer
 from workers.job_queue import BrokerJobQueue
 from workers.life import LifeSigns
 from workers.marks import Waiting
-from workers.names import EMBED_PENDING, INDEX_PENDING, NO_SPACE
+from workers.names import EMBED_PENDING, INDEX_PENDING
 from workers.runtime import Runtime
 from workers.shared_gate import BrokerGate
 
@@ -46,14 +45,14 @@ def remote(settings: Settings, server: EmbeddingServer) -> Settings:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Every trouble that was reported, also those that are over: (part, message)."""
-    told: list[tuple[str, str]] = []
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ConditionCode, Mapping[str, Param]]]:
+    """Every condition that was reported, also those that are over: (code, params)."""
+    told: list[tuple[ConditionCode, Mapping[str, Param]]] = []
     report = Board.report
 
-    def listened(board: Board, part: str, message: str, *, agent: str = "*") -> None:
-        told.append((part, message))
-        report(board, part, message, agent=agent)
+    def listened(board: Board, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
+        told.append((code, params))
+        report(board, code, agent=agent, subject=subject, **params)
 
     monkeypatch.setattr(Board, "report", listened)
     return told
@@ -71,10 +70,10 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        trouble = wait_until(workers.troubles)
-        assert list(trouble) == ["provider openai"]
-        assert trouble["provider openai"].startswith("openai refused the key (HTTP 401")
-        assert "a-secret-key" not in trouble["provider openai"]
+        trouble = wait_until(workers.conditions)
+        assert list(trouble) == [ConditionCode.PROVIDER_REFUSES]
+        assert trouble[ConditionCode.PROVIDER_REFUSES].subject == "openai"
+        assert "a-secret-key" not in str(trouble)
         assert workers.settled()
         assert workers.finds("heron")
         counts = workers.counts()
@@ -94,7 +93,7 @@ def test_a_trouble_of_a_provider_is_over_when_nothing_waits_for_it_any_more(
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        wait_until(workers.troubles)
+        wait_until(workers.conditions)
         wait_until(lambda: workers.settled() and workers.counts().vectors_pending == 1)
     # Started again with settings that name no provider: what waited is settled without the one that failed.
     keywords = remote.agents[0].model_copy(update={"provider": "stub"})
@@ -132,8 +131,8 @@ def test_a_provider_that_asks_for_time_gets_it(
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        trouble = wait_until(workers.troubles)
-        assert list(trouble) == ["provider openai"]
+        trouble = wait_until(workers.conditions)
+        assert list(trouble) == [ConditionCode.PROVIDER_FAILS]
         assert workers.finds("heron")
         assert workers.counts().vectors_pending == 1
         wait_until(workers.complete)
@@ -293,7 +292,7 @@ def test_that_there_is_no_room_is_told_once_whoever_finds_out_and_until_there_is
         with monkeypatch.context() as disk:
             disk.setattr(Indexer, "target", full)
             wait_until(lambda: said)
-            assert {part for part, _ in said} == {NO_SPACE}
+            assert {code for code, _ in said} == {ConditionCode.NO_SPACE}
         wait_until(lambda: not workers.board.conditions("main"))
 
 
@@ -389,7 +388,7 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
 ) -> None:
     monkeypatch.setattr(asking, "UNUSUAL_SECONDS", 0.1)
     monkeypatch.setattr(run, "LifeSigns", partial(LifeSigns, beat_seconds=0.05))
-    monkeypatch.setattr(standing_still, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr("memory.status.agent.SILENCE_SECONDS", 0.0)
     server.open.clear()
     with Workers(remote) as workers:
         workers.write("memory/note.md", "the kettle")
