@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from memory.status.pulses import Pulses
 from memory.store.reader import StoreReader
-from producers.falling_back import open_watcher
+from producers.event_router import Producers
 from producers.inbox_reading import InboxReader
-from producers.producing import Producers
+from producers.watching.fallback_watcher import open_watcher
 from schemas.ports import ConditionReporter, EventInbox, FiguresRecorder, JobQueue
 from schemas.settings import AgentSettings, Settings
 

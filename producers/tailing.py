@@ -17,15 +17,15 @@ from contextlib import closing
 
 import structlog
 
-from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
-from memory.session_roots import archived_path
+from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
+from memory.documents.session_roots import archived_path
 from memory.status.pulses import Pulse, unwatched
 from memory.store.reader import StoreReader
 from producers.debouncing import Debouncer
 from producers.growth import Due, Growth
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
-from schemas.memory_sections import SyncSessions
+from schemas.settings_sections import SyncSessions
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,11 @@ import dramatiq
 import redis
 import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
+from opentelemetry.trace import SpanKind
 
-from memory import completing, tracing
+from memory.index import completion as completing
+from memory.index.provider_fallback import fallback_problem
+from memory.index.vector_fill import fill_vectors
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
@@ -25,25 +28,24 @@ from memory.store.errors import (
     StoreFull,
     Superseded,
 )
-from memory.taking_over import fallback_problem
-from memory.vector_filling import fill_vectors
+from memory.telemetry import tracing
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
-from workers.broker import TRACEPARENT
 from workers.embedding_rounds import ToldRounds
-from workers.healing import resolve_provider_conditions, set_aside_and_mark, take_over_and_mark
-from workers.indexing_job import TURN_SECONDS, index_turn
-from workers.job_pulses import got_on
-from workers.names import (
+from workers.index_job import TURN_SECONDS, index_turn
+from workers.middleware.pulses import got_on
+from workers.queue.broker import TRACEPARENT
+from workers.queue.broker_errors import in_words
+from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
     INDEX_PENDING,
     VECTORS_QUEUE,
 )
-from workers.refusing import in_words
+from workers.recovery import resolve_provider_conditions, set_aside_and_mark, take_over_and_mark
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -194,7 +196,7 @@ def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable
     try:
         with (
             runtime.metrics.job(actor) as ended,
-            tracing.span(actor, role="consumer", parent=traced, agent=agent, lane=lane, job=job) as span,
+            tracing.span(actor, kind=SpanKind.CONSUMER, parent=traced, agent=agent, lane=lane, job=job) as span,
         ):
             try:
                 _attempt(runtime, actor, agent, lane, work, job=job, attempts=attempts)

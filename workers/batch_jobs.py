@@ -10,10 +10,11 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from memory.embedding.batch_api import BatchApi
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
-from memory.indexing import Indexer
-from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
+from memory.embedding.batch_jobs.batch_api import BatchApi
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.indexer import Indexer
 from schemas.conditions import Condition, ConditionCode, Param
 from workers.batch_following import JobFollower, grouped, ids_by_hash
 from workers.runtime import Runtime
@@ -118,7 +119,7 @@ class _Turn:
         self.settings = self.indexer.agent.remote.batch
         self.supply = self.indexer.supply
         provider = self.supply.choice.provider
-        self.api: BatchApi | None = provider.batch_api() if provider is not None else None
+        self.api: BatchApi | None = batch_api_of(provider)
 
     @property
     def poll_seconds(self) -> float:

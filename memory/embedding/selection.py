@@ -11,26 +11,28 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from memory.embedding.bedrock import BedrockProvider, family_of
-from memory.embedding.gemini import TASKS, VERSION, GeminiProvider
-from memory.embedding.local import E5Provider, GgufProvider, UnusableModel, UseProvider
-from memory.embedding.model_catalogue import CATALOGUE, check_fetched
-from memory.embedding.ollama import OllamaProvider
-from memory.embedding.onnx_model import OnnxProvider, content_digest, read_export
-from memory.embedding.openai import OpenAIProvider
-from memory.embedding.pacing import request_tokens
-from memory.embedding.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset
-from memory.embedding.provider import EmbeddingProvider, ProviderLimits
-from memory.embedding.stub import StubProvider
-from memory.embedding.voyage import VoyageProvider
-from memory.embedding.wording import family_prefixes
-from schemas.machine_sections import Credentials
+from memory.embedding.gate import request_tokens
+from memory.embedding.providers.bedrock import BedrockProvider, family_of
+from memory.embedding.providers.gemini import TASKS, VERSION, GeminiProvider
+from memory.embedding.providers.local import E5Provider, GgufProvider, UnusableModel, UseProvider
+from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched
+from memory.embedding.providers.ollama import OllamaProvider
+from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset, family_prefixes
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.providers.stub import StubProvider
+from memory.embedding.providers.voyage import VoyageProvider
 from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 
 #: What the bundled local model is called.
 BUNDLED_MODEL = "multilingual-use-v3"
 
-_NO_VECTORS = "keywords only"
+_KEYWORDS_ONLY = "keywords only"
+
+#: Identity of an index without vectors, in place of a provider's.
+NO_VECTORS = "none"
 
 #: What works without a key.
 _FREE = 'provider = "local"'
@@ -83,9 +85,9 @@ def choose_provider(
     """
     requested = memory.provider
     if not vectors_enabled:
-        return ProviderChoice(None, requested, "none", f"{_NO_VECTORS}: store.vector.enabled is false", None)
+        return ProviderChoice(None, requested, "none", f"{_KEYWORDS_ONLY}: store.vector.enabled is false", None)
     if requested == "none":
-        return ProviderChoice(None, requested, "none", f"{_NO_VECTORS}, chosen on purpose", None)
+        return ProviderChoice(None, requested, "none", f"{_KEYWORDS_ONLY}, chosen on purpose", None)
     if requested == "auto":
         return _named_by_model(memory, credentials) or _choose_automatically(memory, credentials)
     return _made(memory, credentials, requested, 'provider = "' + requested + '"')
@@ -197,7 +199,7 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
         because("no provider's key is set and the local model is not installed"),
         'pip install "recalld[local]", or set the key of a provider',
     )
-    return ProviderChoice(None, "auto", "none", f"{_NO_VECTORS}: {lacking}", None, lacking=lacking)
+    return ProviderChoice(None, "auto", "none", f"{_KEYWORDS_ONLY}: {lacking}", None, lacking=lacking)
 
 
 def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:

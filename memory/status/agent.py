@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from memory.agent_files import Scan
-from memory.answering import answering, no_prefixes, no_vectors
-from memory.disk_comparison import compare
-from memory.embedding.batch_ledger import texts_in_jobs
-from memory.emptied_folders import with_emptied
-from memory.index_look import (
+from memory.documents.agent_files import Scan
+from memory.documents.comparison import compare
+from memory.documents.unmounted_folders import with_emptied
+from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
+from memory.redaction import redact
+from memory.status.answering import answering, no_prefixes, no_vectors
+from memory.status.condition_texts import part_of, text_of
+from memory.status.cost import spending
+from memory.status.index import (
     IndexLook,
     absent_documents,
     deep_findings,
@@ -22,12 +25,9 @@ from memory.index_look import (
     look_into_index,
     with_build,
 )
-from memory.redaction import redact
-from memory.spending import spending
-from memory.status.condition_texts import part_of, text_of
 from memory.status.run_files import WatchState, read_watch_state
+from memory.status.sources import StatusSources
 from memory.status.vectors import LOOKED_AFTER_SECONDS, vector_progress
-from memory.status_sources import StatusSources
 from memory.wire_forms import endpoint_status, queue_state
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.ports import EndpointCondition, EndpointState, Pending, VectorProgress

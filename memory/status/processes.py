@@ -6,8 +6,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from memory.local_processes import is_stopped, is_the_same
 from memory.status.condition_texts import text_of
+from memory.status.local_processes import is_stopped, is_the_same
 from schemas.conditions import Condition, ConditionCode, Param
 from schemas.ports import ProcessSign
 from schemas.status import OutdatedState, ProcessState

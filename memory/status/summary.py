@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from memory.agent_files import AgentFiles
-from memory.generations import Generations
-from memory.home_state import HomeSizes, broker_state, home_sizes, versions
-from memory.private_broker import frozen_pid
-from memory.search.readers import SharedReader
-from memory.spending import spending
+from memory.documents.agent_files import AgentFiles
+from memory.index.generations import Generations
+from memory.index.provider_fallback import provider_of
+from memory.index.readers import SharedReader
 from memory.status.agent import agent_status, trouble_of
+from memory.status.cost import spending
+from memory.status.home import HomeSizes, broker_state, home_sizes, versions
+from memory.status.private_broker import frozen_pid
 from memory.status.processes import (
     not_watched,
     outdated_conditions,
@@ -23,14 +24,13 @@ from memory.status.processes import (
     stopped_broker,
 )
 from memory.status.run_files import read_hooks_state
-from memory.status_sources import StatusSources
+from memory.status.sources import StatusSources
 from memory.store.options import StoreOptions
-from memory.taking_over import provider_of
-from memory.version import recalld_version
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, BrokerState, Status, TroubleState
+from schemas.version import recalld_version
 
 
 def build_status(settings: Settings, pending: PendingReader | None, *, deep: bool = False) -> Status:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from memory.generation_writing import GenerationWriter
+from memory.index.generation_writer import GenerationWriter
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
-from recalld.up_lock import daemon_pid
+from recalld.up.lock import daemon_pid
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import RecalldError, UserError
@@ -229,7 +229,7 @@ def _setting_aside(invocation: Invocation, agent: AgentSettings) -> Callable[[],
 
 def _indexing(invocation: Invocation, agent: AgentSettings, *, fresh: bool, did: str) -> Callable[[], str]:
     def heal() -> str:
-        from recalld.indexing_run import run_index
+        from recalld.runs.index import run_index
 
         # Progress belongs to the person, the doctor's findings to whoever reads the output.
         with contextlib.redirect_stdout(sys.stderr):

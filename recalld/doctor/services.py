@@ -9,20 +9,20 @@ from typing import Any
 
 import redis
 
+from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import duration, part_of
 from memory.status.processes import outdated_conditions, process_conditions
-from memory.taking_over import provider_of
-from memory.version import recalld_version
 from recalld.doctor.finding import Finding, Level
-from recalld.who_runs import anybody_runs
+from recalld.up.lock import anybody_runs
 from recalld.wiring import BrokerSide
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, Terminal, UserError
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
 from schemas.status import ProcessState, Status
-from workers.broker_server import server_binary
-from workers.life import bury
+from schemas.version import recalld_version
+from workers.health.heartbeat import bury
+from workers.queue.private_server import server_binary
 
 _START = "`recalld up` starts everything"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from memory.embedding import file_batches
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs import file_batches
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.settings import Settings
@@ -21,9 +21,11 @@ from tests.batch_server import BatchServer, JobScript
 from tests.gemini_server import GeminiServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, batch_following, batch_jobs, broker, indexing_job, run
+from workers import actors, batch_following, batch_jobs, run
+from workers import index_job as indexing_job
 from workers.batch_following import JobFollower
-from workers.broker_server import BrokerServer
+from workers.queue import broker
+from workers.queue.private_server import BrokerServer
 
 NOTES = 40
 
@@ -165,8 +167,8 @@ def test_a_backfill_that_takes_long_is_not_waited_for(
 def test_more_texts_than_a_job_holds_wait_for_their_turn(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memory.embedding.batch_api import JobLimits
-    from memory.embedding.file_batches import OpenAIBatches
+    from memory.embedding.batch_jobs.batch_api import JobLimits
+    from memory.embedding.batch_jobs.file_batches import OpenAIBatches
 
     monkeypatch.setattr(OpenAIBatches, "limits", JobLimits(inputs=20, file_bytes=1_000_000))
     server.open.clear()
@@ -301,7 +303,7 @@ def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
 def test_a_crash_around_a_submission_makes_nobody_pay_twice(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    from memory.embedding.file_batches import FileBatches
+    from memory.embedding.batch_jobs.file_batches import FileBatches
 
     crashes = ["once"]
     create, submitted = FileBatches._created, BatchLedger.submitted

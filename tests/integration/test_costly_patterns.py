@@ -17,7 +17,7 @@ from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import write_index
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 ENDLESS = "(a+)+$"
 STUCK = "a" * 60 + "!"
@@ -38,7 +38,7 @@ class Hurried(PatternProcesses):
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
     own = Hurried()
-    monkeypatch.setattr("memory.redaction.pattern_finding.PROCESSES", own)
+    monkeypatch.setattr("memory.redaction.user_patterns.PROCESSES", own)
     yield own
     own.close()
 

@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 import redis
 
-from memory.local_processes import is_stopped
-from memory.private_broker import pid_behind, socket_path
+from memory.status.local_processes import is_stopped
+from memory.status.private_broker import pid_behind, socket_path
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status
 from recalld.doctor import machine, services
 from recalld.doctor.examining import condition_findings
 from recalld.doctor.finding import Finding, Level
-from recalld.up_lock import only_daemon
+from recalld.up.lock import only_daemon
 from recalld.wiring import BrokerSide, open_broker
 from schemas.ports import EndpointCondition, EndpointState, OutdatedSettings
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers import board as board_module
-from workers.broker_server import BrokerServer
-from workers.life import LifeSigns
+from workers.health import board as board_module
+from workers.health.heartbeat import LifeSigns
+from workers.queue.private_server import BrokerServer
 
 
 @pytest.fixture

@@ -9,15 +9,14 @@ from typing import Protocol
 import pytest
 import redis
 
-from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate
-from memory.embedding.pacing import Urgency
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate, Urgency
+from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Permanent, Terminal, Throttled, Transient
 from schemas.settings import Settings
-from workers.broker_server import BrokerServer
-from workers.connection import connect
-from workers.reaching import Reach
-from workers.shared_gate import BrokerGate
+from workers.limits.circuit_breaker import Reach
+from workers.limits.rate_limit import BrokerGate
+from workers.queue.connection import connect
+from workers.queue.private_server import BrokerServer
 
 
 class Clock:

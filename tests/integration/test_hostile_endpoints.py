@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import pytest
 
-from memory.embedding.openai import OpenAIProvider
-from memory.embedding.provider import ProviderLimits
-from memory.embedding.remote import RemoteProvider
-from memory.embedding.voyage import VoyageProvider
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.voyage import VoyageProvider
 from schemas.errors import Terminal, Transient
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure, Wire
@@ -21,7 +21,7 @@ from tests.raw_server import answer, raw_server
 from tests.voyage_server import VoyageServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
 

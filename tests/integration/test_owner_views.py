@@ -12,9 +12,9 @@ from memory.service.overview import MAX_DEAD_LETTERS
 from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.memory_sections import Scope
 from schemas.ports import BrokerFacts, EndpointCondition, EndpointState, Pending, ProcessSign
 from schemas.settings import Settings
+from schemas.settings_sections import Scope
 from tests.quiet_board import QuietBoard
 from tests.serving import running
 from tests.storing import document, key

@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import choose_provider
 from memory.service.run import serve
 from memory.store.errors import CheckUnfinished
-from memory.store.sqlite_reader import SqliteReader
+from memory.store.sqlite.reader import SqliteReader
 from schemas.errors import Transient, UserError
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
@@ -260,7 +260,7 @@ def test_a_provider_that_is_down_leaves_keywords(settings: Settings, notes: Path
     def down(self, text):
         raise Transient("connection refused")
 
-    monkeypatch.setattr("memory.embedding.stub.StubProvider.embed_query", down)
+    monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
     with running(settings) as client:
         answer = wait_until(
             lambda: answer if "connection refused" in str((answer := search(client, "dentist"))["degraded"]) else None

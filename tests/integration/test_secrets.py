@@ -13,7 +13,7 @@ import redis
 import structlog
 from pydantic import SecretStr
 
-from memory.embedding.endpoint_errors import ErrorReader
+from memory.embedding.providers.endpoint import ErrorReader
 from recalld.logs import RedactingFormatter, redact_fields
 from schemas.conditions import ConditionCode
 from schemas.settings import Settings
@@ -23,8 +23,8 @@ from tests.secret_samples import PASSWORD, made
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
-from workers.board import Board
-from workers.names import Keys
+from workers.health.board import Board
+from workers.queue.names import Keys
 
 TOKEN = made("ghp_{A36}", random.Random(1))
 KEY = made("sk-ant-api03-{u93}AA", random.Random(2))

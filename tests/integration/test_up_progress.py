@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from recalld.up_progress import Progress
+from recalld.up.progress import Progress
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.ports import IndexFigures
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 NAMES = ("ada", "bob", "eve")
 

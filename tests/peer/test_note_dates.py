@@ -6,9 +6,9 @@ from datetime import date, datetime, timedelta
 
 import pytest
 
-from memory.agent_files import priority
-from memory.search.decay import age_in_days
-from memory.service.timeline import days_of
+from memory.documents.agent_files import priority
+from memory.search.ranking.decay import age_in_days
+from memory.service.overview import days_of
 from schemas.documents import DocumentKey
 
 TODAY = date(2026, 11, 21)

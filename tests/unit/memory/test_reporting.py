@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.batch_ledger import BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Origin, ledger_path
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice, choose_provider
-from memory.embedding.stub import StubProvider
-from memory.home_state import home_sizes
+from memory.status.home import home_sizes
 from memory.status.summary import build_status, whole_status
 from memory.status.vectors import vector_progress
 from schemas.conditions import Condition, ConditionCode

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
-from memory.imports import ImportedFolder, remember_import
+from memory.documents.agent_files import AgentFiles
+from memory.documents.imports import ImportedFolder, remember_import
 from memory.store.errors import OtherVersion, StoreCorrupt, StoreUnreadable
 from memory.store.reader import DeadLetterRow, StoreReader
 from producers.reconciling import LIVE_DOCUMENTS, ReconcileReport, reconcile
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
-from schemas.memory_sections import Sync, SyncSessions
 from schemas.settings import AgentSettings
+from schemas.settings_sections import Sync, SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 
 TODAY = date(2026, 11, 21)

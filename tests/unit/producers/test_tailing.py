@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
 from producers import tailing
 from producers.tailing import Tailer
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
-from schemas.memory_sections import Sync, SyncSessions
 from schemas.settings import AgentSettings
+from schemas.settings_sections import Sync, SyncSessions
 from tests.recording import RememberedFiles, as_reader
 from tests.transcript_files import compaction_line
 from tests.waiting import wait_until

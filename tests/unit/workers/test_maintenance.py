@@ -15,7 +15,7 @@ from memory.store.writer import Maintained
 from schemas.conditions import ConditionCode
 from schemas.metrics import Metric
 from workers.maintenance import AGENT_SECONDS, NEGLECTED_SECONDS, ROUND_SECONDS, Maintenance
-from workers.marks import Waiting
+from workers.queue.pending import Waiting
 
 QUIET = Waiting(live=0, backfill=0, running=0)
 

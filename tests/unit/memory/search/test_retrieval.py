@@ -9,8 +9,8 @@ from concurrent.futures import Executor, Future
 import numpy as np
 import pytest
 
-from memory.chunking import text_hash
-from memory.embedding.stub import StubProvider
+from memory.chunking.chunker import text_hash
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
 from memory.search.query_vectors import Unavailable
 from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
@@ -19,7 +19,7 @@ from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
-from schemas.memory_sections import Hybrid
+from schemas.settings_sections import Hybrid
 from tests.storing import document, key
 
 PROVIDER = StubProvider()

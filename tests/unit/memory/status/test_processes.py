@@ -12,9 +12,14 @@ from dataclasses import replace
 
 import pytest
 
-from memory.local_processes import born, is_stopped, is_the_same
 from memory.status import processes as module
-from memory.status.processes import not_watched, outdated_conditions, process_conditions, process_states
+from memory.status.local_processes import born, is_stopped, is_the_same
+from memory.status.processes import (
+    not_watched,
+    outdated_conditions,
+    process_conditions,
+    process_states,
+)
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import ProcessSign
 from schemas.status import OutdatedState, ProcessState
