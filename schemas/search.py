@@ -10,8 +10,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from schemas.conditions import ConditionCode
-
 Mode = Literal["hybrid", "vector", "keyword", "none"]
 
 #: What a search goes through: notes, transcripts, both, or a wiki, which no memory of recalld has.
@@ -102,9 +100,9 @@ class CorpusOutcome(_Wire):
 
 
 class ConditionState(_Wire):
-    """One fact of `schemas.conditions`: `code` holds for `subject` since a Unix time; `params` are its values."""
+    """One fact, whose codes `schemas.conditions` lists: `code` holds for `subject` since a Unix time; `params` are its values."""
 
-    code: ConditionCode
+    code: str
     subject: str = ""
     since: float | None = None
     params: dict[str, str | int | float] = {}

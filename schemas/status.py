@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from schemas.conditions import ConditionCode
 from schemas.ports import EndpointCondition
 from schemas.search import ConditionState, Mode
 
@@ -146,7 +145,7 @@ class ProcessState(_Wire):
     started_at: float
     heard_at: float
     condition: str
-    code: ConditionCode | None = None
+    code: str | None = None
     problem: str | None = None
     stuck: tuple[str, ...] = ()
     doing: tuple[str, ...] = ()

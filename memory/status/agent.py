@@ -162,7 +162,7 @@ def trouble_of(condition: Condition, *, now: float) -> TroubleState:
 
 def condition_of(trouble: TroubleState) -> Condition:
     """Return the condition that status shows."""
-    return Condition(trouble.code, trouble.subject, trouble.since, trouble.params)
+    return Condition(ConditionCode(trouble.code), trouble.subject, trouble.since, trouble.params)
 
 
 def endpoint_conditions(

@@ -141,7 +141,7 @@ def _condition(state: ProcessState) -> Condition:
         params["host"] = state.host
     if state.stuck:
         params["threads"] = "; ".join(state.stuck)
-    return Condition(state.code, state.role, state.heard_at, params)
+    return Condition(ConditionCode(state.code), state.role, state.heard_at, params)
 
 
 def _state_of(sign: ProcessSign, *, awake: bool) -> str:
