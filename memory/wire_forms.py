@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memory.store.reader import DeadLetterRow, IndexCounts
 from schemas.overview import AgentDeadLetter
-from schemas.ports import EndpointState, IndexFigures, Pending, Trouble
-from schemas.status import DeadLetter, EndpointStatus, QueueState, TroubleState
+from schemas.ports import EndpointState, IndexFigures, Pending
+from schemas.status import DeadLetter, EndpointStatus, QueueState
 
 
 def dead_letter(row: DeadLetterRow) -> DeadLetter:
@@ -43,11 +43,6 @@ def endpoint_status(state: EndpointState | None) -> EndpointStatus | None:
     if state is None:
         return None
     return EndpointStatus(condition=state.condition, until=state.until, reason=state.reason, since=state.since)
-
-
-def trouble_state(trouble: Trouble) -> TroubleState:
-    """A problem that is not over."""
-    return TroubleState(part=trouble.part, message=trouble.message, since=trouble.since, code=trouble.code)
 
 
 def index_figures(counts: IndexCounts, *, dead_letters: int) -> IndexFigures:

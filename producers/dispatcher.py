@@ -11,12 +11,13 @@ import structlog
 from opentelemetry.trace import SpanKind
 
 from memory.documents.agent_files import priority
-from memory.pulses import Pulse, unwatched
+from memory.status.pulses import Pulse, unwatched
 from memory.telemetry import tracing
 from producers.debouncing import Debouncer
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
-from schemas.ports import JobQueue, TroubleReporter
+from schemas.ports import ConditionReporter, JobQueue
 
 log = structlog.get_logger(__name__)
 
@@ -29,8 +30,6 @@ GATHER_SECONDS = 0.02
 #: Documents in one call of the queue.
 CALL_DOCUMENTS = 1000
 
-PART = "queue"
-
 
 class HandOver:
     """Takes events, debounces them, and marks what is due. All methods are thread-safe.
@@ -41,7 +40,7 @@ class HandOver:
     def __init__(
         self,
         queue: JobQueue,
-        troubles: TroubleReporter,
+        reporter: ConditionReporter,
         *,
         quiet_seconds: Callable[[str], float],
         on_recovered: Callable[[], None],
@@ -50,7 +49,7 @@ class HandOver:
     ) -> None:
         self._pulse = pulse or unwatched()
         self._queue = queue
-        self._troubles = troubles
+        self._reporter = reporter
         self._on_recovered = on_recovered
         self._clock = clock
         self._changed = threading.Condition()
@@ -160,7 +159,7 @@ class HandOver:
                 continue
             try:
                 self._mark(agent, keys)
-            except Exception as error:  # noqa: BLE001 - told through the troubles and tried again, see _failed
+            except Exception as error:  # noqa: BLE001 - reported as a condition and tried again, see _failed
                 failure, kept[agent] = error, keys
         if failure is not None:
             self._failed(failure, kept)
@@ -182,10 +181,8 @@ class HandOver:
             self._failing = True
             self._retry_at = self._clock() + self._pause
             self._pause = min(2 * self._pause, RETRY_SECONDS[1])
-        why = "does not answer" if isinstance(error, BrokerUnavailable) else "refused a change"
-        message = f"the queue {why} ({error}); changed documents are kept ({count} now) and handed over when it does"
         log.warning("hand_over_failed", error=str(error), kept=count)
-        self._troubles.report(PART, message)
+        self._reporter.report(ConditionCode.CHANGES_KEPT, error=str(error), documents=count)
 
     def _succeeded(self) -> None:
         with self._changed:
@@ -194,7 +191,7 @@ class HandOver:
             self._pause = RETRY_SECONDS[0]
         if failed_before:
             log.info("queue_answers_again")
-            self._troubles.resolve(PART)
+            self._reporter.resolve(ConditionCode.CHANGES_KEPT)
             self._on_recovered()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -13,22 +13,22 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.session_roots import SESSIONS_SOURCE, is_transcript_name
-from memory.pulses import Pulse, Pulses
+from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers import spool
 from producers.dispatcher import HandOver
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
 from producers.reconciling import ReconcileReport, reconcile
-from producers.rejected_events import PART as REFUSED_PATHS
 from producers.rejected_events import Refusals
 from producers.scheduling import ReconcileSchedule
 from producers.tailing import Tailer
 from producers.watching.report import WatchReport
 from producers.watching.watcher import Watcher, WatchMode, WatchState
+from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
-from schemas.ports import Event, FiguresRecorder, JobQueue, TroubleReporter
+from schemas.ports import ConditionReporter, Event, FiguresRecorder, JobQueue
 from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class Producers:
         self,
         settings: Settings,
         queue: JobQueue,
-        troubles: TroubleReporter,
+        reporter: ConditionReporter,
         *,
         figures: FiguresRecorder,
         indexed: Callable[[AgentSettings], StoreReader | None],
@@ -85,12 +85,12 @@ class Producers:
         self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
         self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
         self._queue = queue
-        self._troubles = troubles
+        self._reporter = reporter
         self._figures = figures
         self._indexed = indexed
         self._answering = answering
         self._building = building
-        self._report = WatchReport(settings.home, self._agents, troubles)
+        self._report = WatchReport(settings.home, self._agents, reporter)
         self._schedule = ReconcileSchedule(
             {agent.id: agent.sync.interval_minutes * 60 or None for agent in self._agents.values()},
             now=time.monotonic(),
@@ -100,12 +100,12 @@ class Producers:
         self._watcher: Watcher | None = None
         self._epoch: str | None = None
         self._broker_was_away = False
-        self._reconcile_troubles: dict[str, str] = {}
+        self._compared: dict[str, Sequence[Condition]] = {}
         self._moved: set[str] = set()
         self._next_epoch = 0.0
         self.hand_over = HandOver(
             queue,
-            troubles,
+            reporter,
             quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
             on_recovered=lambda: self._request_all("the queue answers again"),
             pulse=pulses.of("hand-over", limit_seconds=STEP_LIMIT_SECONDS),
@@ -117,7 +117,7 @@ class Producers:
             hand_over=self.hand_over.submit,
             pulse=pulses.of("tail", limit_seconds=STEP_LIMIT_SECONDS),
         )
-        self._refusals = Refusals(troubles)
+        self._refusals = Refusals(reporter)
 
     def start_threads(self) -> None:
         """Start what hands over; nothing is lost before, it only waits."""
@@ -234,7 +234,7 @@ class Producers:
         for agent in self._agents.values():
             if stop.is_set():
                 return
-            self._troubles.resolve(REFUSED_PATHS, agent=agent.id)  # of an earlier run
+            self._reporter.resolve(ConditionCode.EVENT_PATHS_REFUSED, agent=agent.id)  # of an earlier run
             if agent.sync.watch:
                 watcher.add_root(agent.id, self._files[agent.id])
             self._note_state(agent)
@@ -275,11 +275,12 @@ class Producers:
         agent, reason = due
         try:
             self._compare(self._agents[agent], reason)
-        except Exception as error:  # noqa: BLE001 - told through the troubles, and tried again
+        except Exception as error:  # noqa: BLE001 - reported as a condition, and tried again
             with self._schedule_lock:
                 pause = self._schedule.failed(agent, now=time.monotonic())
             self._figures.record_figures(agent, None, commits=0)
-            self._tell(agent, f"files and index could not be compared ({error}); tried again in {pause:.0f} s")
+            failed = Condition(ConditionCode.FILES_NOT_COMPARED, params={"error": str(error), "seconds": pause})
+            self._report_files(agent, [failed])
         else:
             with self._schedule_lock:
                 self._schedule.done(agent, now=time.monotonic())
@@ -300,7 +301,7 @@ class Producers:
         self._figures.record_figures(agent.id, report.figures, commits=commits)
         self._note_state(agent)
         self._report.reconciled(agent.id)
-        self._tell(agent.id, "; ".join(report.problems))
+        self._report_files(agent.id, report.problems)
         _log_report(report, reason)
         if agent.id in self._moved:
             self._moved.discard(agent.id)
@@ -314,23 +315,20 @@ class Producers:
         elif self._watcher is not None:
             self._report.watched(agent.id, self._watcher.state(agent.id))
 
-    def _tell(self, agent: str, message: str) -> None:
-        if self._reconcile_troubles.get(agent) == message:
+    def _report_files(self, agent: str, conditions: Sequence[Condition]) -> None:
+        if self._compared.get(agent) == conditions:
             return
-        self._reconcile_troubles[agent] = message
-        if message:
-            self._troubles.report("reconcile", message, agent=agent)
-        else:
-            self._troubles.resolve("reconcile", agent=agent)
+        self._compared[agent] = conditions
+        self._reporter.replace((*OF_FILES, ConditionCode.FILES_NOT_COMPARED), conditions, agent=agent)
 
     def _drain_spool(self) -> None:
         try:
             set_aside = spool.drain(self._settings.home, self._handle_safely)
         except OSError as error:
-            self._troubles.report("spool", f"the spool cannot be read: {error}")
+            self._reporter.report(ConditionCode.SPOOL_UNREADABLE, error=str(error))
             return
         if set_aside:
-            self._troubles.report("spool", "; ".join(set_aside))
+            self._reporter.report(ConditionCode.SPOOL_FILES_SET_ASIDE, files="; ".join(set_aside))
 
     def _handle_safely(self, found: Event | Hook) -> None:
         """Handle an event or a hook. One that cannot be handled does not hold up those behind it."""
@@ -355,7 +353,7 @@ class Producers:
             log.warning("broker_came_back", lost_data=self._epoch not in (None, epoch))
             self._report.tell_again()
             self._refusals.tell_again()
-            self._reconcile_troubles.clear()
+            self._compared.clear()
             self._request_all("the broker came back")
         self._broker_was_away = False
         self._epoch = epoch

@@ -23,7 +23,8 @@ from memory.http.server import BoundedServer, ServerThread, listen
 from memory.status.run_files import remove_hooks_state, write_hooks_state
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import PROGRAMS, HookUnreadable, read_hook
-from schemas.ports import Event, TroubleReporter
+from schemas.conditions import ConditionCode
+from schemas.ports import ConditionReporter, Event
 from schemas.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -79,7 +80,7 @@ class HookServer:
         settings: Settings,
         port: int,
         handle: Callable[[Event], None],
-        troubles: TroubleReporter,
+        reporter: ConditionReporter,
         *,
         bounds: Bounds | None = None,
     ) -> None:
@@ -87,7 +88,7 @@ class HookServer:
         if needs_tokens(settings, host=host):
             check_tokens(settings, host=host, key="hooks.host")
         self._home = settings.home
-        self._troubles = troubles
+        self._reporter = reporter
         listener = listen(host, port, key="hooks.host", advice="choose another with hooks.port")
         server = BoundedServer(create_hook_app(settings, handle), grace_seconds=GRACE_SECONDS, bounds=bounds)
         self._thread = ServerThread(server, listener, name="hooks", failed=self._failed)
@@ -97,11 +98,11 @@ class HookServer:
     def start(self) -> None:
         """Start answering; says where in `<home>/run/hooks.json`."""
         self._thread.start()
-        self._troubles.resolve("hooks")
+        self._reporter.resolve(ConditionCode.HOOKS_UNWRITTEN, ConditionCode.HOOKS_ENDED)
         try:
             write_hooks_state(self._home, self.url)
         except OSError as error:
-            self._troubles.report("hooks", f"hooks are taken at {self.url}, which could not be written down: {error}")
+            self._reporter.report(ConditionCode.HOOKS_UNWRITTEN, url=self.url, error=str(error))
         log.info("hooks_listening", url=self.url)
 
     def stop(self) -> None:
@@ -111,4 +112,4 @@ class HookServer:
 
     def _failed(self, error: Exception) -> None:
         log.error("hooks_failed", exc_info=error)
-        self._troubles.report("hooks", f"hooks are no longer taken by HTTP: {error}")
+        self._reporter.report(ConditionCode.HOOKS_ENDED, error=str(error))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
-from memory.pulses import Pulse, unwatched
+from memory.status.pulses import Pulse, unwatched
 from schemas.ports import Event, EventInbox
 
 log = structlog.get_logger(__name__)

@@ -22,6 +22,7 @@ from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from memory.wire_forms import index_figures
 from producers.dispatcher import mark_in_calls
+from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import IndexFigures, JobQueue
 from schemas.settings import AgentSettings
@@ -38,7 +39,7 @@ class ReconcileReport:
     `on_disk` and `in_index` count documents (`in_index` is 0 when there is no index to compare with), `new`,
     `changed` and `vanished` those that were marked, `live` how many of them as edits, `spared` those that are absent
     and were left alone: where the disk could not be listed, and transcripts that keep their memory. `figures` count the
-    index that answers, None where it cannot be read. `problems` holds one sentence each. Times in seconds.
+    index that answers, None where it cannot be read. `problems` are those of the files. Times in seconds.
     """
 
     agent: str
@@ -52,7 +53,7 @@ class ReconcileReport:
     vectors_requested: bool
     completion_requested: bool
     figures: IndexFigures | None
-    problems: tuple[str, ...]
+    problems: tuple[Condition, ...]
     seconds: float
     cpu_seconds: float
 

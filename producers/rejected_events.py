@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from memory.documents.scan_problems import printable
-from schemas.ports import TroubleReporter
+from schemas.conditions import ConditionCode
+from schemas.ports import ConditionReporter
 
 log = structlog.get_logger(__name__)
-
-PART = "events"
 
 #: A trouble is told again at most this often, however many paths are refused.
 TELL_SECONDS = 1.0
@@ -29,7 +28,8 @@ SHOWN_CHARS = 200
 @dataclass(slots=True)
 class _Refused:
     count: int = 0
-    last: str = ""
+    path: str = ""
+    reason: str = ""
     last_at: float = 0.0
     told_at: float | None = None
     told: int = 0
@@ -38,8 +38,8 @@ class _Refused:
 class Refusals:
     """One trouble an agent. Thread-safe."""
 
-    def __init__(self, troubles: TroubleReporter, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._troubles = troubles
+    def __init__(self, reporter: ConditionReporter, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reporter = reporter
         self._clock = clock
         self._lock = threading.Lock()
         self._refused: dict[str, _Refused] = {}
@@ -50,14 +50,15 @@ class Refusals:
         with self._lock:
             refused = self._refused.setdefault(agent, _Refused())
             refused.count += 1
-            refused.last = f"{_shown(path)} is {reason}"
+            refused.path, refused.reason = _shown(path), reason
             refused.last_at = self._clock()
         self.publish()
 
     def publish(self) -> None:
         """Tell what is news; take back what is old."""
         now = self._clock()
-        told, over = [], []
+        told: list[tuple[str, _Refused]] = []
+        over = []
         with self._lock:
             for agent, refused in list(self._refused.items()):
                 if now - refused.last_at > KEPT_SECONDS:
@@ -67,27 +68,23 @@ class Refusals:
                     refused.told_at is None or now - refused.told_at >= TELL_SECONDS
                 ):
                     refused.told, refused.told_at = refused.count, now
-                    told.append((agent, _message(refused)))
-        for agent, message in told:
-            self._troubles.report(PART, message, agent=agent)
+                    told.append((agent, replace(refused)))
+        for agent, known in told:
+            self._reporter.report(
+                ConditionCode.EVENT_PATHS_REFUSED,
+                agent=agent,
+                paths=known.count,
+                path=known.path,
+                reason=known.reason,
+            )
         for agent in over:
-            self._troubles.resolve(PART, agent=agent)
+            self._reporter.resolve(ConditionCode.EVENT_PATHS_REFUSED, agent=agent)
 
     def tell_again(self) -> None:
-        """Whoever keeps the troubles may have forgotten them."""
+        """Report all again: a broker that came back may have lost the conditions."""
         with self._lock:
             for refused in self._refused.values():
                 refused.told, refused.told_at = 0, None
-
-
-def _message(refused: _Refused) -> str:
-    one = refused.count == 1
-    head = "a path in events was" if one else f"{refused.count} paths in events were"
-    which = "" if one else "the last one, "
-    return (
-        f"{head} refused and not opened ({which}{refused.last}): correct what sends it, or add its folder to the "
-        "agent's sessions"
-    )
 
 
 def _shown(path: str) -> str:

@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from memory.pulses import Pulses
+from memory.status.pulses import Pulses
 from memory.store.reader import StoreReader
 from producers.event_router import Producers
 from producers.inbox_reading import InboxReader
 from producers.watching.fallback_watcher import open_watcher
-from schemas.ports import EventInbox, FiguresRecorder, JobQueue, TroubleReporter
+from schemas.ports import ConditionReporter, EventInbox, FiguresRecorder, JobQueue
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def run_producers(
     settings: Settings,
     queue: JobQueue,
     inbox: EventInbox,
-    troubles: TroubleReporter,
+    reporter: ConditionReporter,
     stop: threading.Event,
     *,
     figures: FiguresRecorder,
@@ -60,14 +60,14 @@ def run_producers(
     producers = Producers(
         settings,
         queue,
-        troubles,
+        reporter,
         figures=figures,
         indexed=indexed,
         answering=answering,
         building=building,
         pulses=pulses,
     )
-    hooks = _hook_server(settings, producers, troubles)
+    hooks = _hook_server(settings, producers, reporter)
     watcher = open_watcher(producers, poll_interval_seconds=poll_interval_seconds)
     reader = InboxReader(inbox, producers.handle, pulse=pulses.of("inbox", limit_seconds=INBOX_LIMIT_SECONDS))
     producers.start_threads()
@@ -88,11 +88,11 @@ def run_producers(
         producers.close()
 
 
-def _hook_server(settings: Settings, producers: Producers, troubles: TroubleReporter) -> HookServer | None:
+def _hook_server(settings: Settings, producers: Producers, reporter: ConditionReporter) -> HookServer | None:
     port = settings.hooks.port
     if port is None:
         return None
     # Only here: without a port nobody has to wait for a web server's import.
     from producers.hook_server import HookServer
 
-    return HookServer(settings, port, producers.handle, troubles)
+    return HookServer(settings, port, producers.handle, reporter)

@@ -19,7 +19,7 @@ import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
 from memory.documents.session_roots import archived_path
-from memory.pulses import Pulse, unwatched
+from memory.status.pulses import Pulse, unwatched
 from memory.store.reader import StoreReader
 from producers.debouncing import Debouncer
 from producers.growth import Due, Growth

@@ -13,9 +13,9 @@ import redis
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
+from memory.status.condition_texts import duration
 from memory.status.private_broker import frozen_pid
 from recalld.invocation import Invocation
-from recalld.status_view import duration
 from recalld.up.lock import anybody_runs
 from recalld.wiring import open_broker
 from schemas.errors import BrokerUnavailable, RecalldError, UserError

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import click
 
+from memory.status.condition_texts import part_of, text_of
 from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_name
-from schemas.ports import Trouble
+from schemas.conditions import Condition
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -49,13 +50,14 @@ class ProgressBar:
         self._drawn = False
         self._warned: set[str] = set()
 
-    def warn(self, troubles: Sequence[Trouble]) -> None:
-        """Say every trouble once; what was said stays in `recalld status`."""
-        for trouble in troubles:
-            if trouble.message not in self._warned:
-                self._warned.add(trouble.message)
+    def warn(self, conditions: Sequence[Condition]) -> None:
+        """Print every condition once; `recalld status` shows it for as long as it lasts."""
+        for condition in conditions:
+            text = text_of(condition)
+            if text not in self._warned:
+                self._warned.add(text)
                 self.end()
-                click.echo(f"recalld: {trouble.part}: {to_type(printable_name(trouble.message))}", err=True)
+                click.echo(f"recalld: {part_of(condition)}: {to_type(printable_name(text))}", err=True)
 
     def due(self) -> bool:
         """Whether it is time to draw again; True only once each time."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from memory.status.condition_texts import duration
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_answer
 
@@ -272,15 +273,3 @@ def size(amount: float) -> str:
         if amount < 999.95:
             return f"{amount:.1f} {unit}"
     return f"{amount / 1000:.1f} GB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 95 is "1 min 35 s"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"

@@ -6,13 +6,13 @@ protocol here, implemented in `workers` or `producers` and handed over by the fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
 from typing import Protocol
 
-from schemas.conditions import ConditionCode
+from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, Lane
 
 
@@ -60,21 +60,7 @@ class Indexing:
     figures: IndexFigures | None = None
     settled: bool = True
     progress: VectorProgress = VectorProgress()
-    held_up: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """A problem that a part reported and that is not over yet.
-
-    `since` is the Unix time of the first report, `at` that of the last one. `code` is its name, where it has one.
-    """
-
-    part: str
-    message: str
-    since: float
-    at: float = 0.0
-    code: ConditionCode | None = None
+    held_up: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +234,8 @@ class PendingReader(Protocol):
     def vector_progress(self, agent: str) -> VectorProgress:
         """How fast vectors come in."""
 
-    def troubles(self, agent: str) -> Sequence[Trouble]:
-        """What is not well and concerns this agent (or all of them), newest first."""
+    def conditions(self, agent: str) -> Sequence[Condition]:
+        """Return what was reported about this agent, or about all of them, newest first."""
 
     def processes(self) -> Sequence[ProcessSign]:
         """Who should be there, and when they were last heard of; nobody when the broker does not answer."""
@@ -316,11 +302,14 @@ class FiguresRecorder(Protocol):
         """Keep the counts of an index that had so many `commits`; None when it cannot be read. Never raises."""
 
 
-class TroubleReporter(Protocol):
-    """Where a part says that something is wrong, until it says that it is over."""
+class ConditionReporter(Protocol):
+    """Where a part reports what is wrong, and that it is over. No method raises."""
 
-    def report(self, part: str, message: str, *, agent: str = "*") -> None:
-        """Say that a part has a problem. Never raises."""
+    def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
+        """Report a condition of an agent, or of all ("*"). Its first report counts as its beginning."""
 
-    def resolve(self, part: str, *, agent: str = "*") -> None:
-        """Say that the part's problem is over. Never raises."""
+    def resolve(self, *codes: ConditionCode, agent: str = "*", subject: str = "") -> None:
+        """Report that conditions are over."""
+
+    def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
+        """Report all conditions with these codes that an agent has: any other with one of them is over."""

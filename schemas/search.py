@@ -99,12 +99,21 @@ class CorpusOutcome(_Wire):
     error: str | None = None
 
 
+class ConditionState(_Wire):
+    """One condition: `code` (of `schemas.conditions`) holds for `subject` since a Unix time; `params` are its values."""
+
+    code: str
+    subject: str = ""
+    since: float | None = None
+    params: dict[str, str | int | float] = {}
+
+
 class SearchAnswer(_Wire):
     """Results, best first, and how they were found.
 
-    `degraded` lists in words what was missing (empty when nothing was). `stale`: changed documents are not indexed yet,
-    `pending` says how many. An unavailable memory is an
-    answer too: no results, `disabled` or `unavailable`, `error` and `action`.
+    `degraded` lists in words what was missing (empty when nothing was), `conditions` the same as codes. `stale`:
+    changed documents are not indexed yet, `pending` says how many. An unavailable memory is an answer too: no results,
+    `disabled` or `unavailable`, `error` and `action`.
     """
 
     results: tuple[SearchResult, ...] = ()
@@ -115,6 +124,7 @@ class SearchAnswer(_Wire):
     fallback_reason: str | None = None
     citations: bool = False
     degraded: tuple[str, ...] = ()
+    conditions: tuple[ConditionState, ...] = ()
     pending: PendingState = PendingState()
     took_ms: float = 0.0
     corpora: tuple[CorpusOutcome, ...] | None = None

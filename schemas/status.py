@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from schemas.ports import EndpointCondition
-from schemas.search import Mode
+from schemas.search import ConditionState, Mode
 
 
 class _Wire(BaseModel):
@@ -133,7 +133,8 @@ class ProcessState(_Wire):
 
     `role` is the command it runs: up, watch, work or serve, or "index" for workers of a command that ends by itself.
     `condition` is "well", or: "stuck" (a thread does not get on), "stopped" (by a signal), "silent" (nothing was heard
-    of it for long), "gone" (it ended without a word). `heard_at` is when it last said that it lives. `doing` says what
+    of it for long), "gone" (it ended without a word); `code` is that as a condition. `stuck` names the threads that do
+    not get on. `heard_at` is when it last said that it lives. `doing` says what
     its threads have been at for ten seconds and more, which need not be a problem. `version` is that of the recalld it
     runs; `outdated` says that it runs with settings that were changed since.
     """
@@ -144,7 +145,9 @@ class ProcessState(_Wire):
     started_at: float
     heard_at: float
     condition: str
+    code: str | None = None
     problem: str | None = None
+    stuck: tuple[str, ...] = ()
     doing: tuple[str, ...] = ()
     version: str | None = None
     outdated: OutdatedState | None = None
@@ -212,13 +215,12 @@ class DeadLetter(_Wire):
     last_at: float
 
 
-class TroubleState(_Wire):
-    """A problem that is not over. `code` is a `ConditionCode`, where it has one."""
+class TroubleState(ConditionState):
+    """A condition that is not over, with its words: `part` names what has the trouble, `message` what to do, too."""
 
     part: str
     message: str
     since: float
-    code: str | None = None
 
 
 class Spent(_Wire):

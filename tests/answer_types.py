@@ -69,9 +69,8 @@ def _type_name(kind: Any, classes: dict[str, str]) -> str:
         return f"list[{_type_name(arguments[0], classes)}]"
     if origin is dict:
         return f"dict[{', '.join(_type_name(one, classes) for one in arguments)}]"
-    if origin is not None:  # a union with None
-        [kind] = arguments
-        return _type_name(kind, classes)
+    if origin is not None:  # a union
+        return " | ".join(_type_name(one, classes) for one in arguments)
     if issubclass(kind, Enum):
         return _type_name(Literal[tuple(one.value for one in kind)], classes)
     if issubclass(kind, BaseModel):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from schemas.ports import BrokerFacts, EndpointState, FleetNumbers, Pending, ProcessSign, Trouble, Usage, VectorProgress
+from schemas.conditions import Condition
+from schemas.ports import BrokerFacts, EndpointState, FleetNumbers, Pending, ProcessSign, Usage, VectorProgress
 
 
 class QuietBoard:
@@ -17,7 +18,7 @@ class QuietBoard:
     def vector_progress(self, agent: str) -> VectorProgress:
         return VectorProgress()
 
-    def troubles(self, agent: str) -> Sequence[Trouble]:
+    def conditions(self, agent: str) -> Sequence[Condition]:
         return ()
 
     def processes(self) -> Sequence[ProcessSign]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader, TranscriptMark
+from schemas.conditions import Condition, ConditionCode, Param
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Event, IndexFigures
@@ -55,19 +56,25 @@ class RecordingQueue:
             self.calls.clear()
 
 
-class RecordingTroubles:
-    """A `TroubleReporter`: `open` holds what is not over, `told` everything ever said."""
+class RecordingConditions:
+    """A `ConditionReporter`: `open` holds by code and agent what is not over, `told` everything ever reported."""
 
     def __init__(self) -> None:
-        self.open: dict[tuple[str, str], str] = {}
-        self.told: list[tuple[str, str, str]] = []
+        self.open: dict[tuple[ConditionCode, str], Condition] = {}
+        self.told: list[tuple[str, Condition]] = []
 
-    def report(self, part: str, message: str, *, agent: str = "*") -> None:
-        self.open[part, agent] = message
-        self.told.append((part, agent, message))
+    def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
+        self.replace((), [Condition(code, subject, params=params)], agent=agent)
 
-    def resolve(self, part: str, *, agent: str = "*") -> None:
-        self.open.pop((part, agent), None)
+    def resolve(self, *codes: ConditionCode, agent: str = "*", subject: str = "") -> None:
+        for code in codes:
+            self.open.pop((code, agent), None)
+
+    def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
+        self.resolve(*codes, agent=agent)
+        for condition in conditions:
+            self.open[condition.code, agent] = condition
+            self.told.append((agent, condition))
 
 
 class RecordingFigures:

@@ -10,6 +10,7 @@ from typing import Self
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from workers.health.board import Board
@@ -80,9 +81,9 @@ class Workers:
         """Whether every mark is over."""
         return self.queue.marks.pending(agent).documents == 0
 
-    def troubles(self, agent: str = "main") -> dict[str, str]:
-        """Part -> message."""
-        return {trouble.part: trouble.message for trouble in self.board.troubles(agent)}
+    def conditions(self, agent: str = "main") -> dict[ConditionCode, Condition]:
+        """What was reported and is not over, by its code."""
+        return {one.code: one for one in self.board.conditions(agent)}
 
     def counts(self, agent: str = "main") -> IndexCounts:
         with self.reading(agent) as reader:

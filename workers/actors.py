@@ -29,7 +29,7 @@ from memory.store.errors import (
     Superseded,
 )
 from memory.telemetry import tracing
-from schemas.conditions import ConditionCode
+from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
@@ -43,13 +43,9 @@ from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
     INDEX_PENDING,
-    NO_KEYWORDS,
-    NO_SPACE,
-    NO_VECTORS,
-    OLDER_SETTINGS,
     VECTORS_QUEUE,
 )
-from workers.recovery import PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
+from workers.recovery import resolve_provider_conditions, set_aside_and_mark, take_over_and_mark
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -71,6 +67,14 @@ UNTAKEN_SECONDS = 10.0
 
 #: What passes and says nothing about whether the provider will come back.
 _NOT_LOST = (Throttled, Paced, Superseded, StoreFull, StoreBusy, KeywordsUnavailable, BrokerUnavailable)
+
+#: Conditions that a job which indexed documents ends.
+_ENDED_BY_INDEXING = (
+    ConditionCode.KEYWORDS_UNAVAILABLE,
+    ConditionCode.NO_SPACE,
+    ConditionCode.SETTINGS_OLDER,
+    ConditionCode.STORE_FULL,
+)
 
 #: Seconds between two attempts after an error that nobody foresaw, doubled each time up to the maximum.
 UNFORESEEN_PAUSE_SECONDS = 2.0
@@ -102,15 +106,14 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
         target = indexer.target()
         if indexer.supply.available and target.vector_reason is not None:
             # Embedding them all the same would cost money for nothing.
-            message = f"{target.vector_reason}: new chunks wait for their vectors"
-            runtime.board.report(NO_VECTORS, message, agent=agent, code=ConditionCode.VECTORS_WAIT)
+            runtime.board.report(ConditionCode.VECTORS_UNWRITABLE, agent=agent, reason=target.vector_reason)
             raise dramatiq.Retry("vectors cannot be written", delay=int(UNABLE_PAUSE_SECONDS * 1000))
         lacking = indexer.supply.choice.error
         if lacking is not None and not indexer.supply.available and target.pending_chunks(1):
             # Somebody who has the key may take the message next time.
-            runtime.board.report(NO_VECTORS, lacking, agent=agent, code=ConditionCode.VECTORS_WAIT)
+            runtime.board.report(ConditionCode.PROVIDER_MISSING, agent=agent, reason=lacking)
             raise dramatiq.Retry("vectors cannot be had", delay=int(UNABLE_PAUSE_SECONDS * 1000))
-        runtime.board.resolve(NO_VECTORS, agent=agent)
+        runtime.board.resolve(ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, agent=agent)
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
             # The model would compete with the keywords for the processor, and they come first.
             raise dramatiq.Retry("keywords first", delay=500)
@@ -146,7 +149,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
     if report.error is not None:
         raise report.error
     if report.ready or not report.left:
-        resolve_provider_troubles(runtime, agent)
+        resolve_provider_conditions(runtime, agent)
     if report.left:
         runtime.queue.request_vectors(agent)
     elif turn.again_seconds is not None:
@@ -157,7 +160,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
 
 def _look_again(runtime: Runtime, agent: str, turn: BatchTurn) -> dramatiq.Retry:
     """What to raise so that the agent's batch jobs are looked at again; nothing is wrong."""
-    runtime.board.resolve(EMBED_PENDING, agent=agent)
+    runtime.board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=EMBED_PENDING)
     return dramatiq.Retry("a batch job runs at the provider", delay=int((turn.again_seconds or 0.0) * 1000))
 
 
@@ -222,7 +225,8 @@ def _attempt(
     job: str,
     attempts: int,
 ) -> None:
-    part = f"{actor} {lane}" if actor == INDEX_PENDING else actor
+    subject = f"{actor} {lane}" if actor == INDEX_PENDING else actor
+    board = runtime.board
     structlog.contextvars.bind_contextvars(agent=agent, job_id=job)
     try:
         if agent not in {known.id for known in runtime.settings.agents}:
@@ -235,51 +239,49 @@ def _attempt(
             return
         if not _work_or_heal(runtime, actor, agent, lambda: work(job)):
             return
-        runtime.board.resolve(part, agent=agent)
-        if actor == INDEX_PENDING:
-            runtime.board.resolve(NO_KEYWORDS, agent=agent)
-            runtime.board.resolve(NO_SPACE, agent=agent)
-            runtime.board.resolve(OLDER_SETTINGS, agent=agent)
-        runtime.board.resolve("store", agent=agent)
+        board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=subject)
+        board.resolve(*(_ENDED_BY_INDEXING if actor == INDEX_PENDING else [ConditionCode.STORE_FULL]), agent=agent)
     except dramatiq.Retry:
         raise
     except (Shutdown, TimeLimitExceeded) as error:
         raise dramatiq.Retry(f"interrupted: {type(error).__name__}", delay=1000) from error
     except KeywordsUnavailable as error:
-        runtime.board.report(NO_KEYWORDS, str(error), agent=agent)
+        board.report(ConditionCode.KEYWORDS_UNAVAILABLE, agent=agent, error=str(error))
         raise dramatiq.Retry(str(error), delay=int(UNABLE_PAUSE_SECONDS * 1000)) from error
     except NoRoom as error:
-        runtime.board.report(NO_SPACE, str(error), agent=agent)
+        board.report(ConditionCode.NO_SPACE, agent=agent, error=str(error))
         raise dramatiq.Retry(str(error), delay=int(UNABLE_PAUSE_SECONDS * 1000)) from error
     except StoreFull as error:
-        runtime.board.report("store", str(error), agent=agent)
+        board.report(ConditionCode.STORE_FULL, agent=agent, error=str(error))
         raise dramatiq.Retry(str(error), delay=10_000) from error
     except (redis.RedisError, BrokerUnavailable) as error:
         raise dramatiq.Retry(in_words(error), delay=1000) from error
     except Terminal as error:
-        problem = fallback_problem(runtime.settings, runtime.settings.agent(agent))
-        message = f"{error}; {problem}" if problem else str(error)
-        part = f"{PROVIDER}{_provider(runtime, agent)}"
-        runtime.board.report(part, message, agent=agent, code=ConditionCode.VECTORS_WAIT)
+        problem, provider = fallback_problem(runtime.settings, runtime.settings.agent(agent)), _provider(runtime, agent)
+        found = [Condition(ConditionCode.PROVIDER_REFUSES, provider, params={"error": str(error)})]
+        if problem is not None:
+            found.append(Condition(ConditionCode.FALLBACK_UNUSABLE, provider, params={"reason": problem}))
+        board.replace(OF_PROVIDER, found, agent=agent)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
     except (Paced, Superseded) as error:
         if isinstance(error, SettingsOlder) and _waits_for_long(runtime, agent):
-            runtime.board.report(OLDER_SETTINGS, str(error), agent=agent)
+            board.report(ConditionCode.SETTINGS_OLDER, agent=agent, error=str(error))
         raise dramatiq.Retry(str(error), delay=int((error.retry_after or 1.0) * 1000)) from error
     except Transient as error:
-        name = f"{PROVIDER}{_provider(runtime, agent)}" if actor == EMBED_PENDING else part
-        if not (isinstance(error, Waiting) and any(one.part == name for one in runtime.board.troubles(agent))):
-            code = ConditionCode.VECTORS_WAIT if actor == EMBED_PENDING else None
-            runtime.board.report(name, str(error), agent=agent, code=code)
+        if actor == EMBED_PENDING:
+            _report_provider(runtime, agent, error)
+        else:
+            board.report(ConditionCode.JOB_FAILED, agent=agent, subject=subject, error=str(error))
         pause = error.retry_after if error.retry_after is not None else _pause(attempts)
         raise dramatiq.Retry(str(error), delay=int(max(pause, 0.5) * 1000)) from error
     except RecalldError as error:
-        runtime.board.report(part, str(error), agent=agent)
+        board.report(ConditionCode.JOB_FAILED, agent=agent, subject=subject, error=str(error))
         raise dramatiq.Retry(str(error), delay=int(_pause(attempts) * 1000)) from error
     except Exception as error:
         # Nobody foresaw this: it is logged whole, said in status, and tried again ever more rarely.
         log.exception("job_failed", actor=actor)
-        runtime.board.report(part, f"unexpected {type(error).__name__}: {error}", agent=agent)
+        unforeseen = f"unexpected {type(error).__name__}: {error}"
+        board.report(ConditionCode.JOB_FAILED, agent=agent, subject=subject, error=unforeseen)
         raise dramatiq.Retry(str(error), delay=int(_pause(attempts) * 1000)) from error
     finally:
         structlog.contextvars.unbind_contextvars("agent", "job_id")
@@ -305,6 +307,20 @@ def _work_or_heal(runtime: Runtime, actor: str, agent: str, work: Callable[[], N
     return True
 
 
+def _report_provider(runtime: Runtime, agent: str, error: Transient) -> None:
+    """Report that the provider fails; a request that only waits says less than what was reported before it."""
+    provider = _provider(runtime, agent)
+    if not (isinstance(error, Waiting) and _provider_fails_since(runtime, agent, provider)):
+        failed = Condition(ConditionCode.PROVIDER_FAILS, provider, params={"error": str(error)})
+        runtime.board.replace(OF_PROVIDER, [failed], agent=agent)
+
+
+def _provider_fails_since(runtime: Runtime, agent: str, provider: str) -> float | None:
+    """Return the Unix time of the first failure of a provider that no success has followed, None without any."""
+    failures = [one for one in runtime.board.conditions(agent) if one.code in OF_PROVIDER and one.subject == provider]
+    return min((one.since for one in failures if one.since is not None), default=None)
+
+
 def _pause(attempts: int) -> float:
     return float(min(UNFORESEEN_PAUSE_SECONDS * 2 ** min(attempts, 10), UNFORESEEN_PAUSE_MAX_SECONDS))
 
@@ -320,9 +336,8 @@ def _is_lost(runtime: Runtime, agent: str, error: Transient) -> bool:
     """Whether the provider has failed for so long that a configured fallback should take over."""
     if isinstance(error, _NOT_LOST) or runtime.settings.agent(agent).fallback == "none":
         return False
-    part = f"{PROVIDER}{_provider(runtime, agent)}"
-    since = [trouble.since for trouble in runtime.board.troubles(agent) if trouble.part == part]
-    return bool(since) and time.time() - since[0] > LOST_AFTER_SECONDS
+    since = _provider_fails_since(runtime, agent, _provider(runtime, agent))
+    return since is not None and time.time() - since > LOST_AFTER_SECONDS
 
 
 def _provider(runtime: Runtime, agent: str) -> str:

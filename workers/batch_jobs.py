@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from memory.embedding.batch_jobs.batch_api import BatchApi
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer
+from schemas.conditions import Condition, ConditionCode, Param
 from workers.batch_following import JobFollower, grouped, ids_by_hash
 from workers.runtime import Runtime
 
@@ -37,8 +37,13 @@ SOONEST_SECONDS = 0.05
 #: Calls about a job that fail in a row before it is a trouble.
 MOST_SILENT_FAILURES = 3
 
-#: The trouble of those whose backfills go the normal way although the settings ask for jobs.
-TROUBLE = "batch jobs"
+#: Reasons for which embedding goes the normal way although the settings ask for jobs.
+_OF_JOBS = (
+    ConditionCode.BATCH_API_MISSING,
+    ConditionCode.BATCH_NEEDS_CACHE,
+    ConditionCode.BATCH_SUSPENDED,
+    ConditionCode.BATCH_JOB_UNREACHABLE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class BatchJobs:
         """Now and then, whether or not anybody asks for an agent's vectors: let no job and no trouble be forgotten."""
         agent = indexer.agent.id
         if not indexer.agent.remote.batch.enabled and not self._path.exists():
-            self._runtime.board.resolve(TROUBLE, agent=agent)
+            self._runtime.board.replace(_OF_JOBS, (), agent=agent)
             return
         with BatchLedger(self._path) as ledger:
             ledger.clear_away(older_than_seconds=KEPT_SECONDS)
@@ -205,25 +210,20 @@ class _Turn:
         """Say on the board why the settings' wish for jobs is not met, or that it is."""
         provider = self.supply.choice.provider
         suspension = self.ledger.suspension(self.supply.identity)
-        message = None
+        found = [
+            Condition(ConditionCode.BATCH_JOB_UNREACHABLE, job.reference, params={"error": job.message})
+            for job in self.jobs()
+            if job.attempts >= MOST_SILENT_FAILURES
+        ]
         if self.settings.enabled and provider is not None:
             if self.api is None:
-                message = (
-                    f"remote.batch.enabled is set, but recalld speaks no Batch API of {provider.name}: "
-                    "embedding goes the normal way; set it to false"
-                )
+                found.append(Condition(ConditionCode.BATCH_API_MISSING, provider.name))
             elif self.supply.cache is None:
-                message = "remote.batch.enabled needs cache.enabled: embedding goes the normal way"
+                found.append(Condition(ConditionCode.BATCH_NEEDS_CACHE))
             elif suspension is not None:
-                until = datetime.fromtimestamp(suspension.until).astimezone().strftime("%Y-%m-%d %H:%M")
-                message = f"{suspension.reason}: embedding goes the normal way until {until}"
-        for job in self.jobs():
-            if job.attempts >= MOST_SILENT_FAILURES:
-                message = f"the batch job {job.reference} cannot be followed: {job.message}"
-        if message is None:
-            self.runtime.board.resolve(TROUBLE, agent=self.agent)
-        else:
-            self.runtime.board.report(TROUBLE, message, agent=self.agent)
+                params: dict[str, Param] = {"reason": suspension.reason, "until": suspension.until}
+                found.append(Condition(ConditionCode.BATCH_SUSPENDED, params=params))
+        self.runtime.board.replace(_OF_JOBS, found, agent=self.agent)
 
     # Making a job
 

@@ -16,6 +16,7 @@ from memory.index import completion as completing
 from memory.index.commit_batch import IndexReport
 from memory.index.indexer import Indexer
 from memory.telemetry import tracing
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from schemas.version import recalld_version
@@ -23,7 +24,7 @@ from workers.middleware.pulses import got_on
 from workers.queue.counters import FleetCounters
 from workers.queue.crash_counter import ALONE_FROM, MOST_DEATHS, WORKER_DIED
 from workers.queue.pending import FIRST_IN_LINE
-from workers.recovery import DAMAGED_INDEX, resolve_provider_troubles
+from workers.recovery import resolve_provider_conditions
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -81,13 +82,13 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         queue.request_completion(agent)
     if available and not unfilled:
         # Nothing waits for it any more: what it could not do for a while was done, by it or by another one.
-        resolve_provider_troubles(runtime, agent)
+        resolve_provider_conditions(runtime, agent)
     if report.again is not None:
         raise report.again
     queue.continue_indexing(agent)
     waiting = marks.waiting(agent)
     if not waiting.live and not waiting.backfill:
-        runtime.board.resolve(DAMAGED_INDEX, agent=agent)
+        runtime.board.resolve(ConditionCode.INDEX_SET_ASIDE, agent=agent)
 
 
 class _Turn:

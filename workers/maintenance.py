@@ -8,10 +8,9 @@ from functools import partial
 
 import structlog
 
+from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError
-from schemas.metrics import MAINTENANCE as MAINTENANCE_ROUNDS
-from schemas.metrics import MAINTENANCE_SECONDS
-from workers.queue.names import MAINTENANCE
+from schemas.metrics import MAINTENANCE, MAINTENANCE_SECONDS
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -58,12 +57,13 @@ class Maintenance:
         try:
             work()
         except (RecalldError, OSError) as error:
-            self._runtime.board.report(MAINTENANCE, str(error), agent=agent)
+            self._runtime.board.report(ConditionCode.MAINTENANCE_FAILED, agent=agent, error=str(error))
         except Exception as error:
             log.exception("maintenance_failed", agent=agent)
-            self._runtime.board.report(MAINTENANCE, f"unexpected {type(error).__name__}: {error}", agent=agent)
+            unforeseen = f"unexpected {type(error).__name__}: {error}"
+            self._runtime.board.report(ConditionCode.MAINTENANCE_FAILED, agent=agent, error=unforeseen)
         else:
-            self._runtime.board.resolve(MAINTENANCE, agent=agent)
+            self._runtime.board.resolve(ConditionCode.MAINTENANCE_FAILED, agent=agent)
 
     def _maintain(self, agent: str, deadline: float) -> None:
         neglected = self._clock() - self._since(agent) > NEGLECTED_SECONDS
@@ -99,7 +99,7 @@ class Maintenance:
             self._rests[of] = self._rests.get(of, 0.0) + took
             whole = int(self._rests[of])
             self._rests[of] -= whole
-            self._runtime.board.counters.add(MAINTENANCE_ROUNDS, 1, of)
+            self._runtime.board.counters.add(MAINTENANCE, 1, of)
             self._runtime.board.counters.add(MAINTENANCE_SECONDS, whole, of)
 
     def _is_quiet(self, agent: str) -> bool:

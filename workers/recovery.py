@@ -10,17 +10,11 @@ import structlog
 
 from memory.documents.agent_files import priority
 from memory.store.errors import StoreCorrupt, Superseded
+from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.documents import Lane
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-
-#: The trouble that is over when everything was indexed again.
-DAMAGED_INDEX = "index file"
-
-#: Troubles of a provider begin with this; its name follows.
-PROVIDER = "provider "
 
 
 def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> None:
@@ -30,12 +24,8 @@ def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> Non
     """
     with runtime.indexer(agent) as indexer:
         moved = indexer.generations.set_aside_damaged(suspect=error.generation)
-        runtime.board.report(
-            DAMAGED_INDEX,
-            f"the index was damaged ({error}) and was set aside ({', '.join(path.name for path in moved)}); "
-            "it is being rebuilt from the files and the cache",
-            agent=agent,
-        )
+        files = ", ".join(path.name for path in moved)
+        runtime.board.report(ConditionCode.INDEX_SET_ASIDE, agent=agent, error=str(error), files=files)
         log.error("index_set_aside", agent=agent, moved=[str(path) for path in moved], at=time.time())
     runtime.forget(agent)
     _mark_everything(runtime, agent, imported=True)
@@ -50,18 +40,16 @@ def take_over_and_mark(runtime: Runtime, agent: str, *, reason: str) -> bool:
         return False
     with runtime.indexer(agent) as indexer, suppress(Superseded):
         indexer.target()  # else the next job begins what is wanted then
-    resolve_provider_troubles(runtime, agent)
+    resolve_provider_conditions(runtime, agent)
     # Imported transcripts that the answering generation holds are found missing by the completion.
     _mark_everything(runtime, agent, imported=False)
     runtime.queue.request_completion(agent)
     return True
 
 
-def resolve_provider_troubles(runtime: Runtime, agent: str) -> None:
-    """Say that the agent's provider is well, also one that is not used any more."""
-    for trouble in runtime.board.troubles(agent):
-        if trouble.part.startswith(PROVIDER):
-            runtime.board.resolve(trouble.part, agent=agent)
+def resolve_provider_conditions(runtime: Runtime, agent: str) -> None:
+    """Report that the agent's provider is well, also one that is not used any more."""
+    runtime.board.replace(OF_PROVIDER, (), agent=agent)
 
 
 def _mark_everything(runtime: Runtime, agent: str, *, imported: bool) -> None:

@@ -15,9 +15,10 @@ from dramatiq.worker import Worker
 
 from memory.index import completion as completing
 from memory.index.provider_fallback import takeover_token
-from memory.pulses import Pulse, Pulses
+from memory.status.pulses import Pulse, Pulses
 from memory.store.errors import NoRoom, Superseded
 from memory.telemetry.server import Route, TelemetryServer
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import RecalldError, UserError
 from schemas.ports import OutdatedSettings
@@ -37,7 +38,7 @@ from workers.queue.clock_skew import take_turn
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.home_lock import HomeClaim
 from workers.queue.job_queue import BrokerJobQueue
-from workers.queue.names import HOUSEKEEPING, NO_SPACE, VECTORS_QUEUE, Keys
+from workers.queue.names import VECTORS_QUEUE, Keys
 from workers.readiness import readiness
 from workers.runtime import Runtime
 from workers.shutdown import DRAIN_SECONDS, drain
@@ -55,8 +56,6 @@ SWEEPER_LIMIT_SECONDS = 120.0
 
 #: Seconds for which a replaced generation stays on disk for readers that still use it.
 OLD_GENERATION_SECONDS = 600.0
-
-_HOME = "home"
 
 
 def run_workers(
@@ -196,9 +195,9 @@ def _surviving() -> Iterator[None]:
 
 def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeClaim) -> None:
     if claim.renew():
-        runtime.board.resolve(_HOME)
+        runtime.board.resolve(ConditionCode.OTHER_HOME)
     else:
-        runtime.board.report(_HOME, "workers of another home take from this queue: give each home its own")
+        runtime.board.report(ConditionCode.OTHER_HOME)
     if take_turn(client, keys.sweeper, seconds=SWEEP_SECONDS * 0.9):
         found = queue.sweep()
         if found:
@@ -214,12 +213,12 @@ def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
             except Superseded:
                 _keep_house_of(runtime, agent.id)  # somebody began or ended a build: with what is wanted now
         except NoRoom as error:
-            runtime.board.report(NO_SPACE, str(error), agent=agent.id)  # as jobs say it, once
-            runtime.board.resolve(HOUSEKEEPING, agent=agent.id)
+            runtime.board.report(ConditionCode.NO_SPACE, agent=agent.id, error=str(error))  # as jobs report it, once
+            runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent.id)
         except (RecalldError, OSError) as error:
-            runtime.board.report(HOUSEKEEPING, str(error), agent=agent.id)
+            runtime.board.report(ConditionCode.HOUSEKEEPING_FAILED, agent=agent.id, error=str(error))
         else:
-            runtime.board.resolve(HOUSEKEEPING, agent=agent.id)
+            runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent.id)
 
 
 def _keep_house_of(runtime: Runtime, agent: str) -> None:
@@ -227,7 +226,7 @@ def _keep_house_of(runtime: Runtime, agent: str) -> None:
         indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
         if takeover_token(runtime.settings, indexer.agent) is not None:
             indexer.target()  # a fallback that took over needs its own generation
-            runtime.board.resolve(NO_SPACE, agent=agent)
+            runtime.board.resolve(ConditionCode.NO_SPACE, agent=agent)
         if released := completing.release_refused(indexer):
             log.info("refused_again_asked", agent=agent, chunks=released)
         if indexer.supply.available and indexer.target().pending_chunks(1):

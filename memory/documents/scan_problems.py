@@ -1,11 +1,14 @@
-"""What a listing of files has to say to a person: one sentence each, and never a million of them."""
+"""Conditions of files that a listing finds, and never a million of them."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 
-#: Sentences of one kind that are told; the rest is counted.
+from schemas.conditions import Condition, ConditionCode, Param
+
+#: Conditions with one code that are kept; the rest is counted.
 _TOLD = 20
 
 #: Documents that one listing of notes, or of transcripts, finds at most. In every process that compares files and index
@@ -30,69 +33,35 @@ def printable(path: str) -> str:
 
 
 class ScanProblems:
-    """Collects sentences. Bounded: of each kind the first ones are kept, and how many came after them."""
+    """Conditions of files, as a listing finds them. Of each code the first ones are kept, the rest is counted."""
 
     def __init__(self) -> None:
-        self._told: dict[str, dict[str, None]] = {}
-        self._more: dict[str, int] = {}
+        self._found: dict[ConditionCode, dict[str, Condition]] = {}
+        self._more: Counter[ConditionCode] = Counter()
 
-    def add(self, sentence: str, *, kind: str = "") -> None:
-        """One more; `kind` is what the rest is called: "and 5 more `kind`"."""
-        told = self._told.setdefault(kind, {})
-        if sentence in told:
+    def add(self, code: ConditionCode, path: str, **params: Param) -> None:
+        """Add a condition of a file or folder, once."""
+        found = self._found.setdefault(code, {})
+        shown = printable(path)
+        if shown in found:
             return
-        if kind and len(told) >= _TOLD:
-            self._more[kind] = self._more.get(kind, 0) + 1
+        if len(found) >= _TOLD:
+            self._more[code] += 1
         else:
-            told[sentence] = None
+            found[shown] = Condition(code, shown, params=params)
 
-    def sentences(self) -> tuple[str, ...]:
-        """Each once."""
-        found = [sentence for told in self._told.values() for sentence in told]
-        return (*found, *(f"and {count:,} more {kind}" for kind, count in self._more.items()))
-
-    def not_utf8(self, path: str) -> None:
-        """A name that cannot be kept as text."""
-        self.add(
-            f"{printable(path)} is left out: its name is not UTF-8; rename it",
-            kind="files or folders whose names are not UTF-8",
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return each once, and how many more there are."""
+        found = [one for kind in self._found.values() for one in kind.values()]
+        more = (
+            Condition(ConditionCode.MORE_FILES, code.value, params={"count": count, "kind": code.value})
+            for code, count in self._more.items()
         )
-
-    def link(self, path: str) -> None:
-        """A symbolic link in the place of a document or of a folder of them."""
-        self.add(
-            f"{printable(path)} is a symbolic link, which is not followed: put the file or folder itself there, "
-            "or name its target in extra_paths",
-            kind="symbolic links, which are not followed",
-        )
-
-    def no_file(self, path: str) -> None:
-        """A pipe, socket or device that is named like a document."""
-        self.add(
-            f"{printable(path)} is left out: it is a pipe, a socket or a device and no regular file; remove it",
-            kind="pipes, sockets and devices",
-        )
-
-    def too_long(self, path: str) -> None:
-        """A path that the system does not take."""
-        self.add(
-            f"{printable(path)} is left out: its path is longer than the system allows; move it further up",
-            kind="files or folders whose paths are too long",
-        )
-
-    def too_many(self, folder: str, most: int) -> None:
-        """More documents than are listed."""
-        self.add(
-            f"there are more than {most:,} documents in and before {printable(folder)}: the rest is not looked at; "
-            "give parts of them to agents of their own"
-        )
+        return (*found, *more)
 
     def unlistable(self, folder: str, error: OSError) -> None:
-        """A folder that the system does not let us list."""
+        """Add a folder that the system does not list."""
         if error.errno == errno.ENAMETOOLONG:
-            self.too_long(folder)
+            self.add(ConditionCode.PATH_TOO_LONG, folder)
         else:
-            self.add(
-                f"{printable(folder)} cannot be listed: {error.strerror or error}; check its permissions",
-                kind="folders that cannot be listed",
-            )
+            self.add(ConditionCode.FOLDER_UNLISTABLE, folder, error=error.strerror or str(error))

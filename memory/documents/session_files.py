@@ -32,6 +32,7 @@ from memory.documents.session_stores import Sieve
 from memory.documents.session_walk import scan_sessions
 from memory.documents.walk import Scan, file_stat
 from memory.store.reader import StoreReader
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient, UserError
 from schemas.globs import Globs
@@ -77,7 +78,8 @@ class SessionFiles:
         try:
             below = self._imported()
         except UserError as error:
-            return replace(scan, problems=(*scan.problems, str(error)))
+            unreadable = Condition(ConditionCode.IMPORTS_UNREADABLE, params={"error": str(error)})
+            return replace(scan, problems=(*scan.problems, unreadable))
         for root in below if imported else ():
             # One that is not there is nobody's problem: what was read of it is kept.
             if os.path.isdir(root.folder):  # noqa: PTH112 - Path may raise

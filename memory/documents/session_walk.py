@@ -13,6 +13,7 @@ from memory.documents.scan_problems import ScanProblems, printable
 from memory.documents.session_roots import COMPRESSED, SESSIONS_SOURCE, SessionRoot, document_name, is_transcript_name
 from memory.documents.session_stores import Sieve
 from memory.documents.walk import EXCLUDED_FOLDERS, Scan, file_stat, tell_odd_entry
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 
 
@@ -30,20 +31,26 @@ def scan_sessions(roots: Sequence[SessionRoot], sieve: Sieve) -> Scan:
             continue
         if not os.path.isdir(root.folder):  # noqa: PTH112 - a plain string
             unlisted.append(root.folder)
-            problems.add(_absent(root))
+            problems.add(ConditionCode.SESSIONS_FOLDER_MISSING, root.folder)
             continue
         found = _scan_folder(root, problems, unlisted, sieve, left_out)
         for first, keys in owners:
             twice = sorted(keys & found.keys())
             if twice:
-                problems.add(_twice(first, root, twice))
+                problems.add(
+                    ConditionCode.TRANSCRIPTS_NAMED_TWICE,
+                    root.folder,
+                    first=printable(first.folder),
+                    transcripts=len(twice),
+                    example=twice[0].path.removeprefix(f"{SESSIONS_SOURCE}/"),
+                )
                 for key in twice:
                     del found[key]
         if several:
             owners.append((root, frozenset(found)))
         documents.update(found)
     unlisted = list(dict.fromkeys(unlisted))
-    return Scan(documents, not unlisted, problems.sentences(), tuple(unlisted), left_out=left_out)
+    return Scan(documents, not unlisted, problems.conditions(), tuple(unlisted), left_out=left_out)
 
 
 def _scan_folder(
@@ -58,7 +65,7 @@ def _scan_folder(
         folder, start = waiting.pop()
         if len(found) > scan_problems.MAX_DOCUMENTS:
             unlisted.append(root.folder)
-            problems.too_many(folder, scan_problems.MAX_DOCUMENTS)
+            problems.add(ConditionCode.TOO_MANY_DOCUMENTS, folder, most=scan_problems.MAX_DOCUMENTS)
             break
         compressed: dict[DocumentKey, FileStat] = {}
         parts = tuple(start[len(root.prefix) : -1].split("/")[1:])
@@ -79,7 +86,7 @@ def _scan_folder(
                         except OSError as error:
                             if error.errno != errno.ENAMETOOLONG:
                                 raise
-                            problems.too_long(entry.path)
+                            problems.add(ConditionCode.PATH_TOO_LONG, entry.path)
                             continue
                         stat = file_stat(result)
                         if name.endswith(COMPRESSED):
@@ -102,19 +109,3 @@ def _scan_folder(
         for key, stat in compressed.items():
             found.setdefault(key, stat)
     return found
-
-
-def _absent(root: SessionRoot) -> str:
-    return (
-        f"the sessions folder {printable(root.folder)} is not there: create it, correct it, or take it out of "
-        "the agent's sessions"
-    )
-
-
-def _twice(first: SessionRoot, second: SessionRoot, keys: Sequence[DocumentKey]) -> str:
-    names = "a transcript" if len(keys) == 1 else f"{len(keys)} transcripts"
-    example = keys[0].path.removeprefix(f"{SESSIONS_SOURCE}/")
-    return (
-        f"{names} below {printable(second.folder)} ({example}) have the same name as below {printable(first.folder)} "
-        "and are left out: rename them, or name the folder above both in the agent's sessions"
-    )

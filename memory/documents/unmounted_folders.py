@@ -14,6 +14,7 @@ from dataclasses import replace
 from memory.documents.agent_files import AgentFiles
 from memory.documents.scan_problems import printable
 from memory.documents.walk import MEMORY_SOURCE, Scan
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 
 #: Notes of an extra folder that are taken for deleted, though nothing else is left in it. A workspace is never empty.
@@ -42,7 +43,13 @@ def with_emptied(scan: Scan, files: AgentFiles, indexed: Iterable[DocumentKey]) 
     return replace(
         scan,
         complete=False,
-        problems=(*scan.problems, *(_problem(folder, notes) for folder, notes in found.items())),
+        problems=(
+            *scan.problems,
+            *(
+                Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes})
+                for folder, notes in found.items()
+            ),
+        ),
         unlisted=(*scan.unlisted, *found),
     )
 
@@ -53,11 +60,3 @@ def _is_empty(folder: str) -> bool:
             return all(entry.name == "lost+found" for entry in entries)
     except OSError:
         return False  # the scan says so
-
-
-def _problem(folder: str, notes: int) -> str:
-    held = f"{notes} note{'' if notes == 1 else 's'}"
-    return (
-        f"the folder {printable(folder)} is empty, while the index holds {held} of it: mount its disk; until then they "
-        f"are kept. If you deleted them, put any file there, and they are forgotten"
-    )

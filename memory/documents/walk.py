@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from memory.documents import scan_problems
 from memory.documents.known_files import KnownFiles
 from memory.documents.roots import LONG_TERM_NAMES, Root, is_folder_name, is_note_name, is_utf8, join, parts_below
-from memory.documents.scan_problems import ScanProblems, printable
+from memory.documents.scan_problems import ScanProblems
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 
 #: The `source` of every document of a workspace or an extra path.
@@ -36,14 +37,14 @@ class Scan:
     `documents` are all of them, or those that are not as an index knows them, if the scan was told what it knows;
     then there are so many `unchanged` ones, and `archived` names the sessions that unchanged archives were made of.
     `complete` is False when a folder could not be listed; nothing below one of `unlisted` (absolute paths) may
-    be taken for deleted then. `problems`: one sentence each for a person. `left_out` counts the files that do not
+    be taken for deleted then. `problems`: what is wrong with them. `left_out` counts the files that do not
     count: those that globs exclude (`EXCLUDED`), the folders that were not looked into for that
     (`EXCLUDED_FOLDERS`), and transcripts by the kinds of their sessions.
     """
 
     documents: dict[DocumentKey, FileStat]
     complete: bool
-    problems: tuple[str, ...]
+    problems: tuple[Condition, ...]
     unlisted: tuple[str, ...]
     unchanged: int = 0
     archived: frozenset[str] = frozenset()
@@ -88,9 +89,9 @@ class _Found:
             if self.but is not None and key in documents and not self.but.differs(key, documents[key]):
                 del documents[key]
 
-    def absent(self, folder: str, problem: str) -> None:
+    def absent(self, folder: str, code: ConditionCode, configured: str) -> None:
         self.unlisted.append(folder)
-        self.problems.add(problem)
+        self.problems.add(code, configured)
 
     def unlistable(self, folder: str, error: OSError) -> None:
         self.unlisted.append(folder)
@@ -109,15 +110,12 @@ def scan_roots(roots: Sequence[Root], *, but: KnownFiles | None = None) -> Scan:
         elif root.names:
             _scan_names(found, root)
         else:
-            found.problems.add(
-                f"the extra path {printable(root.configured)} is neither a folder nor a Markdown file: "
-                "take it out of extra_paths"
-            )
+            found.problems.add(ConditionCode.EXTRA_PATH_INVALID, root.configured)
     found.drop_second_name()
     return Scan(
         documents=found.documents,
         complete=not found.unlisted,
-        problems=found.problems.sentences(),
+        problems=found.problems.conditions(),
         unlisted=tuple(dict.fromkeys(found.unlisted)),
         left_out=found.left_out,
     )
@@ -143,9 +141,9 @@ def _scan_names(found: _Found, root: Root) -> None:
             result = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             if not os.path.isdir(root.folder):  # noqa: PTH112 - a plain string, many times
-                found.absent(root.folder, f"the folder {printable(root.folder)} is not there: create it")
+                found.absent(root.folder, ConditionCode.FOLDER_MISSING, root.folder)
             elif name not in LONG_TERM_NAMES or root.prefix:
-                found.problems.add(_absent(root))
+                found.problems.add(ConditionCode.EXTRA_PATH_MISSING, root.configured)
             continue
         except OSError as error:
             found.unlistable(root.folder, error)
@@ -157,9 +155,9 @@ def _scan_names(found: _Found, root: Root) -> None:
             if result.st_ino not in out:  # the same file by its second name
                 found.add(DocumentKey(MEMORY_SOURCE, join(root.prefix, name)), file_stat(result))
         elif stat.S_ISLNK(result.st_mode):
-            found.problems.link(path)
+            found.problems.add(ConditionCode.FILE_IS_LINK, path)
         elif not stat.S_ISDIR(result.st_mode):
-            found.problems.no_file(path)
+            found.problems.add(ConditionCode.FILE_NOT_REGULAR, path)
 
 
 def _scan_folder(found: _Found, root: Root) -> None:
@@ -167,12 +165,12 @@ def _scan_folder(found: _Found, root: Root) -> None:
     if root.below:
         # A link inside the workspace; a configured folder may be one.
         if os.path.islink(top):  # noqa: PTH114 - a plain string
-            found.problems.link(top)
+            found.problems.add(ConditionCode.FILE_IS_LINK, top)
             return
         if not os.path.lexists(top):
             return
     elif not os.path.isdir(top):  # noqa: PTH112 - a plain string
-        found.absent(top, _absent(root))
+        found.absent(top, ConditionCode.EXTRA_PATH_MISSING, root.configured)
         return
     hole = join(root.prefix, *root.hole) if root.hole else None
     if root.closes(root.prefix):
@@ -184,7 +182,7 @@ def _scan_folder(found: _Found, root: Root) -> None:
         folder, prefix = waiting.pop()
         if found.count() > scan_problems.MAX_DOCUMENTS:
             found.unlisted.append(top)
-            found.problems.too_many(folder, scan_problems.MAX_DOCUMENTS)
+            found.problems.add(ConditionCode.TOO_MANY_DOCUMENTS, folder, most=scan_problems.MAX_DOCUMENTS)
             return
         start = prefix if not prefix or prefix.endswith("/") else prefix + "/"
         try:
@@ -210,7 +208,7 @@ def _scan_folder(found: _Found, root: Root) -> None:
                         except OSError as error:
                             if error.errno != errno.ENAMETOOLONG:
                                 raise
-                            found.problems.too_long(entry.path)
+                            found.problems.add(ConditionCode.PATH_TOO_LONG, entry.path)
                             continue
                         found.add(DocumentKey(MEMORY_SOURCE, start + name), file_stat(result))
                         continue
@@ -229,15 +227,11 @@ def tell_odd_entry(problems: ScanProblems, entry: os.DirEntry[str], top: str, *,
     name = entry.name
     if not is_utf8(name):
         if not name.startswith("."):
-            problems.not_utf8(entry.path)
+            problems.add(ConditionCode.FILE_NAME_NOT_UTF8, entry.path)
     elif entry.is_symlink():
         if is_document or (is_folder_name(name) and os.path.isdir(entry.path)):  # noqa: PTH112 - Path raises for a loop of links
             target = os.path.realpath(entry.path)
             if parts_below(target, top) is None or not os.path.exists(target):  # noqa: PTH110 - a plain string
-                problems.link(entry.path)
+                problems.add(ConditionCode.FILE_IS_LINK, entry.path)
     elif is_document and not entry.is_dir(follow_symlinks=False):
-        problems.no_file(entry.path)
-
-
-def _absent(root: Root) -> str:
-    return f"the extra path {printable(root.configured)} is not there: create it or take it out of extra_paths"
+        problems.add(ConditionCode.FILE_NOT_REGULAR, entry.path)

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 
 import structlog
 
-from memory.agent_status import agent_status
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.embedding.providers.provider import EmbeddingProvider
@@ -26,6 +25,7 @@ from memory.search.resources import Embedder, SearchResources
 from memory.search.run import Deadline, SearchRun
 from memory.search.scope import Session, allows, session_of
 from memory.search.steps import Searched, SearchSteps
+from memory.status.agent import agent_status
 from memory.status.sources import StatusSources
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions

@@ -6,8 +6,9 @@ import math
 import threading
 import time
 
-from memory.process_states import glanced_states, not_watched
+from memory.status.processes import glanced_states, not_watched
 from memory.status.run_files import read_watch_state
+from schemas.conditions import Condition, ConditionCode
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings
@@ -49,13 +50,15 @@ class Freshness:
             vectors=vectors,
         )
 
-    def blind(self) -> str | None:
-        """Why nothing is known of files that were changed just now; None when all is well, or nobody knows."""
+    def blind(self) -> Condition | None:
+        """Return why files that were changed just now are not noticed; None when they are, or when it is not known."""
         if self._pending is None:
             return None
         facts = self._pending.broker()
         if facts is not None and not facts.writable:
-            return f"{facts.warning}; until then changed files are not noticed"
+            return Condition(
+                ConditionCode.CHANGES_UNSEEN, params={"reason": facts.warning or "the broker is read-only"}
+            )
         return not_watched(glanced_states(self._pending.processes()))
 
     def wait(self, wait_ms: int | None, at_most_seconds: float) -> None:

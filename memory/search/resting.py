@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import date
 
+from schemas.conditions import Condition
 from schemas.ports import (
     BrokerFacts,
     EndpointState,
@@ -14,7 +15,6 @@ from schemas.ports import (
     Pending,
     PendingReader,
     ProcessSign,
-    Trouble,
     Usage,
     VectorProgress,
 )
@@ -57,9 +57,9 @@ class RestingPendingReader:
         """How fast vectors come in; nothing is known while the queue is away."""
         return VectorProgress() if self._is_away() else self._reader.vector_progress(agent)
 
-    def troubles(self, agent: str) -> Sequence[Trouble]:
-        """What is not well; nothing is known while the queue is away."""
-        return () if self._is_away() else self._reader.troubles(agent)
+    def conditions(self, agent: str) -> Sequence[Condition]:
+        """Return what was reported; nothing is known while the queue is away."""
+        return () if self._is_away() else self._reader.conditions(agent)
 
     def processes(self) -> Sequence[ProcessSign]:
         """Who should be there, as of a second ago; nothing is known while the queue is away."""

@@ -14,8 +14,10 @@ from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import repeats, said_by
 from memory.search.ranking.ranker import Copies, HybridSettings, Ranked, parted, ranked
 from memory.search.ranking.terms import sought
+from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class QuerySide:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Chunks and their scores, best first; how they were found and what was missing, in words.
+    """Chunks and their scores, best first; how they were found and what was missing.
 
     `copies` are other chunks that say the same as the one with that id.
     """
@@ -78,7 +80,7 @@ class Found:
     hits: tuple[tuple[Fused, ChunkRow], ...]
     terms: tuple[str, ...]
     mode: Mode
-    degraded: tuple[str, ...]
+    lacks: tuple[Condition, ...]
     copies: Copies = field(default_factory=dict)
 
 
@@ -104,7 +106,7 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
     Raises whatever the store raises, except that vectors which cannot be searched leave the keywords, and keywords
     which cannot be searched leave the vectors.
     """
-    degraded: list[str] = []
+    lacks: list[Condition] = []
     worded = reader.text_reason is None
     candidates = _Candidates(reader, wanted)
     # Without vectors the keywords are searched even when they are switched off: an answer is better than none.
@@ -117,11 +119,13 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
     if progress is not None and texts is not None:
         words = texts
         progress.by_words = lambda: _found_by_words(reader, wanted, candidates, words)
-    near = _nearest(reader, wanted, side, candidates, degraded)
+    near = _nearest(reader, wanted, side, candidates, lacks)
     if not worded and near is None:
-        raise KeywordsUnavailable("; ".join([f"keywords cannot be searched: {reader.text_reason}", *degraded]))
+        raise KeywordsUnavailable(
+            "; ".join([f"keywords cannot be searched: {reader.text_reason}", *map(text_of, lacks)])
+        )
     if not worded and wanted.hybrid.enabled:
-        degraded.append(f"{reader.text_reason}: vectors only")
+        lacks.append(Condition(ConditionCode.VECTORS_ONLY, params={"reason": str(reader.text_reason)}))
     if texts is None and near is None:
         by_text, texts = True, _started(None, lambda: candidates.best(by_words))
     asked: set[int] = set()
@@ -143,7 +147,7 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
         hits=hits,
         terms=tuple(candidates.terms),
         mode=_mode(by_text=by_text, by_vector=bool(cosines) or not worded),
-        degraded=tuple(degraded),
+        lacks=tuple(lacks),
         copies=copies,
     )
 
@@ -152,7 +156,7 @@ def _found_by_words(reader: StoreReader, wanted: Wanted, candidates: _Candidates
     """Raise TimeoutError when even the keywords have not been looked up by the deadline."""
     bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
     hits, copies = _named_first(reader, wanted, _ranked(reader, wanted, candidates, {}, bm25, model=""), None)
-    return Found(hits=hits, terms=tuple(candidates.terms), mode="keyword", degraded=(), copies=copies)
+    return Found(hits=hits, terms=tuple(candidates.terms), mode="keyword", lacks=(), copies=copies)
 
 
 class _Candidates:
@@ -236,21 +240,19 @@ def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[i
     return chunks
 
 
-def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, degraded: list[str]) -> Vector | None:
+def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, lacks: list[Condition]) -> Vector | None:
     if side is None:
         return None
     embedded_by = embedding_identity(reader)
     if embedded_by is not None and embedded_by != side.identity:
-        degraded.append(
-            "the index holds vectors of another embedding model and is waiting to be rebuilt: keywords only"
-        )
+        lacks.append(Condition(ConditionCode.OTHER_MODEL))
         return None
     from memory.search.query_vectors import Unavailable  # only here: a search by keywords starts without it
 
     reserve = _STORE_SHARE * wanted.timeout_seconds
     vector = side.vector.wait(wanted.deadline - reserve - time.monotonic())
     if isinstance(vector, Unavailable):
-        degraded.append(f"{vector.reason}: keywords only")
+        lacks.append(Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": vector.reason}))
         return None
     return vector
 
@@ -265,17 +267,17 @@ def _started(side: QuerySide | None, work: Callable[[], list[Hit]]) -> Future[li
 
 
 def _nearest(
-    reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: _Candidates, degraded: list[str]
+    reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: _Candidates, lacks: list[Condition]
 ) -> _Near | None:
     """The nearest chunks; None, with the reason in words, when there is no vector or no looking for it."""
-    vector = _query_vector(reader, wanted, side, degraded)
+    vector = _query_vector(reader, wanted, side, lacks)
     if vector is None:
         return None
     try:
         hits = candidates.best(lambda count: reader.search_vectors(vector, count, wanted.sources))
         return _Near(vector, {hit.id: hit.score for hit in hits})
     except VectorSearchUnavailable as error:
-        degraded.append(f"{error}: keywords only")
+        lacks.append(Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(error)}))
         return None
 
 

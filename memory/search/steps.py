@@ -24,9 +24,11 @@ from memory.search.resources import Embedder, SearchResources
 from memory.search.retrieval import Found, Progress, QuerySide, Wanted, retrieve
 from memory.search.run import Deadline, Steps
 from memory.search.scope import session_of
+from memory.status.condition_texts import text_of
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
-from schemas.search import AlsoIn, Mode, PendingState, SearchAnswer, SearchRequest, SearchResult
+from schemas.search import AlsoIn, ConditionState, Mode, PendingState, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings import AgentSettings
 
 _log = structlog.get_logger(__name__)
@@ -99,10 +101,9 @@ class SearchSteps:
     def late(self) -> SearchAnswer:
         """What has been found by the deadline: by keywords, or nothing."""
         found = self._by_words()
-        reason = f"the search did not finish within {self._deadline.seconds:g} s"
-        if found is None:
-            return self._answer((), "none", (reason,))
-        return self._answer(self._shown(found), found.mode, (f"{reason}: keywords only",))
+        code = ConditionCode.SEARCH_LATE if found is None else ConditionCode.SEARCH_LATE_KEYWORDS
+        late = (Condition(code, params={"seconds": self._deadline.seconds}),)
+        return self._answer((), "none", late) if found is None else self._answer(self._shown(found), found.mode, late)
 
     def _what_is_wanted(self, query_text: str) -> Wanted:
         agent, request = self._on.agent, self._request
@@ -156,8 +157,7 @@ class SearchSteps:
         answers = self._on.resources.answers
         with self._on.resources.store_slots, self._on.reader.lease() as reader:
             if reader is None:
-                reason = "there is no index yet: nothing was searched"
-                return self._answer((), "none", (reason,))
+                return self._answer((), "none", (Condition(ConditionCode.INDEX_MISSING),))
             token = reader.change_token()
             extent = self._on.extent.of(reader, token)
             if side is not None and not extent.is_large:
@@ -165,10 +165,10 @@ class SearchSteps:
             self._hiding = Hiding.needed(reader, self._on.agent)
             found = retrieve(reader, wanted, side, self._progress)
             shown = self._shown(found)
-            complete = not found.degraded and self._deadline.left() > 0
+            complete = not found.lacks and self._deadline.left() > 0
             if question is not None and complete and reader.change_token() == token:
                 answers.put(question, token, KeptAnswer(shown, found.mode))
-        return self._answer(shown, found.mode, found.degraded, vectors_pending=extent.vectors_pending)
+        return self._answer(shown, found.mode, found.lacks, vectors_pending=extent.vectors_pending)
 
     def _by_words(self) -> Found | None:
         """What a search that does not end has found by keywords; None when that takes too long, too."""
@@ -188,33 +188,34 @@ class SearchSteps:
         found = found if self._hiding is None else self._hiding.found(found)
         return tuple(passages(found, max_snippet_chars=self._on.agent.limits.max_snippet_chars))
 
-    def _without_provider(self) -> str | None:
-        """Why there are keywords only although vectors were asked for; None when all is as it should be."""
+    def _without_provider(self) -> Condition | None:
+        """Return why there are keywords only although vectors were asked for; None when all is as it should be."""
         choice = self._embedder.choice
         if choice.provider is not None or choice.requested == "none":
             return None
-        return f"{choice.error or choice.reason or 'no embedding provider'}: keywords only"
+        reason = choice.error or choice.reason or "no embedding provider"
+        return Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": reason})
 
     def _answer(
         self,
         shown: tuple[Passage, ...],
         mode: Mode,
-        degraded: tuple[str, ...],
+        lacks: tuple[Condition, ...],
         *,
         vectors_pending: int = 0,
     ) -> SearchAnswer:
         """The answer as of now. What is true of a moment only is found out here, also for a kept answer."""
         choice = self._embedder.choice
         missing = self._without_provider()
-        reasons = [*degraded, *([missing] if missing is not None else [])]
-        fallback = reasons[0] if reasons and mode != "none" else None
+        lacking = [*lacks, *([missing] if missing is not None else [])]
+        fallback = text_of(lacking[0]) if lacking and mode != "none" else None
         pending = self._on.freshness.state(vectors=vectors_pending)
         if pending is None:
-            reasons.append("the queue does not answer: how far the index is behind is not known")
+            lacking.append(Condition(ConditionCode.QUEUE_UNREACHABLE))
         elif (blind := self._on.freshness.blind()) is not None:
-            reasons.append(blind)
-        if self._asked is not None and self._asked.remark is not None:
-            reasons.append(self._asked.remark)
+            lacking.append(blind)
+        if self._asked is not None and self._asked.cut is not None:
+            lacking.append(self._asked.cut)
         cited = self._cites()
         return SearchAnswer(
             results=tuple(_result(passage.seen_in(self._is_there), cited=cited) for passage in shown),
@@ -224,7 +225,8 @@ class SearchSteps:
             fallback=fallback is not None,
             fallback_reason=fallback,
             citations=cited,
-            degraded=tuple(reasons),
+            degraded=tuple(map(text_of, lacking)),
+            conditions=tuple(ConditionState(**one.body()) for one in lacking),
             pending=pending or PendingState(vectors=vectors_pending),
             stale=True if pending is not None and pending.documents else None,
             took_ms=round((time.monotonic() - self._deadline.started) * 1000, 2),

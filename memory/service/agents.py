@@ -8,18 +8,18 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.process_states import glanced_states, process_troubles
-from memory.reporting import whole_status
 from memory.search.builtin import BuiltinManager, SearchManager, SearchResources, get_search_manager
 from memory.search.index_probe import Glance
 from memory.search.manager import AbsentMemory, SearchableMemory
 from memory.search.resting import RestingPendingReader
 from memory.service.metrics import AgentNumbers, ProcessNumbers
-from memory.start_again import start_again_troubles
 from memory.status.home import HomeSizes, home_sizes
+from memory.status.processes import glanced_states, outdated_conditions, process_conditions
+from memory.status.summary import read_only_broker, whole_status
+from schemas.conditions import Condition
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
-from schemas.status import AgentStatus, Status, TroubleState
+from schemas.status import AgentStatus, Status
 from schemas.version import recalld_version
 
 #: Seconds for which a status also answers the next requests.
@@ -127,7 +127,7 @@ class ServedAgents:
     def numbers(self, agents: Sequence[str]) -> list[AgentNumbers]:
         """Return the metrics of these agents. Cheap: no look at the disk, and into an index only when it changed."""
         self._look(agents)
-        shared = len(self.shared_troubles())
+        shared = len(self.shared_conditions())
         return [self._numbers(agent, shared) for agent in agents]
 
     def glances(self, agents: Sequence[str]) -> dict[str, Glance]:
@@ -135,16 +135,16 @@ class ServedAgents:
         self._look(agents)
         return {agent: self._glances[agent] for agent in agents if agent in self._glances}
 
-    def shared_troubles(self) -> tuple[TroubleState, ...]:
-        """Return the troubles of the queue and of the processes that work for all agents."""
+    def shared_conditions(self) -> tuple[Condition, ...]:
+        """Return what is wrong with the queue and the processes that work for all agents."""
         if self._pending is None:
             return ()
         now = time.time()
         refusal = self._pending.refusal()
         if refusal is not None:
-            return (TroubleState(part="broker", message=refusal, since=now),)
+            return (read_only_broker(refusal),)
         states = glanced_states(self._pending.processes())
-        return (*process_troubles(states), *start_again_troubles(states, version=recalld_version(), now=now))
+        return (*process_conditions(states), *outdated_conditions(states, version=recalld_version(), now=now))
 
     def process_numbers(self) -> ProcessNumbers:
         """Return the metrics of what all agents share."""
@@ -227,7 +227,7 @@ class ServedAgents:
             chunks=figures.counts.chunks if figures is not None else None,
             vectors_pending=figures.counts.vectors_pending if figures is not None else None,
             dead_letters=figures.dead_letters if figures is not None else None,
-            troubles=shared + len(self._pending.troubles(agent)) if self._pending and pending is not None else None,
+            troubles=shared + len(self._pending.conditions(agent)) if self._pending and pending is not None else None,
             usage=tuple(self._pending.usage(agent)) if self._pending is not None else (),
             endpoint=(provider.name, provider.model, endpoint.condition) if provider and endpoint else None,
         )

@@ -15,10 +15,11 @@ from memory.search.builtin import BuiltinManager
 from memory.search.index_probe import Glance
 from memory.search.resting import RestingPendingReader
 from memory.service.agents import ServedAgents
-from memory.standing_still import silence_troubles
-from memory.status.answering import lacking_troubles
+from memory.status.agent import endpoint_conditions, trouble_of
+from memory.status.answering import no_vectors
 from memory.store.reader import IndexCounts, StoreReader
-from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state, trouble_state
+from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state
+from schemas.conditions import Condition
 from schemas.errors import RecalldError
 from schemas.overview import (
     AgentDeadLetter,
@@ -59,7 +60,7 @@ class Overview:
         """Return the waiting and running work of these agents, and the counts of their indexes."""
         glances = self._agents.glances(agents)
         now = time.time()
-        shared = self._agents.shared_troubles()
+        shared = tuple(trouble_of(one, now=now) for one in self._agents.shared_conditions())
         return QueueAnswer(
             at=round(now, 3),
             version=recalld_version(),
@@ -103,9 +104,12 @@ class Overview:
         figures = glance.figures if glance is not None else None
         counts = figures.counts if figures is not None else IndexCounts()
         endpoint = self._endpoint(provider.account, provider.model) if provider is not None else None
-        troubles = (*lacking_troubles(agent, manager.chosen, counts, now=now), *self._troubles(agent))
-        if provider is not None and all(one.part != f"provider {provider.name}" for one in troubles):
-            troubles += tuple(silence_troubles(endpoint, self._progress(agent), provider=provider.name, now=now))
+        lacking = no_vectors(
+            agent, manager.chosen, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending
+        )
+        found = [*([lacking] if lacking is not None else []), *self._conditions(agent)]
+        if provider is not None:
+            found += endpoint_conditions(endpoint, self._progress(agent), found, provider=provider.name, now=now)
         return AgentQueue(
             agent=agent,
             queue=queue,
@@ -116,7 +120,7 @@ class Overview:
             provider=provider.name if provider is not None else None,
             model=provider.model if provider is not None else None,
             endpoint=endpoint_status(endpoint),
-            troubles=(*troubles, *shared),
+            troubles=(*(trouble_of(one, now=now) for one in found), *shared),
             error=glance.problem if glance is not None else None,
         )
 
@@ -134,10 +138,8 @@ class Overview:
     def _progress(self, agent: str) -> VectorProgress | None:
         return self._pending.vector_progress(agent) if self._pending is not None else None
 
-    def _troubles(self, agent: str) -> tuple[TroubleState, ...]:
-        if self._pending is None:
-            return ()
-        return tuple(map(trouble_state, self._pending.troubles(agent)))
+    def _conditions(self, agent: str) -> Sequence[Condition]:
+        return self._pending.conditions(agent) if self._pending is not None else ()
 
     def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:
         token = reader.change_token()

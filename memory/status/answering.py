@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from memory.embedding.prices import price_of
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.fingerprint import embedding_of
-from memory.status.condition_texts import counted, text_of
-from memory.store.reader import IndexCounts
+from memory.status.condition_texts import counted
 from schemas.conditions import Condition, ConditionCode
 from schemas.search import Mode
 from schemas.settings import MemorySettings
-from schemas.status import Availability, IndexState, TroubleState
+from schemas.status import Availability, IndexState
 
 
 def answering(
     index: IndexState, choice: ProviderChoice, *, vectors: Availability, text: Availability, by_text: bool
-) -> tuple[Mode, tuple[str, ...]]:
-    """The `mode` and the `degraded` that a search says now.
+) -> tuple[Mode, tuple[Condition, ...]]:
+    """Return the `mode` of a search now, and what it lacks.
 
     `vectors` and `text` tell whether either side can be searched; `by_text` whether keywords are wanted
     (`query.hybrid.enabled`).
     """
     if index.generation is None:
         return "none", ()
-    degraded: list[str] = []
+    lacks: list[Condition] = []
     near = vectors.available and choice.provider is not None
     made_by = embedding_of(index.identity)
     if near and choice.provider is not None and made_by not in {choice.provider.identity, NO_VECTORS}:
         near = False
-        degraded.append("the index holds vectors of another embedding model: keywords only")
+        lacks.append(Condition(ConditionCode.OTHER_MODEL))
     elif not vectors.available and choice.requested != "none":
-        degraded.append(f"{vectors.reason}: keywords only")
-    elif vectors.available and vectors.reason:
-        degraded.append(vectors.reason)
+        lacks.append(Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(vectors.reason)}))
     if not text.available:
-        degraded.append(f"{text.reason}: vectors only")
-        return ("vector" if near else "none"), tuple(degraded)
+        lacks.append(Condition(ConditionCode.VECTORS_ONLY, params={"reason": str(text.reason)}))
+        return ("vector" if near else "none"), tuple(lacks)
     if not near or not index.vectors_ready:
-        return "keyword", tuple(degraded)
-    return ("hybrid" if by_text else "vector"), tuple(degraded)
+        return "keyword", tuple(lacks)
+    return ("hybrid" if by_text else "vector"), tuple(lacks)
 
 
 def no_vectors(
@@ -74,23 +69,3 @@ def no_prefixes(agent: str, memory: MemorySettings, choice: ProviderChoice, *, c
     }
     code = ConditionCode.TASK_TYPES_MISSING if choice.name == "gemini" else ConditionCode.PREFIXES_MISSING
     return Condition(code, agent, params=params)
-
-
-def lacking_troubles(
-    agent: str, choice: ProviderChoice, index: IndexState | IndexCounts, *, now: float
-) -> Iterator[TroubleState]:
-    """The trouble of an agent that has no provider though keywords alone were not chosen."""
-    lacking = no_vectors(agent, choice, files=index.files, ready=index.vectors_ready, pending=index.vectors_pending)
-    if lacking is not None:
-        yield trouble_of("embedding", lacking, now=now)
-
-
-def trouble_of(part: str, condition: Condition, *, now: float) -> TroubleState:
-    """Return a condition that was found just now as status shows it."""
-    return TroubleState(part=part, message=text_of(condition), since=now, code=condition.code)
-
-
-def sides_in_trouble(*, text: Availability, now: float) -> Iterator[TroubleState]:
-    """Troubles of this process's SQLite: it has no FTS5."""
-    if not text.available:
-        yield TroubleState(part="keywords", message=str(text.reason), since=now)

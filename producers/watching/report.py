@@ -1,4 +1,4 @@
-"""State of watching for status: `home/run/watch.json`, and troubles for what is degraded.
+"""State of watching for status: `home/run/watch.json`, and conditions for what is degraded.
 
 The file is one object `{agent: {mode, reason, overflows, lastEventAt, lastReconcileAt, pid, born}}`. `mode` is
 "events", "polling" or "off", times are Unix seconds or null. `pid` and `born` name the process that watches: the file
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,8 @@ import structlog
 
 from memory.status.run_files import WATCH_STATE_PATH, this_process, write_derived
 from producers.watching.watcher import WatchMode, WatchState
-from schemas.ports import TroubleReporter
+from schemas.conditions import Condition, ConditionCode
+from schemas.ports import ConditionReporter
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 WRITE_SECONDS = 1.0
 
 _OFF = WatchState(WatchMode.OFF)
+
+_OF_WATCHING = (ConditionCode.WATCH_OVERFLOWED, ConditionCode.WATCH_POLLS, ConditionCode.WATCH_DEGRADED)
 
 
 @dataclass(slots=True)
@@ -34,20 +37,21 @@ class _Entry:
     overflow_open: bool = False
     last_event_at: float | None = None
     last_reconcile_at: float | None = None
-    told: str | None = None
+    #: Conditions as they were reported; None when they were not.
+    told: list[Condition] | None = None
 
 
 class WatchReport:
     """Thread-safe, but `publish` and `close` belong to one thread."""
 
-    def __init__(self, home: Path, agents: Iterable[str], troubles: TroubleReporter) -> None:
+    def __init__(self, home: Path, agents: Iterable[str], reporter: ConditionReporter) -> None:
         self._path = home / WATCH_STATE_PATH
-        self._troubles = troubles
+        self._reporter = reporter
         self._lock = threading.Lock()
         self._entries = {agent: _Entry() for agent in agents}
         self._dirty = True
         self._written_at: float | None = None
-        # What is said of a file that cannot be written: "" when an earlier run may have said so, None when all is well.
+        # Why the file cannot be written: "" when an earlier run may have reported it, None when all is well.
         self._unwritable: str | None = ""
 
     def event(self, agent: str) -> None:
@@ -81,7 +85,7 @@ class WatchReport:
             entry.state = state
 
     def tell_again(self) -> None:
-        """Whoever keeps the troubles may have forgotten them: report them all once more at the next `publish`."""
+        """Report all again at the next `publish`: a broker that came back may have lost the conditions."""
         with self._lock:
             for entry in self._entries.values():
                 entry.told = None
@@ -89,19 +93,19 @@ class WatchReport:
             self._dirty = True
 
     def publish(self, *, now: float) -> None:
-        """Write the file if there is news and the last time is long enough ago; tell troubles that changed."""
+        """Write the file if there is news and the last time is long enough ago; report conditions that changed."""
         with self._lock:
             if not self._dirty or (self._written_at is not None and now - self._written_at < WRITE_SECONDS):
                 return
             self._dirty = False
             self._written_at = now
             body = {agent: _as_json(entry) for agent, entry in self._entries.items()}
-            news = [(agent, message) for agent, entry in self._entries.items() if (message := _news(entry)) is not None]
-        for agent, message in news:
-            if message:
-                self._troubles.report("watch", message, agent=agent)
-            else:
-                self._troubles.resolve("watch", agent=agent)
+            news = [(agent, list(_conditions(entry))) for agent, entry in self._entries.items()]
+            news = [(agent, found) for agent, found in news if self._entries[agent].told != found]
+            for agent, found in news:
+                self._entries[agent].told = found
+        for agent, found in news:
+            self._reporter.replace(_OF_WATCHING, found, agent=agent)
         if not self._write(body):
             with self._lock:
                 self._dirty = True
@@ -115,14 +119,14 @@ class WatchReport:
         try:
             write_derived(self._path, body)
         except OSError as error:
-            message = f"{self._path} cannot be written: {error.strerror}; free space there"
-            if message != self._unwritable:
-                self._unwritable = message
-                self._troubles.report("watch-state", message)
+            reason = error.strerror or str(error)
+            if reason != self._unwritable:
+                self._unwritable = reason
+                self._reporter.report(ConditionCode.WATCH_STATE_UNWRITABLE, subject=str(self._path), error=reason)
             return False
         if self._unwritable is not None:
             self._unwritable = None
-            self._troubles.resolve("watch-state")
+            self._reporter.resolve(ConditionCode.WATCH_STATE_UNWRITABLE, subject=str(self._path))
         return True
 
 
@@ -137,16 +141,11 @@ def _as_json(entry: _Entry) -> dict[str, object]:
     }
 
 
-def _news(entry: _Entry) -> str | None:
-    """The trouble to report, "" when there is none any more, None when the last word still holds."""
-    message = ""
+def _conditions(entry: _Entry) -> Iterator[Condition]:
+    state = entry.state
     if entry.overflow_open:
-        message = "the system's queue of file events overflowed; all files are being compared with the index"
-    elif entry.state.mode is not WatchMode.OFF and entry.state.reason is not None and not entry.state.wanted:
-        message = entry.state.reason
-        if entry.state.mode is WatchMode.POLLING:
-            message = f"file changes are noticed by polling: {message}"
-    if message == entry.told:
-        return None
-    entry.told = message
-    return message
+        yield Condition(ConditionCode.WATCH_OVERFLOWED)
+    elif state.mode is not WatchMode.OFF and state.reason is not None and not state.wanted:
+        polls = state.mode is WatchMode.POLLING
+        code = ConditionCode.WATCH_POLLS if polls else ConditionCode.WATCH_DEGRADED
+        yield Condition(code, params={"reason": state.reason})

@@ -31,6 +31,16 @@ class SearchResult(SearchResultAlways, total=False):
     alsoIn: AlsoIn
 
 
+class ConditionStateAlways(TypedDict):
+    code: str
+    subject: str
+    params: dict[str, str | int | float]
+
+
+class ConditionState(ConditionStateAlways, total=False):
+    since: float
+
+
 class PendingStateAlways(TypedDict):
     documents: int
     vectors: int
@@ -55,6 +65,7 @@ class SearchAnswerAlways(TypedDict):
     fallback: bool
     citations: bool
     degraded: list[str]
+    conditions: list[ConditionState]
     pending: PendingState
     tookMs: float
 
@@ -229,14 +240,13 @@ class DeadLetter(TypedDict):
     lastAt: float
 
 
-class TroubleStateAlways(TypedDict):
+class TroubleState(TypedDict):
+    code: str
+    subject: str
+    since: float
+    params: dict[str, str | int | float]
     part: str
     message: str
-    since: float
-
-
-class TroubleState(TroubleStateAlways, total=False):
-    code: str
 
 
 class DeepFindings(TypedDict):
@@ -298,10 +308,12 @@ class ProcessStateAlways(TypedDict):
     startedAt: float
     heardAt: float
     condition: str
+    stuck: list[str]
     doing: list[str]
 
 
 class ProcessState(ProcessStateAlways, total=False):
+    code: str
     problem: str
     version: str
     outdated: OutdatedState

@@ -166,7 +166,7 @@ def _history(one: Failed) -> str:
 def _when(at: float) -> str:
     import time
 
-    from recalld.status_view import duration
+    from memory.status.condition_texts import duration
 
     return f"{duration(max(0.0, time.time() - at))} ago"
 

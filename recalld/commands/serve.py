@@ -16,8 +16,8 @@ from recalld.up.lifecycle import announce_ready, stop_event, supervised_option
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
-    from memory.pulses import Pulses
     from memory.service.run import serve
+    from memory.status.pulses import Pulses
     from recalld.logs import configure_logs
     from recalld.settings.staleness import SettingsAge
     from recalld.up.sd_notify import watchdog

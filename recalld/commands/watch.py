@@ -15,7 +15,7 @@ from recalld.up.lifecycle import announce_ready, stop_event, supervised_option
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the producers: watch files and queue what changed, until Ctrl-C."""
-    from memory.pulses import Pulses
+    from memory.status.pulses import Pulses
     from producers.run import run_producers
     from recalld.logs import configure_logs
     from recalld.settings.staleness import SettingsAge

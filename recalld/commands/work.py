@@ -16,7 +16,7 @@ from recalld.up.lifecycle import announce_ready, stop_event, supervised_option
 @pass_invocation
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the workers: index what is queued, until Ctrl-C."""
-    from memory.pulses import Pulses
+    from memory.status.pulses import Pulses
     from recalld.logs import configure_logs
     from recalld.settings.staleness import SettingsAge
     from recalld.up.sd_notify import watchdog

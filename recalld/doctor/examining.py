@@ -11,19 +11,23 @@ from typing import Any
 import click
 
 from memory.redaction import REWRITING, is_costly
-from memory.reporting import build_status
 from memory.search.resting import RestingPendingReader
+from memory.status.agent import condition_of, unreported
+from memory.status.condition_texts import part_of
+from memory.status.summary import build_status
 from recalld.doctor import hooks, indexes, leftovers, machine, services
-from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level, in_common
 from recalld.invocation import Invocation, to_type
 from recalld.settings.load import program_folders
 from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
+from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from schemas.status import Status
 from workers.queue.connection import IMPATIENT_SECONDS
+
+_OF_ENDPOINTS = (*OF_PROVIDER, ConditionCode.PROVIDER_SILENT)
 
 _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
 
@@ -84,7 +88,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         for finding in _of_status(invocation, side, status, online=online):
             said.append(finding)
             yield finding
-        yield from agreeing_findings(status, said)
+        yield from in_common(condition_findings(status, said))
     finally:
         side.client.close()
 
@@ -109,20 +113,32 @@ def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, onli
     settings = invocation.settings
     yield from services.broker_findings(settings, side, status)
     yield from services.process_findings(settings, side, status)
-    troubles = {agent.agent: agent.troubles for agent in status.agents}
     now = time.time()
     yield from in_common(
         found
         for agent in settings.agents
-        for found in services.provider_findings(
-            settings, agent, side, online=online, troubles=troubles.get(agent.id, ()), now=now
-        )
+        for found in services.provider_findings(settings, agent, side, online=online, now=now)
     )
     if settings.agents:
         yield from indexes.index_findings(invocation, status)
     else:
         action = "`recalld up --workspace DIR`, or `recalld discover`"
         yield Finding("agents", Level.WARNING, "no workspace is known yet", action)
+
+
+def condition_findings(status: Status, said: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield a problem for every condition of an agent that is not ok, but those that a check's problem covers.
+
+    So the doctor never calls well what status does not.
+    """
+    for agent in status.agents:
+        problems = [one for one in said if one.level is Level.PROBLEM and one.may_concern(agent.agent)]
+        covered = {code for one in problems for code in one.covers}
+        conditions = [*map(condition_of, agent.troubles), *([] if agent.ok else unreported(agent))]
+        for condition in conditions:
+            if condition.code not in covered:
+                check = "provider" if condition.code in _OF_ENDPOINTS else part_of(condition)
+                yield Finding.of(check, Level.PROBLEM, condition, agent=agent.agent)
 
 
 def answer(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:

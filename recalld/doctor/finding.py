@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from memory.status.condition_texts import text_of
-from schemas.conditions import Condition
+from memory.status.condition_texts import remedy_of, what_happened
+from schemas.conditions import Condition, ConditionCode
+
+#: What to do about a condition whose own words do not say it.
+_LOOK = "`recalld status` says when it is over; the folder log in the home says more"
 
 
 class Level(StrEnum):
@@ -24,8 +27,8 @@ class Finding:
 
     `message` is one sentence, `action` what to do about it. `heal`, where there is a remedy that loses nothing, does
     it and says what it did; `agent` is whose index it is about, `agents` whose where several have it in common.
-    `speaks_for` names parts of status' troubles that are the same thing in other words. `condition` is the fact that
-    the message was made of.
+    `covers` are conditions of status that are the same fact, found out by more than status knows. `condition` is the
+    fact that the message was made of.
     """
 
     check: str
@@ -34,9 +37,9 @@ class Finding:
     action: str | None = None
     agent: str | None = None
     heal: Callable[[], str] | None = None
-    speaks_for: frozenset[str] = frozenset()
+    covers: frozenset[ConditionCode] = frozenset()
     agents: tuple[str, ...] = ()
-    condition: Condition | None = None
+    condition: Condition | None = field(default=None, compare=False)
 
     def is_about(self, agent: str) -> bool:
         """Whether it is this agent's matter in particular."""
@@ -52,9 +55,20 @@ class Finding:
         return cls(check, Level.OK, message)
 
     @classmethod
-    def of(cls, check: str, level: Level, condition: Condition) -> Finding:
-        """Return a condition of an agent as a finding."""
-        return cls(check, level, text_of(condition), agent=condition.subject, condition=condition)
+    def of(
+        cls, check: str, level: Level, condition: Condition, *, agent: str | None, heal: Callable[[], str] | None = None
+    ) -> Finding:
+        """Return a condition as a finding: what happened, and what to do."""
+        return cls(
+            check,
+            level,
+            what_happened(condition),
+            remedy_of(condition) or _LOOK,
+            agent=agent,
+            heal=heal,
+            covers=frozenset({condition.code}),
+            condition=condition,
+        )
 
 
 #: Agents that a sentence names; the others are counted. The answer in JSON has them all.

@@ -18,7 +18,7 @@ from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
 from recalld.up.lock import daemon_pid
-from schemas.conditions import Condition, ConditionCode
+from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
@@ -34,6 +34,8 @@ _FEWEST_MESSAGES = 40
 #: Share of messages from which on they look alike, and characters by which they do.
 _ALIKE_SHARE = 0.25
 _ALIKE_CHARACTERS = 40
+
+_OF_BUILDS = frozenset({ConditionCode.BUILD_ABANDONED, ConditionCode.BUILD_STUCK})
 
 
 def index_findings(invocation: Invocation, status: Status) -> Iterator[Finding]:
@@ -64,7 +66,7 @@ def _agent(
             f"{agent.id}: the workspace {agent.workspace} is not there",
             "make it, or correct `workspace` in the settings",
             agent=agent.id,
-            speaks_for=frozenset({"files", "reconcile"}),
+            covers=frozenset({*OF_FILES, ConditionCode.FILES_NOT_COMPARED}),
         )
         return
     sound = True
@@ -85,7 +87,7 @@ def _agent(
             "`recalld doctor --fix` sets it aside, keeping the file, and builds it again from files and cache",
             agent=agent.id,
             heal=_setting_aside(invocation, agent),
-            speaks_for=frozenset({"index"}),
+            covers=frozenset({ConditionCode.INDEX_UNREADABLE, ConditionCode.INDEX_OUTDATED}),
         )
     elif status.integrity:
         sound = False
@@ -112,15 +114,15 @@ def _agent(
             heal=_indexing(invocation, agent, fresh=False, did="brought up to date") if first is None else None,
         )
     elif sound and not status.queue.pending and status.index.building is not None and daemon_pid(settings.home) is None:
-        told = any(trouble.part == "build" for trouble in status.troubles)
+        stands_still = any(trouble.code in _OF_BUILDS for trouble in status.troubles)
         yield Finding(
             "index",
-            Level.PROBLEM if told else Level.WARNING,
+            Level.PROBLEM if stands_still else Level.WARNING,
             f"{agent.id}: the build of a new generation was abandoned",
             "`recalld doctor --fix` or `recalld up` goes on with it",
             agent=agent.id,
             heal=_indexing(invocation, agent, fresh=False, did="finished"),
-            speaks_for=frozenset({"build"}),
+            covers=_OF_BUILDS,
         )
     if status.dead_letters:
         failed = len(status.dead_letters)
@@ -132,7 +134,7 @@ def _agent(
             agent=agent.id,
         )
     if sound and (alike := alike_condition(agent.id, beginnings(_newest_texts(settings, agent)))) is not None:
-        yield Finding.of("transcripts", Level.WARNING, alike)
+        yield Finding.of("transcripts", Level.WARNING, alike, agent=agent.id)
     yield from _unused(settings, agent)
 
 

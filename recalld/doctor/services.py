@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import redis
 
 from memory.index.provider_fallback import provider_of
-from memory.start_again import start_again_troubles
+from memory.status.condition_texts import duration, part_of
+from memory.status.processes import outdated_conditions, process_conditions
 from recalld.doctor.finding import Finding, Level
-from recalld.status_view import duration
 from recalld.up.lock import anybody_runs
 from recalld.wiring import BrokerSide
+from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, Terminal, UserError
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
-from schemas.status import ProcessState, Status, TroubleState
+from schemas.status import ProcessState, Status
 from schemas.version import recalld_version
 from workers.health.heartbeat import bury
 from workers.queue.private_server import server_binary
 
 _START = "`recalld up` starts everything"
-_AGAIN = "start it again the way it was started; `recalld doctor --fix` forgets it"
-
-_CORRECT = "correct the key or the plan"
 
 
 def broker_findings(settings: Settings, side: BrokerSide, status: Status) -> Iterator[Finding]:
@@ -33,12 +32,13 @@ def broker_findings(settings: Settings, side: BrokerSide, status: Status) -> Ite
     facts = side.board.broker()
     if facts is not None:
         if facts.refuses:
-            yield Finding(
-                "broker", Level.PROBLEM, facts.warning or "the broker refuses us", "correct REDIS_URL (broker.url)"
-            )
+            refused = facts.warning or "the broker refuses us"
+            covers = frozenset({ConditionCode.BROKER_READ_ONLY})
+            yield Finding("broker", Level.PROBLEM, refused, "correct REDIS_URL (broker.url)", covers=covers)
         elif facts.warning is not None:
             level = Level.WARNING if facts.writable else Level.PROBLEM
-            yield Finding("broker", level, facts.warning, "do that; it is noticed by itself")
+            covers = frozenset({ConditionCode.BROKER_READ_ONLY})
+            yield Finding("broker", level, facts.warning, "do that; it is noticed by itself", covers=covers)
         else:
             yield Finding.fine("broker", f"{facts.server} answers; kept on disk: {facts.persistence}")
     elif settings.broker.url is not None:
@@ -49,7 +49,8 @@ def broker_findings(settings: Settings, side: BrokerSide, status: Status) -> Ite
             "start it, or correct the URL",
         )
     elif (frozen := _frozen(status)) is not None:
-        yield Finding("broker", Level.PROBLEM, f"the private one: {frozen.problem}", f"`kill -CONT {frozen.pid}`")
+        [stopped] = process_conditions([frozen])
+        yield Finding.of("broker", Level.PROBLEM, stopped, agent=None)
     elif anybody_runs(settings.home):
         yield Finding(
             "broker",
@@ -86,20 +87,18 @@ def process_findings(settings: Settings, side: BrokerSide, status: Status) -> It
         unknown = "who runs, and how well, is not known: the broker takes no signs of life"
         yield Finding("processes", Level.WARNING, unknown, "see what is said of the broker")
         return
-    for state in states:
-        if state.problem is not None:
-            heal = _forgetting(side, state) if state.condition == "gone" else None
-            action = {"stopped": f"`kill -CONT {state.pid}`", "gone": _AGAIN}.get(
-                state.condition, f"end process {state.pid} and start it again (`recalld up` does so by itself)"
-            )
-            yield Finding("processes", Level.PROBLEM, f"{state.role}: {state.problem}", action, heal=heal)
+    unwell = [state for state in states if state.code is not None]
+    for state, condition in zip(unwell, process_conditions(unwell), strict=True):
+        heal = _forgetting(side, state) if state.condition == "gone" else None
+        found = Finding.of("processes", Level.PROBLEM, condition, agent=None, heal=heal)
+        yield replace(found, message=f"{state.role}: {found.message}")
     well = [state.role for state in states if state.problem is None]
     if well:
         yield Finding.fine("processes", f"{', '.join(sorted(well))} {'is' if len(well) == 1 else 'are'} well")
     elif not states:
         yield Finding.fine("processes", f"nothing runs; {_START}")
-    for trouble in start_again_troubles(states, version=recalld_version(), now=time.time()):
-        yield Finding(trouble.part, Level.PROBLEM, trouble.message, "Ctrl-C and the same command again, or its service")
+    for condition in outdated_conditions(states, version=recalld_version(), now=time.time()):
+        yield Finding.of(part_of(condition), Level.PROBLEM, condition, agent=None)
 
 
 def _frozen(status: Status) -> ProcessState | None:
@@ -108,34 +107,25 @@ def _frozen(status: Status) -> ProcessState | None:
 
 
 def provider_findings(
-    settings: Settings,
-    agent: AgentSettings,
-    side: BrokerSide,
-    *,
-    online: bool,
-    troubles: Sequence[TroubleState] = (),
-    now: float | None = None,
+    settings: Settings, agent: AgentSettings, side: BrokerSide, *, online: bool, now: float | None = None
 ) -> Iterator[Finding]:
-    """Whether the agent's provider can be had; asked with one word only if `online`.
+    """Yield whether the agent's provider can be had; it is asked, with one word, only if `online`.
 
-    `troubles` are the agent's: of a provider that status calls in trouble there is always a problem to tell. `now`, in
-    Unix seconds, is the same for all agents, so that what they have in common is the same sentence.
+    `now`, in Unix seconds, is the same for all agents, so that what they have in common is the same sentence.
     """
     choice = provider_of(settings, agent)
     try:
         if choice.lacking is not None:
-            lacking, part = choice.lacking, frozenset({"embedding"})
-            remedy = f"{lacking.remedy}; keywords work meanwhile"
-            yield Finding("provider", Level.PROBLEM, lacking.reason, remedy, agent=agent.id, speaks_for=part)
+            remedy = f"{choice.lacking.remedy}; keywords work meanwhile"
+            covers = frozenset({ConditionCode.VECTORS_UNAVAILABLE, ConditionCode.PROVIDER_MISSING})
+            yield Finding("provider", Level.PROBLEM, choice.lacking.reason, remedy, agent=agent.id, covers=covers)
             return
         if choice.provider is None:
             yield Finding.fine("provider", f"{agent.id}: keywords only ({choice.reason or 'provider = none'})")
             return
         provider = choice.provider
-        told = _told(choice.name, side.board.endpoint(provider.account, provider.model), troubles, agent, now=now)
         if not online:
-            if told is not None:
-                yield told
+            yield from _paused(choice.name, side.board.endpoint(provider.account, provider.model), agent, now=now)
             free = not provider.account
             how = "runs on this machine" if free else "was not asked; `recalld doctor --online` sends one word to it"
             yield Finding.fine("provider", f"{agent.id}: {choice.name} ({provider.model}) {how}")
@@ -144,13 +134,12 @@ def provider_findings(
         try:
             provider.embed_query("hello")
         except RecalldError as error:
-            # What was told of it before is this failure, or older than it.
-            action = _CORRECT if isinstance(error, Terminal) else "see remote.* in the settings"
-            part = frozenset({f"provider {choice.name}"})
-            yield Finding("provider", Level.PROBLEM, str(error), action, agent=agent.id, speaks_for=part)
+            # What was reported of it before is this failure, or older than it.
+            action = "correct the key or the plan" if isinstance(error, Terminal) else "see remote.* in the settings"
+            covers = frozenset({*OF_PROVIDER, ConditionCode.PROVIDER_SILENT})
+            yield Finding("provider", Level.PROBLEM, str(error), action, agent=agent.id, covers=covers)
         else:
-            if told is not None:
-                yield told
+            yield from _paused(choice.name, side.board.endpoint(provider.account, provider.model), agent, now=now)
             took = time.monotonic() - begun
             yield Finding.fine("provider", f"{agent.id}: {choice.name} ({provider.model}) answered in {took:.2f} s")
     finally:
@@ -158,34 +147,15 @@ def provider_findings(
             choice.provider.close()
 
 
-def _told(
-    name: str,
-    state: EndpointState | None,
-    troubles: Sequence[TroubleState],
-    agent: AgentSettings,
-    *,
-    now: float | None,
-) -> Finding | None:
-    """What workers and queries said of the provider's endpoint, if it is not well."""
-    part = f"provider {name}"
-    trouble = next((one for one in troubles if one.part == part), None)
-    condition = state.condition if state is not None else EndpointCondition.OK
-    if trouble is None and condition is EndpointCondition.OK:
-        return None
-    reason = (state.reason if state is not None else None) or (trouble.message if trouble is not None else None)
-    what = condition if condition is not EndpointCondition.OK else "in trouble"
-    told = f"{name} is {what}{f': {reason}' if reason else ''}"
-    if state is not None and state.since is not None:
-        told = f"{reason} for {duration((time.time() if now is None else now) - state.since)}"
-    refused = condition is EndpointCondition.STOPPED
-    return Finding(
-        "provider",
-        Level.PROBLEM if refused or trouble is not None else Level.WARNING,
-        told,
-        _CORRECT if refused else "nothing: it is asked again by itself; `recalld doctor --online` asks it now",
-        agent=agent.id,
-        speaks_for=frozenset({part}),
-    )
+def _paused(name: str, state: EndpointState | None, agent: AgentSettings, *, now: float | None) -> Iterator[Finding]:
+    """Yield that requests to the provider's endpoint wait; one that refuses is a condition of status."""
+    if state is None or state.condition in {EndpointCondition.OK, EndpointCondition.STOPPED}:
+        return
+    text = f"{name} is {state.condition}{f': {state.reason}' if state.reason else ''}"
+    if state.since is not None:
+        text = f"{state.reason} for {duration((time.time() if now is None else now) - state.since)}"
+    action = "nothing: it is asked again by itself; `recalld doctor --online` asks it now"
+    yield Finding("provider", Level.WARNING, text, action, agent=agent.id)
 
 
 def _forgetting(side: BrokerSide, state: ProcessState) -> Any:

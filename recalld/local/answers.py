@@ -115,8 +115,8 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
     """Return the status of the asked agent, or of all, with the queue's. Raise like `search`."""
-    from memory.reporting import build_status
     from memory.search.resting import RestingPendingReader
+    from memory.status.summary import build_status
     from recalld.wiring import open_broker
     from workers.queue.connection import IMPATIENT_SECONDS
 

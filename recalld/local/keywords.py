@@ -15,6 +15,7 @@ from memory.index.generations import Generations
 from memory.search.passages import passages
 from memory.search.ranking.long_queries import asked_for
 from memory.search.retrieval import Found, Wanted, retrieve
+from memory.status.condition_texts import text_of
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from recalld.settings.keyword_snapshot import KeywordAgent
@@ -56,13 +57,15 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
         return None
     if any(found.copies.get(row.id) for _, row in found.hits):
         return None
+    lacks = [*found.lacks, *([asked.cut] if asked.cut is not None else [])]
     return {
         "results": _results(found, agent),
         "provider": "none",
         "mode": found.mode,
-        "fallback": bool(found.degraded),
+        "fallback": bool(found.lacks),
         "citations": agent.cited,
-        "degraded": [*found.degraded, asked.remark] if asked.remark is not None else list(found.degraded),
+        "degraded": [text_of(one) for one in lacks],
+        "conditions": [one.body() for one in lacks],
         "pending": {"documents": 0, "vectors": waiting},
         "tookMs": round((time.monotonic() - started) * 1000, 2),
     }

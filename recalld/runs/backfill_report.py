@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from memory.embedding.selection import ProviderChoice
-from memory.status.condition_texts import counted
+from memory.status.condition_texts import counted, duration
 from memory.store.reader import IndexCounts
 from recalld.progress_bar import Progress, ProgressBar
 from recalld.runs.backfill_plan import BackfillPlan
 from recalld.runs.cost import cost_body, cost_sentence
 from recalld.runs.wait import Outcome, exit_code
-from recalld.status_view import duration, size
+from recalld.status_view import size
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage

@@ -20,17 +20,15 @@ from memory.index.fingerprint import embedding_of
 from memory.index.identity import name_in
 from memory.index.provider_fallback import provider_of
 from memory.status.answering import no_prefixes, no_vectors
-from memory.status.condition_texts import counted, text_of, waiting_chunks
+from memory.status.condition_texts import counted, duration, text_of, what_happened
 from memory.store.reader import IndexCounts, StoreReader
 from recalld.progress_bar import Progress, ProgressBar
-from recalld.status_view import duration
 from recalld.wiring import BrokerSide, generations_of
-from schemas.conditions import Condition, ConditionCode
+from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
-from schemas.ports import EndpointCondition, EndpointState, Trouble
+from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
-from workers.queue.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
 
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
@@ -47,6 +45,9 @@ _UNABLE_SECONDS = 5.0
 #: Times `workers.stalled_after_seconds` without progress after which a command leaves while workers do other jobs.
 _LONGEST_STILL = 5.0
 
+#: Conditions of workers that index nothing.
+_UNABLE = frozenset({ConditionCode.KEYWORDS_UNAVAILABLE, ConditionCode.NO_SPACE, ConditionCode.SETTINGS_OLDER})
+
 #: Agents whose work the progress line names.
 _NAMED_AGENTS = 3
 
@@ -56,16 +57,14 @@ _LONGEST_COOL_DOWN_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a wait for one agent. `stopped` is the reason why vectors, or anything, will not come.
+    """Result of a wait for one agent. `condition` is the reason why vectors, or anything, will not come.
 
-    `condition` is the same as a code, where there is one. `in_jobs`: batch jobs have all missing vectors, and the
-    command does not wait for them.
+    `in_jobs`: batch jobs have all missing vectors, and the command does not wait for them.
     """
 
     agent: str
     counts: IndexCounts
     failed: tuple[str, ...] = ()
-    stopped: str | None = None
     in_jobs: bool = False
     condition: Condition | None = None
     advice: Condition | None = None
@@ -73,12 +72,19 @@ class Outcome:
     @property
     def sentence(self) -> str | None:
         """Return the reason for missing results, for people; None when all came."""
-        return text_of(self.condition) if self.condition is not None else self.stopped
+        return text_of(self.condition) if self.condition is not None else None
+
+    @property
+    def stopped(self) -> str | None:
+        """Return the reason as `--json` has it: without the count of chunks, which stands beside it."""
+        if self.condition is not None and self.condition.code is ConditionCode.VECTORS_WAIT:
+            return str(self.condition.params["reason"])
+        return self.sentence
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """Return 0 when all was done, 4 when it was done by keyword only for want of a provider, else 1."""
-    codes = {one.condition.code if one.condition is not None else None for one in outcomes if one.stopped}
+    codes = {one.condition.code for one in outcomes if one.condition is not None}
     if any(one.failed for one in outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
         return 1
     return 4 if codes else 0
@@ -99,9 +105,9 @@ class _View:
     counts: IndexCounts
     choice: ProviderChoice
     endpoint: EndpointState | None
-    troubles: Sequence[Trouble]
-    unable: str | None
-    stopped: str | None
+    conditions: Sequence[Condition]
+    unable: Condition | None
+    stopped: Condition | None
 
     @property
     def settled(self) -> bool:
@@ -168,8 +174,8 @@ class IndexWait:
         return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents.values()]
 
     def compared(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Return the outcomes, `stopped` where files are missing in an index and the queue has none of them."""
-        return [self._agents[one.agent].compared(one) if one.stopped is None else one for one in outcomes]
+        """Return the outcomes, with a condition where files are missing in an index and the queue has none of them."""
+        return [self._agents[one.agent].compared(one) if one.condition is None else one for one in outcomes]
 
     def until_done(
         self, stop: threading.Event, *, works: Callable[[], bool], feed: Callable[[], int] = lambda: 0
@@ -191,7 +197,7 @@ class IndexWait:
             documents = held_back + sum(view.documents for view in views)
             self._most_documents = max(self._most_documents, documents)
             for view in views:
-                self.bar.warn(view.troubles)
+                self.bar.warn(view.conditions)
             if self.bar.due():
                 self.bar.show(self._progress(views, documents))
             agents = zip(self._agents.values(), views, strict=True)
@@ -276,8 +282,8 @@ class _AgentWait:
         counts, choice = self.counts(), provider_of(self._settings, self._agent)
         board, provider = self._broker.board, choice.provider
         endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
-        # Troubles of an earlier run may be over.
-        troubles = [one for one in board.troubles(self._agent.id) if one.at >= self._begun]
+        # Conditions of an earlier run may be over.
+        conditions = board.conditions(self._agent.id, reported_since=self._begun)
         return _View(
             documents=documents,
             oldest_chunk=self._oldest_chunk(documents) if counts.vectors_pending else None,
@@ -285,9 +291,9 @@ class _AgentWait:
             counts=counts,
             choice=choice,
             endpoint=endpoint,
-            troubles=troubles,
-            unable=next((one.message for one in troubles if self._is_unable(one)), None),
-            stopped=next((one.message for one in troubles if self._is_stopped(one, endpoint)), None),
+            conditions=conditions,
+            unable=next((one for one in conditions if self._is_unable(one)), None),
+            stopped=next((one for one in conditions if self._is_stopped(one, endpoint)), None),
         )
 
     def is_done(self, view: _View) -> bool:
@@ -317,23 +323,18 @@ class _AgentWait:
     def outcome(self, *, still_seconds: float | None) -> Outcome:
         """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
         view = self.look()
-        condition = None if view.unable is not None else self._condition(view, still_seconds)
-        stopped = view.unable
-        if condition is not None:
-            vectors_wait = condition.code is ConditionCode.VECTORS_WAIT
-            stopped = str(condition.params["reason"]) if vectors_wait else text_of(condition)
+        condition = view.unable or self._condition(view, still_seconds) or self._made_otherwise(view.choice)
         return Outcome(
             agent=self._agent.id,
             counts=view.counts,
             failed=self.failed(),
-            stopped=stopped or self._made_otherwise(view.choice),
             in_jobs=self._left_to_jobs(),
             condition=condition,
             advice=no_prefixes(self._agent.id, self._agent, view.choice, chunks=view.counts.chunks),
         )
 
     def compared(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, `stopped` if files are missing in the index and nothing waits in the queue.
+        """Return the outcome, with a condition if files are missing in the index and nothing waits in the queue.
 
         An empty queue is no proof: workers of another home may have taken from it. Files that changed since the
         command began are left to the next comparison; failed and left-out files are not missing.
@@ -353,7 +354,11 @@ class _AgentWait:
             for key, stat in on_disk.items()
             if key not in known and (stat.ctime_ns or stat.mtime_ns) / 1e9 < self._begun
         ]
-        return replace(outcome, stopped=_missing_sentence(missing)) if missing else outcome
+        if not missing:
+            return outcome
+        params: dict[str, Param] = {"documents": len(missing), "path": missing[0].path}
+        forgotten = Condition(ConditionCode.DOCUMENTS_FORGOTTEN, self._agent.id, params=params)
+        return replace(outcome, condition=forgotten)
 
     def close(self) -> None:
         """Close the reader."""
@@ -405,39 +410,37 @@ class _AgentWait:
     def _left_to_jobs(self) -> bool:
         return self._jobs.are_all_that_is_left(self._agent, self._reader())
 
-    def _is_unable(self, trouble: Trouble) -> bool:
+    def _is_unable(self, condition: Condition) -> bool:
         """Return True if workers will index nothing, however long the command waits."""
-        return trouble.part in {NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS} and self._lasted(trouble) > _UNABLE_SECONDS
+        return condition.code in _UNABLE and self._lasted(condition) > _UNABLE_SECONDS
 
-    def _is_stopped(self, trouble: Trouble, endpoint: EndpointState | None) -> bool:
-        """Return True if no vectors come soon because of the trouble."""
-        if trouble.part == NO_VECTORS:
-            return self._lasted(trouble) > _UNABLE_SECONDS
-        if not trouble.part.startswith("provider "):
+    def _is_stopped(self, condition: Condition, endpoint: EndpointState | None) -> bool:
+        """Return True if no vectors come soon because of the condition."""
+        if condition.code not in HOLD_UP_VECTORS:
             return False
+        if condition.code not in OF_PROVIDER:
+            return self._lasted(condition) > _UNABLE_SECONDS
         if endpoint is not None and endpoint.until is not None:
             if endpoint.condition is EndpointCondition.STOPPED:
                 return True
             if endpoint.condition is EndpointCondition.COOLING_DOWN:
                 return endpoint.until - time.time() > _LONGEST_COOL_DOWN_SECONDS
-        return self._lasted(trouble) > _PATIENCE_SECONDS
+        return self._lasted(condition) > _PATIENCE_SECONDS
 
-    def _lasted(self, trouble: Trouble) -> float:
-        """Return the seconds since a trouble began, or since the command did."""
-        return time.time() - max(trouble.since, self._begun)
+    def _lasted(self, condition: Condition) -> float:
+        """Return the seconds since a condition began, or since the command did."""
+        return time.time() - max(condition.since or 0.0, self._begun)
 
-    def _made_otherwise(self, choice: ProviderChoice) -> str | None:
-        """Return a sentence if the workers have other settings or keys than this process, else None."""
+    def _made_otherwise(self, choice: ProviderChoice) -> Condition | None:
+        """Return a condition if the workers have other settings or keys than this process, else None."""
         reader = self._reader()
         if choice.provider is None or reader is None:
             return None
         made_with = embedding_of(reader.meta("identity"))
         if made_with == choice.provider.identity:
             return None
-        return (
-            f"the workers of `recalld up` embed with another provider or model ({name_in(made_with)}) than this "
-            f"command would ({choice.provider.name}): start it again with the same settings and keys"
-        )
+        params: dict[str, Param] = {"made_with": name_in(made_with), "provider": choice.provider.name}
+        return Condition(ConditionCode.WORKERS_DIFFER, self._agent.id, params=params)
 
     def _condition(self, view: _View, still_seconds: float | None) -> Condition | None:
         """Return the reason for missing vectors or documents; None when all came."""
@@ -447,24 +450,15 @@ class _AgentWait:
             lacking = no_vectors(agent, view.choice, files=view.counts.files, ready=ready, pending=pending)
             if lacking is not None:
                 return lacking
-        reason = (view.stopped or view.choice.error) if pending else None
-        params: dict[str, str | int | float]
-        if reason is not None:
-            params = {"chunks": waiting_chunks(pending), "reason": reason}
+        reason = what_happened(view.stopped) if view.stopped is not None else view.choice.error
+        params: dict[str, Param]
+        if pending and reason is not None:
+            params = {"chunks": pending, "reason": reason}
             return Condition(ConditionCode.VECTORS_WAIT, agent, params=params)
         if still_seconds is None or not view.waits_for:
             return None
         params = {"what": view.waits_for, "minutes": max(1, round(still_seconds / 60))}
         return Condition(ConditionCode.INDEXING_STILL, agent, since=time.time() - still_seconds, params=params)
-
-
-def _missing_sentence(missing: Sequence[DocumentKey]) -> str:
-    one = len(missing) == 1
-    return (
-        f"{len(missing):,} {'file is' if one else 'files are'} missing in this index ({missing[0].path}"
-        f"{'' if one else ', ...'}) though nothing is queued for {'it' if one else 'them'}: run this command again; if "
-        "that does not help, see whether workers of another home take from the same queue"
-    )
 
 
 class _BatchJobs:

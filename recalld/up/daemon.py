@@ -14,10 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from memory.index.provider_fallback import provider_of
-from memory.process_states import process_states
-from memory.pulses import Pulses
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
+from memory.status.processes import process_states
+from memory.status.pulses import Pulses
 from memory.status.run_files import read_hooks_state
 from memory.telemetry.server import TelemetryServer
 from recalld.client.address import SERVICE_FILE, Address, RunningService, running_service
@@ -31,6 +31,7 @@ from recalld.up.progress import Progress, say
 from recalld.up.sd_notify import watchdog
 from recalld.up.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.wiring import generations_of
+from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.health.board import Board
@@ -305,13 +306,13 @@ class _Missing:
         self._board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
         self._told: dict[str, str | None] = {}
         for child in ("watch", "serve", *(f"work-{number}" for number in range(1, settings.workers.processes + 1))):
-            self._board.resolve(child)  # of an earlier run
+            self._board.resolve(ConditionCode.PROCESS_MISSING, subject=child)  # of an earlier run
 
     def tell(self, supervisor: Supervisor) -> None:
         """Report the children that are missed, and resolve the reports of those that are back."""
         for name, why in supervisor.missed().items():
             if why is not None and self._told.get(name) != why:
-                self._board.report(name, why)
+                self._board.report(ConditionCode.PROCESS_MISSING, subject=name, reason=why)
             elif why is None and self._told.get(name) is not None:
-                self._board.resolve(name)
+                self._board.resolve(ConditionCode.PROCESS_MISSING, subject=name)
             self._told[name] = why

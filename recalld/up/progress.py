@@ -14,7 +14,8 @@ import redis
 
 from memory.embedding.selection import ProviderChoice
 from memory.index.provider_fallback import provider_of
-from memory.progress import vector_progress
+from memory.status.condition_texts import what_happened
+from memory.status.vectors import vector_progress
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
 from recalld.terminal_text import printable_name
@@ -150,7 +151,7 @@ class Progress:
         held_up: dict[str, list[str]] = {}
         for agent, one, _ in waiting:
             if one.held_up is not None:
-                held_up.setdefault(one.held_up, []).append(agent.id)
+                held_up.setdefault(what_happened(one.held_up), []).append(agent.id)
         etas = [state.eta_seconds for state in foreseen if state.eta_seconds is not None]
         return Sum(
             files=sum(figures.files for _, figures in counted),

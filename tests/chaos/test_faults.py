@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from memory.store.sqlite.writer import SqliteStore
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.chaos.disks import fill, read_only, small_disk
 from tests.chaos.siege import IMPATIENCE, Siege
@@ -120,7 +121,7 @@ def test_a_full_index_keeps_what_it_has_and_takes_the_rest_when_there_is_room(
         workers.start()
         workers.write("memory/late.md", "Late: the okapi was fed.\n" * 2_000)
         workers.mark("memory/late.md")
-        wait_until(lambda: "no space left" in workers.troubles().get("store", ""))
+        wait_until(lambda: ConditionCode.STORE_FULL in workers.conditions())
         assert workers.finds("tapir")
         assert not workers.finds("okapi")
         with workers.reading("main") as reader:
@@ -131,7 +132,7 @@ def test_a_full_index_keeps_what_it_has_and_takes_the_rest_when_there_is_room(
         workers.start()
         wait_until(workers.complete)
         assert workers.finds("okapi")
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_a_workspace_that_nobody_may_write_is_indexed_as_any_other(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,6 +14,7 @@ import pytest
 
 from memory.embedding.batch_jobs import file_batches
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.batch_server import BatchServer, JobScript
@@ -104,7 +106,7 @@ def test_a_thousand_notes_are_one_job(
         assert (job.stage, job.texts, job.taken, job.left) == (Stage.DONE, 1000, 1000, 0)
         [usage] = workers.board.usage("main")
         assert (usage.requests, usage.failed, usage.inputs, usage.tokens) == (1, 0, 1000, 7000)
-        assert not workers.troubles()
+        assert not workers.conditions()
 
 
 def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
@@ -196,7 +198,7 @@ def test_what_fails_in_a_job_goes_the_normal_way_and_the_rest_is_kept(
         assert "The heron number 17 stands in the reeds." in server.paid_inline
         [job] = _jobs(settings)
         assert (job.stage, job.taken) == (Stage.DONE, NOTES - 10)
-        assert not workers.troubles()
+        assert not workers.conditions()
 
 
 @pytest.mark.parametrize("ends", ["failed", "expired"])
@@ -209,14 +211,14 @@ def test_two_failed_jobs_in_a_row_are_the_end_of_jobs_for_a_day_and_it_is_said(
         first = _backfill(workers)
         wait_until(workers.complete)
         assert server.paid_inline == first
-        assert not workers.troubles(), "one failure may happen"
+        assert not workers.conditions(), "one failure may happen"
         second = _backfill(workers, first=NOTES)
         wait_until(workers.complete)
         assert server.paid == first + second
         assert sum(server.paid_inline.values()) == 2 * NOTES - 20, "what the second one did is kept"
-        trouble = workers.troubles()["batch jobs"]
-        assert trouble.startswith(f"two batch jobs in a row came to nothing at openai (the last one {ends}")
-        assert "embedding goes the normal way until 2" in trouble
+        suspended = workers.conditions()[ConditionCode.BATCH_SUSPENDED]
+        assert f"(the last one {ends}" in str(suspended.params["reason"])
+        assert float(suspended.params["until"]) > time.time()
         third = _backfill(workers, first=2 * NOTES)
         wait_until(workers.complete)
         assert server.paid == first + second + third
@@ -234,7 +236,7 @@ def test_a_job_that_brings_vectors_ends_the_row_of_failures(
             wait_until(workers.complete)
         assert server.paid == texts
         assert len(server.jobs) == 4
-        assert not workers.troubles()
+        assert not workers.conditions()
 
 
 def test_an_endpoint_without_a_batch_api_is_asked_once(
@@ -248,7 +250,7 @@ def test_an_endpoint_without_a_batch_api_is_asked_once(
         wait_until(workers.complete)
         assert server.paid_inline == texts
         assert server.calls["POST files"] == 1
-        assert workers.troubles()["batch jobs"].startswith("openai has no such Batch API (HTTP 404)")
+        assert "HTTP 404" in str(workers.conditions()[ConditionCode.BATCH_SUSPENDED].params["reason"])
 
 
 def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
@@ -259,8 +261,8 @@ def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
         texts = _backfill(workers)
         wait_until(workers.complete)
         assert server.paid_inline == texts
-        wait_until(workers.troubles)
-        assert "speaks no Batch API of mistral" in workers.troubles()["batch jobs"]
+        wait_until(workers.conditions)
+        assert workers.conditions()[ConditionCode.BATCH_API_MISSING].subject == "mistral"
 
 
 def test_a_job_that_takes_too_long_is_stopped_and_what_it_did_is_kept(
@@ -294,7 +296,7 @@ def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
         wait_until(workers.complete)
         assert server.paid == texts
         assert sum(server.paid_inline.values()) == NOTES - 30
-        assert not workers.troubles()
+        assert not workers.conditions()
 
 
 @pytest.mark.parametrize("place", ["before the job is made", "after the job is made", "after the job is noted"])
@@ -452,10 +454,10 @@ def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
     server.fail("GET", "/batches/batch-0", 401, times=6)
     with Workers(make()) as workers:
         texts = _backfill(workers)
-        trouble = wait_until(workers.troubles)["batch jobs"]
-        assert "cannot be followed: openai refused the key (HTTP 401" in trouble
+        unreachable = wait_until(workers.conditions)[ConditionCode.BATCH_JOB_UNREACHABLE]
+        assert "HTTP 401" in str(unreachable.params["error"])
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
         assert server.paid == texts
         assert not server.paid_inline
 

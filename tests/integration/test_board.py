@@ -11,9 +11,10 @@ import pytest
 import redis
 from redis.connection import AbstractConnection as Connection
 
-from memory.pulses import Pulses
-from memory.reporting import build_status
+from memory.status.pulses import Pulses
+from memory.status.summary import build_status
 from recalld.runs.cost import Spending
+from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
@@ -41,64 +42,96 @@ def at(monkeypatch: pytest.MonkeyPatch, moment: float) -> None:
     monkeypatch.setattr(board_module.time, "time", lambda: moment)
 
 
-def test_a_trouble_is_said_until_it_is_over(board: Board) -> None:
-    board.report("store", "the disk is full", agent="main")
-    [trouble] = board.troubles("main")
-    assert (trouble.part, trouble.message) == ("store", "the disk is full")
-    assert trouble.since == pytest.approx(time.time(), abs=5)
-    board.resolve("store", agent="main")
-    assert board.troubles("main") == []
+FULL, POLLS = ConditionCode.STORE_FULL, ConditionCode.WATCH_POLLS
 
 
-def test_another_process_sees_the_trouble_and_can_end_it(board: Board, settings: Settings, keys: Keys) -> None:
-    board.report("store", "the disk is full", agent="main")
+def test_a_condition_is_there_until_it_is_over(board: Board) -> None:
+    board.report(FULL, agent="main", error="the disk is full")
+    [found] = board.conditions("main")
+    assert (found.code, found.subject, found.params) == (FULL, "", {"error": "the disk is full"})
+    assert found.since == pytest.approx(time.time(), abs=5)
+    board.resolve(FULL, agent="main")
+    assert board.conditions("main") == []
+
+
+def test_another_process_sees_the_condition_and_can_end_it(board: Board, settings: Settings, keys: Keys) -> None:
+    board.report(FULL, agent="main", error="the disk is full")
     with connect(settings) as other_client:
         other = Board(other_client, keys)
-        assert [trouble.message for trouble in other.troubles("main")] == ["the disk is full"]
-        other.resolve("store", agent="main")
-    assert board.troubles("main") == []
+        assert [one.code for one in other.conditions("main")] == [FULL]
+        other.resolve(FULL, agent="main")
+    assert board.conditions("main") == []
 
 
-def test_a_trouble_began_when_it_was_first_said(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_began_when_it_was_first_reported(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, 1000.0)
-    board.report("store", "the disk is full", agent="main")
+    board.report(FULL, agent="main", error="the disk is full")
     at(monkeypatch, 2000.0)
-    board.report("store", "the disk is still full", agent="main")
-    [trouble] = board.troubles("main")
-    assert (trouble.message, trouble.since) == ("the disk is still full", 1000.0)
+    board.report(FULL, agent="main", error="the disk is still full")
+    [found] = board.conditions("main")
+    assert (found.params, found.since) == ({"error": "the disk is still full"}, 1000.0)
+    assert board.conditions("main", reported_since=2000.0) == [found]
+    assert board.conditions("main", reported_since=2000.1) == []
 
 
-def test_a_trouble_that_comes_back_begins_anew(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_that_comes_back_begins_anew(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, 1000.0)
-    board.report("store", "the disk is full", agent="main")
-    board.resolve("store", agent="main")
+    board.report(FULL, agent="main", error="the disk is full")
+    board.resolve(FULL, agent="main")
     at(monkeypatch, 2000.0)
-    board.report("store", "the disk is full", agent="main")
-    assert board.troubles("main")[0].since == 2000.0
+    board.report(FULL, agent="main", error="the disk is full")
+    assert board.conditions("main")[0].since == 2000.0
 
 
-def test_an_agent_is_told_its_own_troubles_and_those_of_all_the_newest_first(
+def test_an_agent_has_its_own_conditions_and_those_of_all_the_newest_first(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for moment, (part, agent) in enumerate([("old", "main"), ("shared", "*"), ("strange", "other"), ("new", "main")]):
+    for moment, (subject, agent) in enumerate(
+        [("old", "main"), ("shared", "*"), ("strange", "other"), ("new", "main")]
+    ):
         at(monkeypatch, 1000.0 + moment)
-        board.report(part, f"{part} is not well", agent=agent)
-    assert [trouble.part for trouble in board.troubles("main")] == ["new", "shared", "old"]
-    assert [trouble.part for trouble in board.troubles("other")] == ["strange", "shared"]
+        board.report(ConditionCode.JOB_FAILED, agent=agent, subject=subject, error="failed")
+    assert [one.subject for one in board.conditions("main")] == ["new", "shared", "old"]
+    assert [one.subject for one in board.conditions("other")] == ["strange", "shared"]
 
 
-def test_ending_one_trouble_leaves_the_others(board: Board) -> None:
-    board.report("store", "the disk is full", agent="main")
-    board.report("store", "the disk is full", agent="other")
-    board.report("watch", "polling", agent="main")
-    board.resolve("store", agent="main")
-    assert [trouble.part for trouble in board.troubles("main")] == ["watch"]
-    assert [trouble.part for trouble in board.troubles("other")] == ["store"]
+def test_ending_one_condition_leaves_the_others(board: Board) -> None:
+    board.report(FULL, agent="main", error="the disk is full")
+    board.report(FULL, agent="other", error="the disk is full")
+    board.report(POLLS, agent="main", reason="the limit is reached")
+    board.resolve(FULL, agent="main")
+    assert [one.code for one in board.conditions("main")] == [POLLS]
+    assert [one.code for one in board.conditions("other")] == [FULL]
+
+
+def test_all_conditions_of_some_codes_are_replaced_each_with_its_own_beginning(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, missing = ConditionCode.FILE_IS_LINK, ConditionCode.FOLDER_MISSING
+    at(monkeypatch, 1000.0)
+    board.replace(OF_FILES, [Condition(link, "/a"), Condition(missing, "/b")], agent="main")
+    board.report(FULL, agent="main", error="the disk is full")
+    at(monkeypatch, 2000.0)
+    board.replace(OF_FILES, [Condition(link, "/a"), Condition(link, "/c")], agent="main")
+    found = {(one.code, one.subject): one.since for one in board.conditions("main")}
+    assert found == {(link, "/a"): 1000.0, (link, "/c"): 2000.0, (FULL, ""): 1000.0}
+
+
+def test_what_another_version_wrote_is_forgotten(board: Board, client: redis.Redis, keys: Keys) -> None:
+    known = {"code": "store_full", "subject": "", "since": 1.0, "at": 1.0, "params": {}}
+    kept = {
+        "store": {"message": "the disk is full", "since": 1.0, "at": 1.0, "code": None},
+        "of_tomorrow": known | {"code": "of_tomorrow"},
+        "store_full": known,
+    }
+    client.hset(keys.conditions("main"), mapping={name: json.dumps(body) for name, body in kept.items()})
+    client.hset(keys.conditions("main"), "odd", "no JSON")
+    assert [one.code for one in board.conditions("main")] == [FULL]
 
 
 def test_ending_what_never_began_is_nothing(board: Board) -> None:
-    board.resolve("store", agent="main")
-    assert board.troubles("main") == []
+    board.resolve(FULL, agent="main")
+    assert board.conditions("main") == []
 
 
 def test_times_to_searchable_are_counted_below_the_bound_they_reach(
@@ -218,13 +251,13 @@ def test_counting_a_request_is_two_round_trips_for_any_number_of_agents(
 def test_an_absent_broker_is_an_answer_and_never_an_error(settings: Settings, keys: Keys) -> None:
     with connect(settings) as nobody:
         board = Board(nobody, keys)
-        board.report("store", "the disk is full", agent="main")
-        board.resolve("store", agent="main")
+        board.report(FULL, agent="main", error="the disk is full")
+        board.resolve(FULL, agent="main")
         board.record_freshness([1.0])
         board.record_vectors("main", count=1, seconds=1.0)
         assert board.pending("main") is None
         assert board.vector_progress("main") == VectorProgress()
-        assert list(board.troubles("main")) == []
+        assert list(board.conditions("main")) == []
         board.record_usage(spent(), agents={"main": spent()})
         assert list(board.usage("main")) == []
 

@@ -45,7 +45,7 @@ def test_a_text_that_breaks_the_endpoint_becomes_a_dead_letter_and_its_neighbour
             assert letter.key == key(paths[5])
             assert "2 times while it answered others" in letter.reason
             assert "HTTP 500" in letter.reason
-            wait_until(lambda: not workers.troubles())
+            wait_until(lambda: not workers.conditions())
             asked = server.requests
             workers.write(paths[0], "A heron has moved.")
             workers.mark(paths[0])

@@ -196,7 +196,7 @@ def test_a_damaged_index_is_replaced_from_the_files_and_the_cache(
             lambda: workers.complete() and all(workers.finds(bird) for bird in ("stork", "heron", "otter")), timeout=60
         )
         wait_until(lambda: generations_of(paying, paying.agents[0]).next() is None)
-        wait_until(lambda: not workers.troubles(), what="nothing is said to be wrong any more")
+        wait_until(lambda: not workers.conditions(), what="nothing is said to be wrong any more")
         with workers.reading("main") as reader:
             assert reader is not None
             assert reader.check() == []
@@ -218,7 +218,9 @@ def test_an_index_of_a_newer_version_is_left_alone_until_a_person_has_it_made_an
     with Workers(paying) as workers:
         workers.write("memory/2.md", "A stork came.\n")
         workers.mark("memory/2.md")
-        wait_until(lambda: any("newer recalld" in message for message in workers.troubles().values()))
+        wait_until(
+            lambda: any("newer recalld" in str(one.params.get("error")) for one in workers.conditions().values())
+        )
         assert not workers.settled(), "it waits"
     assert file.read_bytes() == content
     sessions = str(paying.home.parent / "sessions")

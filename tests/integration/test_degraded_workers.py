@@ -11,13 +11,14 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.store.errors import StoreUnreadable
 from memory.store.options import StoreOptions
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from schemas.settings_sections import Chunking
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5
 from tests.working import Workers
-from workers.queue.names import HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS
+from workers.queue.names import INDEX_PENDING
 from workers.queue.private_server import BrokerServer
 
 
@@ -43,9 +44,8 @@ def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has
         with without_fts5():
             workers.start()
             workers.mark("memory/b.md")
-            trouble = wait_until(workers.troubles)
-            assert list(trouble) == [NO_KEYWORDS]
-            assert "no FTS5; install" in trouble[NO_KEYWORDS]
+            trouble = wait_until(workers.conditions)
+            assert list(trouble) == [ConditionCode.KEYWORDS_UNAVAILABLE]
             wait_until(lambda: len(pauses) >= 2)
             assert set(pauses) == {(INDEX_PENDING, 60.0)}, "no storm"
             workers.stop()
@@ -55,7 +55,7 @@ def test_without_fts5_documents_wait_and_are_indexed_by_the_next_worker_that_has
         workers.start()
         wait_until(workers.complete)
         assert workers.finds("otter")
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_found_all_the_same(
@@ -76,9 +76,9 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
     with Workers(changed) as workers:
         workers.write("memory/b.md", "The otter swims.")
         workers.mark("memory/a.md", "memory/b.md")
-        trouble = wait_until(workers.troubles)
-        assert list(trouble) == [NO_SPACE]
-        assert "1 MB are free" in trouble[NO_SPACE]
+        trouble = wait_until(workers.conditions)
+        assert list(trouble) == [ConditionCode.NO_SPACE]
+        assert "1 MB are free" in str(trouble[ConditionCode.NO_SPACE].params["error"])
         assert workers.finds("otter")
         assert workers.finds("heron")
         wait_until(lambda: len(pauses) >= 2)
@@ -88,7 +88,7 @@ def test_without_space_for_a_new_generation_that_is_said_and_live_notes_are_foun
         free[0] = 10_000_000_000
         wait_until(lambda: Generations(settings.indexes_path / "main", StoreOptions()).current() != generation)
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
         assert workers.finds("otter")
 
 
@@ -105,13 +105,12 @@ def test_documents_that_older_settings_leave_to_nobody_are_said_and_kept(
     agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
     with Workers(settings.model_copy(update={"agents": (agent,)})) as workers:
         workers.mark("memory/a.md")
-        trouble = wait_until(workers.troubles)
-        assert list(trouble) == [OLDER_SETTINGS]
-        assert "start it again" in trouble[OLDER_SETTINGS]
+        trouble = wait_until(workers.conditions)
+        assert list(trouble) == [ConditionCode.SETTINGS_OLDER]
         assert not workers.settled()
         monkeypatch.setattr("memory.index.generation_writer.begun_at", lambda _name: 0.0)
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself(
@@ -132,9 +131,9 @@ def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
         wait_until(workers.complete)
-        assert wait_until(workers.troubles) == {HOUSEKEEPING: "the folder cannot be changed"}
+        assert list(wait_until(workers.conditions)) == [ConditionCode.HOUSEKEEPING_FAILED]
         current = Generations(settings.indexes_path / "main", StoreOptions()).current()
         log = settings.indexes_path / "main" / f"{current}-wal"
         wait_until(lambda: log.stat().st_size == 0)
         broken[0] = False
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())

@@ -80,4 +80,4 @@ def test_a_key_that_is_refused_is_one_problem_of_all_agents_that_use_it(
     findings = json.loads(commands.run("doctor", "--json")[1])["findings"]
     [found] = [one for one in findings if one["check"] == "provider" and one["level"] == "problem"]
     assert found["agents"] == ["main", "ada", "bob"]
-    assert found["message"].startswith("main, ada, bob: the key is refused for ")
+    assert (found["code"], found["message"]) == ("provider_refuses", "main, ada, bob: the key is refused")

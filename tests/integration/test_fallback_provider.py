@@ -10,12 +10,12 @@ import pytest
 from memory.embedding.batching import EmbeddingBatcher
 from memory.index.generation_writer import GenerationWriter
 from memory.index.provider_fallback import provider_of
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import actors
-from workers.queue.names import NO_SPACE
 from workers.queue.private_server import BrokerServer
 
 
@@ -48,7 +48,7 @@ def test_the_fallback_takes_over_as_a_new_generation_and_no_vectors_are_mixed(
         wait_until(workers.complete)
         counts = workers.counts()
         assert (counts.files, counts.vectors_ready) == (2, 2)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
         asked = server.requests
         workers.write("memory/c.md", "And a kingfisher.")
         workers.mark("memory/c.md")
@@ -90,7 +90,7 @@ def test_a_provider_that_cannot_even_be_made_is_taken_over_from_at_once(
         workers.mark("memory/a.md")
         wait_until(workers.complete)
         assert identity(workers) == "stub"
-        assert not workers.troubles()
+        assert not workers.conditions()
     taken = provider_of(workers.settings, workers.settings.agents[0]).taken_over
     assert taken is not None
     assert "OPENAI_API_KEY" in taken
@@ -104,11 +104,11 @@ def test_an_endpoint_that_stays_away_is_taken_over_from_after_a_while_only(
     with Workers(with_fallback(settings, server)) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        wait_until(workers.troubles)
+        wait_until(workers.conditions)
         assert identity(workers) == "openai"
         monkeypatch.setattr(actors, "LOST_AFTER_SECONDS", 0.0)
         wait_until(lambda: identity(workers) == "stub" and workers.complete())
-        assert not workers.troubles()
+        assert not workers.conditions()
 
 
 def test_a_fallback_that_finds_no_space_for_its_index_says_so_and_takes_over_when_there_is_room(
@@ -128,7 +128,7 @@ def test_a_fallback_that_finds_no_space_for_its_index_says_so_and_takes_over_whe
         server.fail_next(Failure(status=401), times=10_000)
         workers.write("memory/b.md", "The otter swims in the brook.")
         workers.mark("memory/b.md")
-        wait_until(lambda: NO_SPACE in workers.troubles() and len(pauses) >= 2)
+        wait_until(lambda: ConditionCode.NO_SPACE in workers.conditions() and len(pauses) >= 2)
         assert sum(seconds < 60.0 for _, seconds in pauses) <= 2, "no storm; who met the takeover looks again at once"
         assert workers.finds("otter")
         assert identity(workers) == "openai"
@@ -143,7 +143,7 @@ def test_without_a_fallback_nothing_takes_over(
     with Workers(with_fallback(settings, server, fallback="none")) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        wait_until(workers.troubles)
+        wait_until(workers.conditions)
         assert identity(workers) == "openai"
 
 
@@ -154,8 +154,8 @@ def test_a_fallback_that_cannot_be_had_is_said_and_does_not_take_over(
     with Workers(with_fallback(settings, server, fallback="voyage")) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        said = wait_until(workers.troubles)["provider openai"]
-        assert "openai refused the key" in said
-        assert "voyage cannot take over" in said
-        assert "VOYAGE_API_KEY" in said
+        said = wait_until(workers.conditions)
+        assert {one.subject for one in said.values()} == {"openai"}
+        assert said.keys() == {ConditionCode.PROVIDER_REFUSES, ConditionCode.FALLBACK_UNUSABLE}
+        assert "VOYAGE_API_KEY" in str(said[ConditionCode.FALLBACK_UNUSABLE].params["reason"])
         assert identity(workers) == "openai"

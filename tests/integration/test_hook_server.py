@@ -20,7 +20,7 @@ from producers.run import run_producers
 from schemas.errors import UserError
 from schemas.ports import Event
 from schemas.settings import AgentSettings, Settings
-from tests.recording import RecordingFigures, RecordingInbox, RecordingQueue, RecordingTroubles
+from tests.recording import RecordingConditions, RecordingFigures, RecordingInbox, RecordingQueue
 
 PATH = "/somewhere/a.jsonl"
 COMPACTED = {"hook_event_name": "PreCompact", "transcript_path": PATH}
@@ -48,7 +48,7 @@ def house(tmp_path: Path, *agents: str, **more: Any) -> Settings:
 @contextmanager
 def serving(settings: Settings) -> Iterator[Taken]:
     taken = Taken()
-    server = HookServer(settings, 0, taken.append, RecordingTroubles())
+    server = HookServer(settings, 0, taken.append, RecordingConditions())
     server.start()
     try:
         with httpx.Client(base_url=server.url, trust_env=False, timeout=60) as taken.client:
@@ -142,12 +142,12 @@ def test_a_trusted_loopback_finds_the_agent_by_the_path(tmp_path: Path) -> None:
 def test_beyond_loopback_nothing_listens_without_tokens(tmp_path: Path) -> None:
     settings = house(tmp_path, "main", hooks={"host": "0.0.0.0", "port": 0})
     with pytest.raises(UserError, match=r"hooks\.host = 127\.0\.0\.1"):
-        HookServer(settings, 0, lambda _: None, RecordingTroubles())
+        HookServer(settings, 0, lambda _: None, RecordingConditions())
     folder = tmp_path / "home" / TOKENS_PATH
     folder.mkdir(parents=True)
     (folder / "main").write_text("t0ken")
     taken: list[Event] = []
-    server = HookServer(settings, 0, taken.append, RecordingTroubles())
+    server = HookServer(settings, 0, taken.append, RecordingConditions())
     server.start()
     try:
         url = server.url.replace("0.0.0.0", "127.0.0.1") + "claude-code"
@@ -163,14 +163,14 @@ def test_a_taken_port_is_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(UserError, match=rf"port {port} of 127\.0\.0\.1 is in use.*hooks\.port"):
-            HookServer(house(tmp_path, "main"), port, lambda _: None, RecordingTroubles())
+            HookServer(house(tmp_path, "main"), port, lambda _: None, RecordingConditions())
 
 
 def test_a_handler_that_fails_is_an_answer_too(tmp_path: Path) -> None:
     def fail(_: Event) -> None:
         raise RuntimeError("secret")
 
-    server = HookServer(house(tmp_path, "main"), 0, fail, RecordingTroubles())
+    server = HookServer(house(tmp_path, "main"), 0, fail, RecordingConditions())
     server.start()
     try:
         with httpx.Client(trust_env=False, timeout=60) as client:
@@ -187,7 +187,7 @@ def test_the_producers_serve_hooks_as_long_as_they_run_and_only_if_a_port_is_set
         stop, ready = threading.Event(), threading.Event()
         thread = threading.Thread(
             target=run_producers,
-            args=(settings, RecordingQueue(), RecordingInbox(), RecordingTroubles(), stop),
+            args=(settings, RecordingQueue(), RecordingInbox(), RecordingConditions(), stop),
             kwargs={
                 "figures": RecordingFigures(),
                 "indexed": lambda _: None,

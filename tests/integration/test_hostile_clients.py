@@ -22,7 +22,7 @@ from producers.hook_server import HookServer
 from schemas.ports import Event
 from schemas.settings import Settings
 from tests.hostile_client import Answer, HostileClient, chunked, crowd, held, request, said
-from tests.recording import RecordingTroubles
+from tests.recording import RecordingConditions
 from tests.serving import running
 from tests.waiting import wait_until
 
@@ -81,7 +81,7 @@ def opened(folder: Path, bounds: Bounds) -> Iterator[dict[str, Door]]:
     with ExitStack() as stack:
         port = stack.enter_context(running(settings, bounds=bounds)).base_url.port
         assert port is not None
-        hooks = HookServer(settings, 0, _forget, RecordingTroubles(), bounds=bounds)
+        hooks = HookServer(settings, 0, _forget, RecordingConditions(), bounds=bounds)
         hooks.start()
         stack.callback(hooks.stop)
         yield {
@@ -197,7 +197,7 @@ def test_who_comes_when_all_are_being_answered_is_told_to_come_back(tmp_path: Pa
         {"home": tmp_path / "home", "agents": [{"id": "main", "workspace": tmp_path, "provider": "stub"}]}
     )
     few = Bounds(connections=3)
-    server = HookServer(settings, 0, handle, RecordingTroubles(), bounds=few)
+    server = HookServer(settings, 0, handle, RecordingConditions(), bounds=few)
     server.start()
     port = port_of(server)
     hook = request("POST", "/v1/hooks/codex", HOOK)

@@ -250,4 +250,4 @@ def test_a_worker_goes_on_without_a_restart_and_counts_what_was_sent(
             [usage] = workers.board.usage("main")
             assert (usage.inputs, usage.requests - usage.failed) == (1, 1)
             assert usage.tokens < 100
-            wait_until(lambda: not workers.troubles())
+            wait_until(lambda: not workers.conditions())

@@ -13,7 +13,7 @@ from schemas.ports import Event
 from schemas.settings import Settings
 from tests.hostile_client import Answer, request, said
 from tests.json_bombs import BOMBS, MODELS_BOMBS, ODD_HOOKS
-from tests.recording import RecordingTroubles
+from tests.recording import RecordingConditions
 from tests.serving import running
 
 QUERIES = ["/v1/search", "/v1/get", "/v1/tools", "/v1/terms", "/mcp"]
@@ -31,7 +31,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     (folder / "workspace" / "memory").mkdir(parents=True)
     agent = {"id": "main", "workspace": folder / "workspace", "provider": "stub"}
     settings = Settings.model_validate({"home": folder / "home", "agents": [agent]})
-    hooks = HookServer(settings, 0, _forget, RecordingTroubles())
+    hooks = HookServer(settings, 0, _forget, RecordingConditions())
     hooks.start()
     try:
         with running(settings) as client:

@@ -109,7 +109,7 @@ def test_a_provider_that_refuses_is_told_by_up_and_in_its_own_words_by_status_an
             wait_until(lambda: "main: openai refused the key (HTTP 401" in daemon.said())
             assert words not in daemon.said(), "its words may quote memory, and what up prints may be a log"
             told = {one["code"]: one["message"] for one in daemon.status()["troubles"] if "code" in one}
-            assert words in told[ConditionCode.VECTORS_WAIT]
+            assert words in told[ConditionCode.PROVIDER_REFUSES]
             done = daemon.run("index", "--json")
             [agent] = json.loads(done.stdout)["agents"]
             assert (done.returncode, agent["code"]) == (1, ConditionCode.VECTORS_WAIT)

@@ -10,8 +10,9 @@ import pytest
 
 from memory.service.overview import MAX_DEAD_LETTERS
 from memory.store.writer import Store
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import BrokerFacts, EndpointCondition, EndpointState, Pending, ProcessSign, Trouble
+from schemas.ports import BrokerFacts, EndpointCondition, EndpointState, Pending, ProcessSign
 from schemas.settings import Settings
 from schemas.settings_sections import Scope
 from tests.quiet_board import QuietBoard
@@ -55,8 +56,8 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
         def endpoint(self, account: str, model: str) -> EndpointState | None:
             return EndpointState(EndpointCondition.COOLING_DOWN, 123.0)
 
-        def troubles(self, agent: str) -> tuple[Trouble, ...]:
-            return (Trouble("files", "cannot be read", 5.0),)
+        def conditions(self, agent: str) -> tuple[Condition, ...]:
+            return (Condition(ConditionCode.FOLDER_UNLISTABLE, "/ws", 5.0, {"error": "cannot be read"}),)
 
     with running(settings, Board()) as client:
         answer = client.get("/v1/queue").json()
@@ -69,7 +70,8 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
     assert counts["lastCommitAt"] <= time.time()
     assert (agent["provider"], agent["model"]) == ("stub", "hashed-words-64")
     assert agent["endpoint"] == {"condition": "cooling down", "until": 123.0}
-    assert agent["troubles"] == [{"part": "files", "message": "cannot be read", "since": 5.0}]
+    [trouble] = agent["troubles"]
+    assert (trouble["code"], trouble["part"], trouble["since"]) == ("folder_unlistable", "files", 5.0)
 
 
 def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, store: Store) -> None:
@@ -82,8 +84,9 @@ def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, 
         answer = client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()
     [trouble] = agent["troubles"]
     assert trouble["part"] == "watch"
-    assert "gives no sign of life, and changed files are not noticed" in trouble["message"]
-    assert answer["degraded"] == [f"watch: {trouble['message']}"]
+    assert trouble["code"] == "process_silent"
+    assert answer["degraded"] == [trouble["message"]]
+    assert [(one["code"], one["subject"]) for one in answer["conditions"]] == [("process_silent", "watch")]
     assert answer["fallback"] is False
 
 

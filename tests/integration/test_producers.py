@@ -20,20 +20,26 @@ from producers.run import run_producers
 from producers.spool import write_event, write_hook
 from producers.watching import fallback_watcher as falling_back
 from producers.watching.watcher import WatchLimitReached
+from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.ports import Event, IndexFigures
 from schemas.settings import AgentSettings, Settings
 from schemas.settings_sections import Sync, SyncSessions
 from tests.recording import (
+    RecordingConditions,
     RecordingFigures,
     RecordingInbox,
     RecordingQueue,
-    RecordingTroubles,
     RememberedFiles,
     as_reader,
 )
 from tests.waiting import wait_until
+
+
+def paths_refused(house: House) -> object:
+    refused = house.troubles.open.get((ConditionCode.EVENT_PATHS_REFUSED, "main"))
+    return refused.params["paths"] if refused is not None else None
 
 
 class House:
@@ -43,7 +49,7 @@ class House:
         self.root = root
         self.home = root / "home"
         self.queue = RecordingQueue()
-        self.troubles = RecordingTroubles()
+        self.troubles = RecordingConditions()
         self.figures = RecordingFigures()
         self.inbox = RecordingInbox()
         self.stop = threading.Event()
@@ -77,6 +83,11 @@ class House:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
         return target
+
+    def file_conditions(self) -> list[Condition]:
+        """What is wrong with the files of the agent "main", or their comparison."""
+        codes = (*OF_FILES, ConditionCode.FILES_NOT_COMPARED)
+        return [one for (code, agent), one in self.troubles.open.items() if agent == "main" and code in codes]
 
     def start(self) -> None:
         settings = Settings(home=self.home, agents=tuple(self.agents))
@@ -262,7 +273,7 @@ def test_events_from_the_spool_are_done_at_the_start_and_later(house: House) -> 
     write_event(house.home, Event("changed", "main", (str(late),)))
     house.wait_for("main", "memory/late.md")
     (house.home / "spool/broken.json").write_text("{")
-    wait_until(lambda: "broken.json was set aside" in house.troubles.open.get(("spool", "*"), ""))
+    wait_until(lambda: (ConditionCode.SPOOL_FILES_SET_ASIDE, "*") in house.troubles.open)
 
 
 def test_lost_file_events_lead_to_a_comparison_of_all_agents(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +296,7 @@ def test_lost_file_events_lead_to_a_comparison_of_all_agents(house: House, monke
     house.wait_for("main", "memory/a.md")
     house.wait_for("other", "memory/a.md")
     wait_until(lambda: house.watch_json()["main"]["overflows"] == 1)
-    wait_until(lambda: ("watch", "main") not in house.troubles.open)
+    wait_until(lambda: (ConditionCode.WATCH_OVERFLOWED, "main") not in house.troubles.open)
 
 
 def test_while_the_queue_is_away_nothing_is_lost_and_everything_is_compared_afterwards(house: House) -> None:
@@ -295,11 +306,11 @@ def test_while_the_queue_is_away_nothing_is_lost_and_everything_is_compared_afte
     house.start()
     house.queue.available = False
     house.write("main/memory/a.md")
-    wait_until(lambda: ("queue", "*") in house.troubles.open)
+    wait_until(lambda: (ConditionCode.CHANGES_KEPT, "*") in house.troubles.open)
     house.index["main"] = RememberedFiles({})
     house.queue.available = True
     house.wait_for("main", "memory/a.md", "memory/old.md")
-    wait_until(lambda: ("queue", "*") not in house.troubles.open)
+    wait_until(lambda: (ConditionCode.CHANGES_KEPT, "*") not in house.troubles.open)
 
 
 def test_a_queue_that_is_away_at_the_start_is_tried_again(house: House) -> None:
@@ -307,10 +318,10 @@ def test_a_queue_that_is_away_at_the_start_is_tried_again(house: House) -> None:
     house.write("main/memory/a.md")
     house.queue.available = False
     house.start()
-    assert "could not be compared" in house.troubles.open["reconcile", "main"]
+    assert (ConditionCode.FILES_NOT_COMPARED, "main") in house.troubles.open
     house.queue.available = True
     house.wait_for("main", "memory/a.md")
-    wait_until(lambda: ("reconcile", "main") not in house.troubles.open)
+    wait_until(lambda: not house.file_conditions())
 
 
 def test_a_broker_that_lost_its_data_gets_everything_again(house: House) -> None:
@@ -329,7 +340,7 @@ def test_an_index_that_cannot_be_read_is_told_and_tried_again(house: House) -> N
     house.write("main/memory/a.md")
     house.index_error = RecalldError("the index belongs to somebody else")
     house.start()
-    assert "belongs to somebody else" in house.troubles.open["reconcile", "main"]
+    assert "belongs to somebody else" in str(house.troubles.open[ConditionCode.FILES_NOT_COMPARED, "main"].params)
     house.index_error = None
     house.wait_for("main", "memory/a.md")
 
@@ -390,10 +401,10 @@ def test_a_workspace_that_is_not_there_loses_nothing(house: House) -> None:
     house.remember()
     house.start()
     (house.root / "main").rename(house.root / "aside")
-    wait_until(lambda: "is not there" in house.troubles.open.get(("reconcile", "main"), ""))
+    wait_until(house.file_conditions)
     assert house.queue.calls == []
     (house.root / "aside").rename(house.root / "main")
-    wait_until(lambda: ("reconcile", "main") not in house.troubles.open)
+    wait_until(lambda: not house.file_conditions())
     assert not [
         key for _, keys, _ in house.queue.calls for key in keys if not (house.root / "main" / key.path).exists()
     ]
@@ -495,10 +506,10 @@ def test_a_session_folder_that_comes_later_is_noticed_and_watched(house: House) 
     house.agent(folders=("later/agent/sessions",), sessions=SyncSessions(quiet_seconds=0.05))
     house.remember()
     house.start()
-    assert "later/agent/sessions is not there" in house.troubles.open["reconcile", "main"]
+    assert house.troubles.open[ConditionCode.SESSIONS_FOLDER_MISSING, "main"].subject.endswith("later/agent/sessions")
     path = append(house.root / "later/agent/sessions/a.jsonl")
     house.wait_for("main", "sessions/a.jsonl")
-    wait_until(lambda: ("reconcile", "main") not in house.troubles.open)
+    wait_until(lambda: not house.file_conditions())
     house.index["main"] = RememberedFiles(dict(AgentFiles(house.agents[0]).scan().documents))
     house.queue.clear()
     append(path)
@@ -613,8 +624,8 @@ def test_a_path_of_a_hook_that_is_not_below_its_agents_folders_is_never_opened_a
     house.wait_for("main", "sessions/good.jsonl")
     assert house.queue.marked("main") == ["sessions/good.jsonl"]
     assert not [path for path in opened if path.endswith(("secret.jsonl", "theirs.jsonl"))]
-    wait_until(lambda: f"{len(strange)} paths" in house.troubles.open.get(("events", "main"), ""))
-    assert ("events", "other") not in house.troubles.open
+    wait_until(lambda: paths_refused(house) == len(strange))
+    assert (ConditionCode.EVENT_PATHS_REFUSED, "other") not in house.troubles.open
 
 
 @pytest.mark.parametrize("watch", [True, False])

@@ -13,10 +13,10 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from memory.pulses import Pulses
-from memory.reporting import build_status
 from memory.search.resting import RestingPendingReader
 from memory.status.home import broker_state
+from memory.status.pulses import Pulses
+from memory.status.summary import build_status
 from recalld.doctor.services import broker_findings
 from recalld.wiring import open_broker
 from schemas.documents import Lane

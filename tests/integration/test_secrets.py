@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from memory.embedding.providers.endpoint import ErrorReader
 from recalld.logs import RedactingFormatter, redact_fields
+from schemas.conditions import ConditionCode
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer, Failure
@@ -153,8 +154,8 @@ def test_no_reason_of_a_failed_request_holds_a_secret(status: int) -> None:
 
 def test_a_trouble_is_published_without_secrets(client: redis.Redis, keys: Keys) -> None:
     board = Board(client, keys)
-    board.report("store", f"cannot reach redis://:{PASSWORD}@localhost", agent="main")
-    [trouble] = board.troubles("main")
+    board.report(ConditionCode.STORE_FULL, agent="main", error=f"cannot reach redis://:{PASSWORD}@localhost")
+    [trouble] = board.conditions("main")
     assert trouble.message == "cannot reach redis://:[redacted:password]@localhost"
 
 

@@ -136,7 +136,7 @@ def test_a_query_s_refused_key_stops_indexing_and_is_said_in_status_and_metrics(
     assert status["ok"] is False
     agent = status["agents"][0]
     assert agent["endpoint"]["condition"] == "stopped"
-    assert agent["endpoint"]["reason"] in {trouble["message"] for trouble in agent["troubles"]}
+    assert agent["endpoint"]["reason"] in {trouble["params"].get("error") for trouble in agent["troubles"]}
     assert "sk-test" not in str(status)
     metrics = http.get("/metrics").text
     model = 'provider="openai"'

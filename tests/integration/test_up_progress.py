@@ -85,7 +85,7 @@ def test_vectors_that_do_not_come_are_told_with_the_reason_that_workers_reported
     for name in NAMES:
         workers.board.record_figures(name, IndexFigures(files=2, vectors_pending=2), commits=0)
     for name in NAMES:
-        workers.board.report("provider stub", "it does not answer", agent=name, code=ConditionCode.VECTORS_WAIT)
+        workers.board.report(ConditionCode.PROVIDER_FAILS, agent=name, subject="stub", error="it does not answer")
     progress.look()
     assert capsys.readouterr().out.splitlines() == [
         "ada, bob, eve: it does not answer",

@@ -184,7 +184,7 @@ def endure_an_outage(home: Path) -> None:
         for _ in range(OUTAGE_FAILURES + 10):
             gate.leave(Admission.NORMAL, Transient("Connection refused"))
         side.queue.may_retry(EMBED_PENDING, "main", VECTORS_QUEUE, job="of an earlier run", seconds=9_000)
-        side.board.report("provider openai", "Connection refused", agent="main", code=ConditionCode.VECTORS_WAIT)
+        side.board.report(ConditionCode.PROVIDER_FAILS, agent="main", subject="openai", error="Connection refused")
         side.client.close()
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
-from memory import standing_still
 from memory.embedding import asking
 from memory.embedding.batching import EmbeddingBatcher
 from memory.index.indexer import Indexer
-from memory.reporting import build_status
+from memory.status.summary import build_status
 from memory.store.errors import NoRoom, StoreFull
 from memory.store.sqlite.writer import SqliteStore
+from schemas.conditions import ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from schemas.status import AgentStatus
@@ -30,7 +30,7 @@ from workers.health.heartbeat import LifeSigns
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.broker import DoorbellBroker, make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
-from workers.queue.names import EMBED_PENDING, INDEX_PENDING, NO_SPACE
+from workers.queue.names import EMBED_PENDING, INDEX_PENDING
 from workers.queue.pending import Waiting
 from workers.queue.private_server import BrokerServer
 from workers.runtime import Runtime
@@ -45,14 +45,14 @@ def remote(settings: Settings, server: EmbeddingServer) -> Settings:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Every trouble that was reported, also those that are over: (part, message)."""
-    told: list[tuple[str, str]] = []
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ConditionCode, Mapping[str, Param]]]:
+    """Every condition that was reported, also those that are over: (code, params)."""
+    told: list[tuple[ConditionCode, Mapping[str, Param]]] = []
     report = Board.report
 
-    def listened(board: Board, part: str, message: str, *, agent: str = "*") -> None:
-        told.append((part, message))
-        report(board, part, message, agent=agent)
+    def listened(board: Board, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
+        told.append((code, params))
+        report(board, code, agent=agent, subject=subject, **params)
 
     monkeypatch.setattr(Board, "report", listened)
     return told
@@ -70,10 +70,10 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        trouble = wait_until(workers.troubles)
-        assert list(trouble) == ["provider openai"]
-        assert trouble["provider openai"].startswith("openai refused the key (HTTP 401")
-        assert "a-secret-key" not in trouble["provider openai"]
+        trouble = wait_until(workers.conditions)
+        assert list(trouble) == [ConditionCode.PROVIDER_REFUSES]
+        assert trouble[ConditionCode.PROVIDER_REFUSES].subject == "openai"
+        assert "a-secret-key" not in str(trouble)
         assert workers.settled()
         assert workers.finds("heron")
         counts = workers.counts()
@@ -82,7 +82,7 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
         assert set(pauses) == {(EMBED_PENDING, 60.0)}
         server.recover()
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_a_trouble_of_a_provider_is_over_when_nothing_waits_for_it_any_more(
@@ -93,7 +93,7 @@ def test_a_trouble_of_a_provider_is_over_when_nothing_waits_for_it_any_more(
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        wait_until(workers.troubles)
+        wait_until(workers.conditions)
         wait_until(lambda: workers.settled() and workers.counts().vectors_pending == 1)
     # Started again with settings that name no provider: what waited is settled without the one that failed.
     keywords = remote.agents[0].model_copy(update={"provider": "stub"})
@@ -101,7 +101,7 @@ def test_a_trouble_of_a_provider_is_over_when_nothing_waits_for_it_any_more(
         workers.write("memory/b.md", "The otter swims.")
         workers.mark("memory/a.md", "memory/b.md")
         wait_until(lambda: workers.complete() and workers.counts().vectors_ready == 2)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_edits_while_the_provider_refuses_wait_as_one_message(
@@ -131,12 +131,12 @@ def test_a_provider_that_asks_for_time_gets_it(
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
         workers.mark("memory/a.md")
-        trouble = wait_until(workers.troubles)
-        assert list(trouble) == ["provider openai"]
+        trouble = wait_until(workers.conditions)
+        assert list(trouble) == [ConditionCode.PROVIDER_FAILS]
         assert workers.finds("heron")
         assert workers.counts().vectors_pending == 1
         wait_until(workers.complete)
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
     first, second = server.log
     assert second.started - first.started >= 1.5
     assert {actor for actor, _ in pauses} == {EMBED_PENDING}
@@ -167,13 +167,15 @@ def test_an_error_that_nobody_foresaw_is_said_and_tried_again_ever_more_rarely_u
         workers.mark(*paths)
         wait_until(lambda: len(pauses) >= 3)
         assert pauses[:3] == [(INDEX_PENDING, 2.0), (INDEX_PENDING, 4.0), (INDEX_PENDING, 8.0)]
-        assert workers.troubles() == {"index_pending live": "unexpected ZeroDivisionError: the moon is full"}
+        [failed] = workers.board.conditions("main")
+        assert (failed.code, failed.subject) == (ConditionCode.JOB_FAILED, "index_pending live")
+        assert failed.params == {"error": "unexpected ZeroDivisionError: the moon is full"}
         wait_until(lambda: workers.waiting() == Waiting(live=3, backfill=0, running=0))
         assert workers.counts().files == 0
         broken.clear()
         wait_until(workers.complete)
         assert workers.counts().files == 3
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_a_full_disk_is_said_and_indexing_goes_on_when_there_is_room(
@@ -197,12 +199,12 @@ def test_a_full_disk_is_said_and_indexing_goes_on_when_there_is_room(
         workers.mark("memory/a.md")
         wait_until(lambda: pauses)
         assert pauses[0] == (INDEX_PENDING, 10.0)
-        assert workers.troubles() == {"store": "no space left; free some and indexing goes on"}
+        assert list(workers.conditions()) == [ConditionCode.STORE_FULL]
         assert not workers.settled()
         full.clear()
         wait_until(workers.complete)
         assert workers.finds("heron")
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
 
 
 def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provider_again(
@@ -225,7 +227,7 @@ def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provide
         workers.mark(paths[0])
         wait_until(lambda: any(part == "index file" for part, _ in said))
         [aside] = {path for path in folder.glob("*.corrupt-*") if not path.name.endswith(("-wal", "-shm"))}
-        wait_until(lambda: not workers.troubles())
+        wait_until(lambda: not workers.conditions())
         wait_until(workers.complete)
         after = workers.counts()
         assert (after.files, after.chunks, after.vectors_ready) == (12, before.chunks, before.vectors_ready)
@@ -255,7 +257,7 @@ def test_a_write_ahead_log_that_was_cut_short_while_it_is_used_is_as_good_as_a_d
             workers.write(paths[0], "The otter swims.")
             workers.mark(paths[0])
             wait_until(lambda: any(part == "index file" for part, _ in said))
-            wait_until(lambda: workers.settled() and not workers.troubles() and workers.finds("otter"))
+            wait_until(lambda: workers.settled() and not workers.conditions() and workers.finds("otter"))
             wait_until(lambda: workers.complete() and workers.counts().files == 12)
         assert workers.finds("heron")
         assert server.requests == paid + 1, "the cache had all but the new one"
@@ -290,8 +292,8 @@ def test_that_there_is_no_room_is_told_once_whoever_finds_out_and_until_there_is
         with monkeypatch.context() as disk:
             disk.setattr(Indexer, "target", full)
             wait_until(lambda: said)
-            assert {part for part, _ in said} == {NO_SPACE}
-        wait_until(lambda: not workers.board.troubles("main"))
+            assert {code for code, _ in said} == {ConditionCode.NO_SPACE}
+        wait_until(lambda: not workers.board.conditions("main"))
 
 
 def test_a_message_that_was_done_while_the_broker_took_nothing_is_over_when_it_does_again(
@@ -386,7 +388,7 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
 ) -> None:
     monkeypatch.setattr(asking, "UNUSUAL_SECONDS", 0.1)
     monkeypatch.setattr(run, "LifeSigns", partial(LifeSigns, beat_seconds=0.05))
-    monkeypatch.setattr(standing_still, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr("memory.status.agent.SILENCE_SECONDS", 0.0)
     server.open.clear()
     with Workers(remote) as workers:
         workers.write("memory/note.md", "the kettle")

@@ -343,7 +343,7 @@ def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_
             assert claimers, "the living worker claimed what the dead one had held"
             assert workers.counts().files == 30
             assert workers.waiting() == AT_REST
-            assert workers.troubles() == {}
+            assert workers.conditions() == {}
 
 
 def test_a_deleted_index_is_made_again_whole_whoever_made_its_file_first(

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.service.degradations import without
 from memory.telemetry import prometheus
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Metric
-from schemas.search import SearchAnswer
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("schemas", "memory", "producers", "workers", "recalld")
@@ -65,26 +63,3 @@ def test_a_histogram_that_others_keep_is_told_in_rising_counts():
     assert (shown["bucket", "1800.0"], shown["bucket", "+Inf"]) == (5, 6)
     assert (shown["count", None], shown["sum", None]) == (6, 12.5)
     assert len(family.samples) == len(metrics.EVENT_TO_SEARCHABLE_SECONDS.buckets) + 3
-
-
-@pytest.mark.parametrize(
-    ("reasons", "expected"),
-    [
-        ((), ()),
-        (("no embedding provider: keywords only",), ("vectors",)),
-        (("the search did not finish within 15 s: keywords only",), ("time",)),
-        (("this SQLite has no FTS5: vectors only",), ("keywords",)),
-        (("there is no index yet: nothing was searched",), ("index",)),
-        (("the queue does not answer: how far the index is behind is not known",), ("queue",)),
-        (("a: keywords only", "the queue does not answer: x", "b: keywords only"), ("vectors", "queue")),
-        (("something new",), ("other",)),
-    ],
-)
-def test_what_a_search_had_to_do_without_is_one_word_each(reasons: tuple[str, ...], expected: tuple[str, ...]):
-    assert tuple(without(SearchAnswer(degraded=reasons))) == expected
-
-
-def test_the_searches_own_sentences_are_all_known():
-    said = "".join(file.read_text("utf-8") for file in sorted((ROOT / "memory" / "search").glob("*.py")))
-    for sign in ("did not finish within", "the queue does not answer", "there is no index yet", "keywords only"):
-        assert sign in said

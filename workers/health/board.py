@@ -1,4 +1,4 @@
-"""What the parts publish about themselves: troubles, progress and freshness. Never in anybody's way."""
+"""Conditions, progress and freshness as processes publish them in the broker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from datetime import UTC, date, datetime
@@ -15,9 +15,9 @@ from typing import Any
 import redis
 import structlog
 
-from memory.process_states import SILENT_SECONDS
 from memory.redaction import redact
-from schemas.conditions import ConditionCode
+from memory.status.processes import SILENT_SECONDS
+from schemas.conditions import HOLD_UP_VECTORS, Condition, ConditionCode, Param
 from schemas.ports import (
     BrokerFacts,
     EndpointCondition,
@@ -27,7 +27,6 @@ from schemas.ports import (
     Indexing,
     Pending,
     ProcessSign,
-    Trouble,
     Usage,
     VectorProgress,
 )
@@ -59,7 +58,7 @@ _QUERIES = "queries."
 
 
 class Board:
-    """Implements `PendingReader`, `UsageRecorder`, `FiguresRecorder` and `TroubleReporter` over the broker.
+    """Implements `PendingReader`, `UsageRecorder`, `FiguresRecorder` and `ConditionReporter` over the broker.
 
     A broker that is away is an answer.
     """
@@ -69,7 +68,7 @@ class Board:
         self._keys = keys
         self._marks = PendingMarks(client, keys)
         self._movement = Movement(client, keys)
-        self._said: dict[tuple[str, str], str] = {}
+        self._said: dict[tuple[str, str], Mapping[str, Param]] = {}
         #: What this process counts for everybody.
         self.counters = FleetCounters(client, keys)
 
@@ -165,7 +164,7 @@ class Board:
             with self._client.pipeline(transaction=False) as pipe:
                 for agent in lacking:
                     pipe.hmget(self._keys.progress(agent), "rate", "at")
-                    pipe.hgetall(self._keys.troubles(agent))
+                    pipe.hvals(self._keys.conditions(agent))
                 told = pipe.execute()
         except redis.RedisError:
             return None
@@ -199,46 +198,57 @@ class Board:
                 pipe.hincrbyfloat(self._keys.freshness(), "sum", max(value, 0.0))
             pipe.execute()
 
-    def troubles(self, agent: str) -> Sequence[Trouble]:
-        """What is not well and concerns this agent or all, newest first."""
-        found: list[Trouble] = []
+    def conditions(self, agent: str, *, reported_since: float = 0.0) -> Sequence[Condition]:
+        """Return the conditions of this agent and of all, newest first, that were reported since a Unix time."""
+        found: list[Condition] = []
         try:
             for scope in (agent, "*"):
-                for part, raw in self._client.hgetall(self._keys.troubles(scope)).items():
-                    body = json.loads(raw)
-                    since, code = float(body["since"]), body.get("code")
-                    found.append(
-                        Trouble(
-                            part.decode(),
-                            str(body["message"]),
-                            since,
-                            at=float(body.get("at", since)),
-                            code=ConditionCode(code) if code in set(ConditionCode) else None,
-                        )
-                    )
+                kept = self._client.hvals(self._keys.conditions(scope))
+                found += filter(None, (_read(raw, reported_since=reported_since) for raw in kept))
         except redis.RedisError:
             return ()
-        return sorted(found, key=lambda trouble: -trouble.since)
+        return sorted(found, key=lambda condition: -(condition.since or 0.0))
 
-    def report(self, part: str, message: str, *, agent: str = "*", code: ConditionCode | None = None) -> None:
-        """Say that a part has a problem; the first time counts as its beginning. Secrets are masked."""
-        message = redact(message)
-        if self._said.get((agent, part)) != message:
-            log.warning("trouble", part=part, agent=agent, message=message)
-        self._said[(agent, part)] = message
+    def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
+        """Report a condition; the first time counts as its beginning. Secrets are masked."""
         with self._quietly():
-            key = self._keys.troubles(agent)
-            before = self._client.hget(key, part)
-            now = time.time()
-            since = json.loads(before)["since"] if before else now
-            self._client.hset(key, part, json.dumps({"message": message, "since": since, "at": now, "code": code}))
+            self._put([Condition(code, subject, params=params)], agent)
 
-    def resolve(self, part: str, *, agent: str = "*") -> None:
-        """Say that the part's problem is over."""
-        self._said.pop((agent, part), None)
+    def resolve(self, *codes: ConditionCode, agent: str = "*", subject: str = "") -> None:
+        """Report that conditions are over, in one command."""
+        self._over([_field(code, subject) for code in codes], agent)
+
+    def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
+        """Report all conditions with these codes that an agent has: any other with one of them is over."""
         with self._quietly():
-            if self._client.hdel(self._keys.troubles(agent), part):
-                log.info("trouble_over", part=part, agent=agent)
+            there = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
+            put = self._put(conditions, agent)
+            self._over([field for field in there if field.split(" ")[0] in codes and field not in put], agent)
+
+    def _put(self, conditions: Sequence[Condition], agent: str) -> Collection[str]:
+        """Write conditions, and return their fields. Raises `redis.RedisError`."""
+        masked = {_field(one.code, one.subject): one for one in map(_masked, conditions)}
+        for field, one in masked.items():
+            if self._said.get((agent, field)) != one.params:
+                log.warning("condition", code=one.code.value, subject=one.subject, agent=agent, **one.params)
+            self._said[(agent, field)] = one.params
+        if masked:
+            key, now = self._keys.conditions(agent), time.time()
+            before = dict(zip(masked, self._client.hmget(key, list(masked)), strict=True))
+            since = {field: json.loads(raw).get("since") for field, raw in before.items() if raw}
+            bodies = {
+                field: json.dumps({**one.body(), "since": since.get(field) or now, "at": now})
+                for field, one in masked.items()
+            }
+            self._client.hset(key, mapping=bodies)
+        return masked.keys()
+
+    def _over(self, fields: Sequence[str], agent: str) -> None:
+        for field in fields:
+            self._said.pop((agent, field), None)
+        with self._quietly():
+            if fields and self._client.hdel(self._keys.conditions(agent), *fields):
+                log.info("conditions_over", conditions=fields, agent=agent)
 
     def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         """Add one request to what its agents cost, and to what all of them do (agent "*")."""
@@ -360,10 +370,28 @@ def _progress(rate: bytes | None, at: bytes | None) -> VectorProgress:
     return VectorProgress(float(rate), float(at)) if rate and at else VectorProgress()
 
 
-def _held_up(troubles: Mapping[bytes, bytes]) -> str | None:
+def _field(code: ConditionCode, subject: str) -> str:
+    """Return where a condition is kept in its agent's hash."""
+    return f"{code} {redact(subject)}" if subject else code.value
+
+
+def _masked(condition: Condition) -> Condition:
+    shown = {name: redact(value) if isinstance(value, str) else value for name, value in condition.params.items()}
+    return replace(condition, subject=redact(condition.subject), params=shown)
+
+
+def _read(raw: bytes, *, reported_since: float = 0.0) -> Condition | None:
+    """Return what the hash holds; None when another version wrote it, or when it was reported before."""
+    try:
+        body = json.loads(raw)
+        return Condition.of(body) if body["at"] >= reported_since else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _held_up(conditions: Iterable[bytes]) -> Condition | None:
     """Return why no vectors come, as the workers reported it."""
-    told = map(json.loads, troubles.values())
-    return next((str(body["message"]) for body in told if body.get("code") == ConditionCode.VECTORS_WAIT), None)
+    return next((one for one in map(_read, conditions) if one is not None and one.code in HOLD_UP_VECTORS), None)
 
 
 def today_utc() -> date:

@@ -20,8 +20,8 @@ import redis
 import structlog
 
 from memory.embedding.asking import Asking
-from memory.pulses import Pulses
 from memory.status.local_processes import born, is_the_same
+from memory.status.pulses import Pulses
 from schemas.ports import OutdatedSettings, ProcessSign, Unanswered
 from schemas.settings import Settings
 from schemas.version import recalld_version

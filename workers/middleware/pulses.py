@@ -7,7 +7,7 @@ from typing import Any
 
 import dramatiq
 
-from memory.pulses import Pulses
+from memory.status.pulses import Pulses
 
 
 class JobPulses(dramatiq.Middleware):

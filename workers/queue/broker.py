@@ -15,7 +15,7 @@ from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
 from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
 from dramatiq.worker import ConsumerThread
 
-from memory.pulses import Pulses
+from memory.status.pulses import Pulses
 from memory.telemetry import tracing
 from workers.queue.clock_skew import DELAYED_AT
 from workers.queue.names import QUEUES, Keys

@@ -15,16 +15,6 @@ INDEX_PENDING = "index_pending"
 EMBED_PENDING = "embed_pending"
 COMPLETE_GENERATION = "complete_generation"
 
-#: Parts that workers report troubles of: their SQLite has no FTS5, or vectors cannot be had; a new generation has no
-#: space; the index is left to processes that read their settings later; a round of clearing away, or of maintenance,
-#: failed.
-NO_KEYWORDS = "keywords"
-NO_VECTORS = "vectors"
-NO_SPACE = "disk space"
-OLDER_SETTINGS = "older settings"
-HOUSEKEEPING = "housekeeping"
-MAINTENANCE = "maintenance"
-
 
 def account_key(account: str) -> str:
     """Hash: what is known about a provider's account. Outside every namespace: all homes share the account's limits."""
@@ -110,9 +100,9 @@ class Keys:
         """Hash: rate and time of the vectors that came in."""
         return f"{self.prefix}:progress:{agent}"
 
-    def troubles(self, agent: str) -> str:
-        """Hash: part -> JSON of its trouble; agent "*" for all."""
-        return f"{self.prefix}:troubles:{agent}"
+    def conditions(self, agent: str) -> str:
+        """Hash: code and subject -> JSON of a condition; agent "*" for all."""
+        return f"{self.prefix}:conditions:{agent}"
 
     def freshness(self) -> str:
         """Hash: histogram buckets of the time from event to searchable."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memory.search.ranking.boundaries import cut_at_or_before
+from schemas.conditions import Condition, ConditionCode
 
 #: Characters of a query that are searched. Keywords come from far fewer
 #: (`memory.chunking.segmenting.MAX_QUERY_TERMS`), and embedding this many takes a local model some
@@ -21,10 +22,10 @@ _LOOKED_THROUGH = 2 * SEARCHED_CHARACTERS
 
 @dataclass(frozen=True, slots=True)
 class AskedFor:
-    """`text` is what is searched; `remark` says in words that the query went on, None when it did not."""
+    """`text` is what is searched; `cut` is the condition of a query that went on, None when it did not."""
 
     text: str
-    remark: str | None
+    cut: Condition | None
 
 
 def asked_for(query: str, redact: Callable[[str], str]) -> AskedFor:
@@ -41,7 +42,7 @@ def asked_for(query: str, redact: Callable[[str], str]) -> AskedFor:
         text = _beginning(text, SEARCHED_CHARACTERS)
     elif looked_through is query:
         return AskedFor(text, None)
-    return AskedFor(text, f"the query has {len(query):,} characters: its first {len(text):,} were searched")
+    return AskedFor(text, Condition(ConditionCode.QUERY_CUT, params={"characters": len(query), "searched": len(text)}))
 
 
 def _beginning(text: str, length: int) -> str:

@@ -13,9 +13,18 @@ function fact(name, ...values) {
 
 const listed = (parts) => parts.filter(Boolean).join(" · ");
 
-/** Vectors come in as far as is known: no trouble of theirs is told. */
+/** Codes of conditions for which no vectors come in. */
+const HOLD_UP_VECTORS = new Set([
+  "vectors_unavailable",
+  "vectors_unwritable",
+  "provider_missing",
+  "provider_refuses",
+  "provider_fails",
+]);
+
+/** Vectors come in as far as is known. */
 const areMade = ({ provider, endpoint, troubles = [] }) =>
-  provider && (endpoint?.condition ?? "ok") === "ok" && !troubles.some(({ code }) => code);
+  provider && (endpoint?.condition ?? "ok") === "ok" && !troubles.some(({ code }) => HOLD_UP_VECTORS.has(code));
 
 /** Facts of /v1/queue as of Unix time `at`. */
 export function liveDetails(agent, at) {

@@ -11,8 +11,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from memory.store.writer import Store
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import EndpointCondition, EndpointState, Pending, Trouble, Usage
+from schemas.ports import EndpointCondition, EndpointState, Pending, Usage
 from schemas.settings import Settings
 from tests.browsing import visiting
 from tests.daemon import Daemon
@@ -94,8 +95,12 @@ def test_the_provider_its_endpoint_and_what_it_cost_are_shown(
         def usage(self, agent: str, *, day: object = None) -> tuple[Usage, ...]:
             return (Usage("openai", "text-embedding-3-small", 1200 if day is None else 14, 3, 9000, 2_400_000),)
 
-        def troubles(self, agent: str) -> tuple[Trouble, ...]:
-            return (Trouble("files", "memory/secret.md cannot be read", time.time()),)
+        def conditions(self, agent: str) -> tuple[Condition, ...]:
+            return (
+                Condition(
+                    ConditionCode.FOLDER_UNLISTABLE, "memory/secret.md", time.time(), {"error": "cannot be read"}
+                ),
+            )
 
     with running(settings, Board()) as service, visiting(browser, service.base_url) as visit:
         page = visit.open()

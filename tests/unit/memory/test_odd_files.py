@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from memory.documents import scan_problems
 from memory.documents.agent_files import AgentFiles
 from memory.documents.scan_problems import printable
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
 
@@ -63,7 +64,7 @@ def test_what_is_no_file_is_told_and_the_rest_is_found(
     scan = files.scan()
     assert list(scan.documents) == [key(named(folder, "good"))]
     assert scan.complete
-    assert scan.problems == (f"{odd} is left out: it is a pipe, a socket or a device and no regular file; remove it",)
+    assert scan.problems == (Condition(ConditionCode.FILE_NOT_REGULAR, str(odd)),)
 
 
 def test_links_that_hide_a_document_are_told(folder: Path, files: AgentFiles, tmp_path: Path) -> None:
@@ -76,8 +77,9 @@ def test_links_that_hide_a_document_are_told(folder: Path, files: AgentFiles, tm
     scan = files.scan()
     assert not scan.documents
     assert scan.complete
-    assert sorted(problem.split(" is a symbolic link")[0] for problem in scan.problems) == sorted(
-        map(str, [named(folder, "away"), named(folder, "dangling"), named(folder, "loop"), folder / "elsewhere"])
+    links = [named(folder, "away"), named(folder, "dangling"), named(folder, "loop"), folder / "elsewhere"]
+    assert sorted((one.code, one.subject) for one in scan.problems) == sorted(
+        (ConditionCode.FILE_IS_LINK, str(link)) for link in links
     )
 
 
@@ -97,8 +99,9 @@ def test_of_a_great_many_problems_a_few_are_told_and_the_rest_is_counted(folder:
         Path(os.fsdecode(os.fsencode(folder) + b"/%d\xff.md" % number)).write_text("x")
     problems = files.scan().problems
     assert len(problems) == 42
-    assert problems[-2:].count("and 80 more pipes, sockets and devices") == 1
-    assert problems[-2:].count("and 80 more files or folders whose names are not UTF-8") == 1
+    assert {one.code for one in problems[-2:]} == {ConditionCode.MORE_FILES}
+    kinds = {ConditionCode.FILE_NOT_REGULAR, ConditionCode.FILE_NAME_NOT_UTF8}
+    assert {(one.params["kind"], one.params["count"]) for one in problems[-2:]} == {(kind, 80) for kind in kinds}
 
 
 @pytest.fixture
@@ -133,8 +136,8 @@ def test_folders_are_looked_into_as_deep_as_paths_can_be_and_the_rest_is_told(
     assert found.path.count("/d/") + found.path.count("/d") >= 500
     assert files.stat(found) == scan.documents[found]
     [problem] = scan.problems
-    assert "its path is longer than the system allows; move it further up" in problem
-    assert len(problem) < 600
+    assert problem.code is ConditionCode.PATH_TOO_LONG
+    assert len(problem.subject) < 500
 
 
 def test_a_file_whose_path_alone_is_too_long_does_not_hide_its_neighbours(
@@ -174,7 +177,7 @@ def test_a_file_whose_path_alone_is_too_long_does_not_hide_its_neighbours(
     scan = files.scan()
     assert list(scan.documents) == [key(named(folder, "a"))]
     assert scan.complete
-    assert "too long" in scan.problems[0] or "longer than the system allows" in scan.problems[0]
+    assert [one.code for one in scan.problems] == [ConditionCode.PATH_TOO_LONG]
 
 
 @given(st.text() | st.binary().map(os.fsdecode) | st.sampled_from(["\ud800", "a\nb", "\x1b[2J", "\u202e", "\udcff"]))
@@ -200,4 +203,4 @@ def test_beyond_a_number_of_documents_the_rest_is_told_and_nothing_is_taken_for_
     scan = files.scan()
     assert len(scan.documents) == 21
     assert (scan.complete, scan.unlisted) == (False, (str(folder),))
-    assert "more than 20 documents" in scan.problems[0]
+    assert [(one.code, one.params) for one in scan.problems] == [(ConditionCode.TOO_MANY_DOCUMENTS, {"most": 20})]

@@ -17,6 +17,7 @@ from memory.documents.agent_files import (
     DocumentRefused,
     DocumentUnreadable,
 )
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.settings import AgentSettings
@@ -64,7 +65,9 @@ def test_a_link_to_a_file_inside_is_refused_too(workspace: Path, files: AgentFil
 def test_a_long_term_memory_that_is_a_link_is_refused_and_said(workspace: Path, files: AgentFiles) -> None:
     (workspace / "MEMORY.md").symlink_to(workspace.parent / "outside/secret.md")
     _refused(files, "MEMORY.md")
-    assert any("MEMORY.md is a symbolic link" in problem for problem in files.scan().problems)
+    assert [(one.code, Path(one.subject).name) for one in files.scan().problems] == [
+        (ConditionCode.FILE_IS_LINK, "MEMORY.md")
+    ]
 
 
 def test_what_lies_behind_a_link_to_a_folder_is_refused(workspace: Path, files: AgentFiles) -> None:
@@ -76,7 +79,9 @@ def test_a_memory_folder_that_is_a_link_is_refused_and_said(workspace: Path, fil
     shutil.rmtree(workspace / "memory")
     (workspace / "memory").symlink_to(workspace.parent / "outside")
     _refused(files, "memory/secret.md")
-    assert any("memory is a symbolic link" in problem for problem in files.scan().problems)
+    assert [(one.code, Path(one.subject).name) for one in files.scan().problems] == [
+        (ConditionCode.FILE_IS_LINK, "memory")
+    ]
     assert [root.path for root in files.watch_roots()] == [workspace]
     assert not files.owns_directory(workspace / "memory")
 

@@ -14,11 +14,12 @@ import pytest
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Origin, ledger_path
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice, choose_provider
-from memory.progress import vector_progress
-from memory.reporting import build_status, whole_status
 from memory.status.home import home_sizes
+from memory.status.summary import build_status, whole_status
+from memory.status.vectors import vector_progress
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import EndpointCondition, EndpointState, Pending, Trouble, Usage, VectorProgress
+from schemas.ports import EndpointCondition, EndpointState, Pending, Usage, VectorProgress
 from schemas.settings import Settings
 from schemas.status import AgentStatus, IndexState
 from tests.quiet_board import QuietBoard
@@ -27,7 +28,7 @@ from tests.written_index import write_index
 
 
 class Board(QuietBoard):
-    def __init__(self, pending: Pending | None, troubles: tuple[Trouble, ...] = ()) -> None:
+    def __init__(self, pending: Pending | None, troubles: tuple[Condition, ...] = ()) -> None:
         self._pending, self._troubles = pending, troubles
         self.state: EndpointState | None = None
         self.spent: dict[tuple[str, bool], list[Usage]] = {}
@@ -38,7 +39,7 @@ class Board(QuietBoard):
     def vector_progress(self, agent: str) -> VectorProgress:
         return VectorProgress(rate=2.0, at=time.time())
 
-    def troubles(self, agent: str):
+    def conditions(self, agent: str):
         return self._troubles
 
     def usage(self, agent: str, *, day: date | None = None):
@@ -137,7 +138,9 @@ def test_a_queue_that_does_not_answer_is_said(settings: Settings, look: Look, no
 
 def test_troubles_and_dead_letters_are_not_ok(settings: Settings, look: Look, note: Path):
     store = write_index(settings)
-    assert not look(troubles=(Trouble("watch", "no more watches", 1.0),)).ok
+    assert not look(
+        troubles=(Condition(ConditionCode.WATCH_POLLS, since=1.0, params={"reason": "no more watches"}),)
+    ).ok
 
     store.add_dead_letter(DocumentKey("memory", "memory/bad.md"), reason="cannot be read", error_class="Permanent")
     status = look()
@@ -183,7 +186,7 @@ def test_an_empty_workspace_whose_notes_are_in_the_index_is_not_ok_and_nothing_h
     agent = look()
     assert (agent.ok, agent.disk.vanished) == (False, 0)
     [trouble] = agent.troubles
-    assert "is empty, while the index holds 1 note of it: mount its disk" in trouble.message
+    assert (trouble.code, trouble.params) == (ConditionCode.FOLDER_EMPTIED, {"notes": 1})
 
 
 def test_notes_of_documents_are_listed(settings: Settings, workspace: Path, look: Look):
@@ -325,13 +328,16 @@ def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_m
     board.state = EndpointState(EndpointCondition.STOPPED, time.time() + 50, "the key is refused: set OPENAI_API_KEY")
     [status] = build_status(settings, board).agents
     assert not status.ok
-    assert [(trouble.part, trouble.message) for trouble in status.troubles] == [
-        ("provider stub", "the key is refused: set OPENAI_API_KEY")
+    assert [(trouble.part, trouble.code) for trouble in status.troubles] == [
+        ("provider stub", ConditionCode.PROVIDER_REFUSES)
     ]
     assert status.endpoint is not None
     assert status.endpoint.condition is EndpointCondition.STOPPED
 
-    told = Board(QUIET, (Trouble("provider stub", "the key is refused: set OPENAI_API_KEY", 1.0),))
+    told = Board(
+        QUIET,
+        (Condition(ConditionCode.PROVIDER_REFUSES, "stub", 1.0, {"error": "the key is refused: set OPENAI_API_KEY"}),),
+    )
     told.state = board.state
     assert len(build_status(settings, told).agents[0].troubles) == 1, "the workers said it already"
 
@@ -343,7 +349,7 @@ def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_m
 
 
 def test_an_endpoint_that_does_not_answer_is_named_first_as_a_notice_then_as_a_trouble(settings: Settings):
-    def look(seconds: float, *, told: tuple[Trouble, ...] = ()) -> AgentStatus:
+    def look(seconds: float, *, told: tuple[Condition, ...] = ()) -> AgentStatus:
         now = time.time()
         board = Silent(QUIET, told)
         board.state = EndpointState(EndpointCondition.WAITING, None, "openai has not answered a request", now - seconds)
@@ -358,10 +364,10 @@ def test_an_endpoint_that_does_not_answer_is_named_first_as_a_notice_then_as_a_t
     standing = look(600.0)
     assert not standing.ok
     [trouble] = standing.troubles
-    assert (trouble.part, "has not answered a request" in trouble.message) == ("provider stub", True)
+    assert (trouble.part, trouble.code) == ("provider stub", ConditionCode.PROVIDER_SILENT)
     assert trouble.since == pytest.approx(time.time() - 600.0, abs=10.0)
-    failed = Trouble(part="provider stub", message="did not answer in time", since=1.0)
-    assert [one.message for one in look(600.0, told=(failed,)).troubles] == ["did not answer in time"], "told once"
+    failed = Condition(ConditionCode.PROVIDER_FAILS, "stub", 1.0, {"error": "did not answer in time"})
+    assert [one.code for one in look(600.0, told=(failed,)).troubles] == [failed.code], "told once"
 
 
 class Silent(Board):

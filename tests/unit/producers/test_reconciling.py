@@ -12,6 +12,7 @@ from memory.documents.imports import ImportedFolder, remember_import
 from memory.store.errors import OtherVersion, StoreCorrupt, StoreUnreadable
 from memory.store.reader import DeadLetterRow, StoreReader
 from producers.reconciling import LIVE_DOCUMENTS, ReconcileReport, reconcile
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.settings import AgentSettings
@@ -191,7 +192,7 @@ def test_documents_where_the_disk_could_not_be_listed_are_left_alone(
     hidden = type(scan)(
         documents={key: stat for key, stat in scan.documents.items() if "/locked/" not in key.path},
         complete=False,
-        problems=(f"{locked} cannot be listed: permission denied",),
+        problems=(Condition(ConditionCode.FOLDER_UNLISTABLE, locked, params={"error": "permission denied"}),),
         unlisted=(locked,),
     )
     monkeypatch.setattr(bench.files, "scan", lambda **_: hidden)
@@ -214,7 +215,7 @@ def test_a_workspace_of_a_thousand_notes_that_is_an_empty_mount_point_now_loses_
     assert bench.queue.marked("main") == []
     assert (report.vanished, report.spared) == (0, 1000)
     [problem] = report.problems
-    assert "is empty, while the index holds 1000 notes of it: mount its disk" in problem
+    assert (problem.code, problem.params) == (ConditionCode.FOLDER_EMPTIED, {"notes": 1000})
     # Its owner did delete them.
     (bench.workspace / ".keep").touch()
     assert bench.reconcile().vanished == 1000

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from recalld.status_view import amount, dollars, size, status_lines
+from schemas.conditions import ConditionCode
 from schemas.ports import EndpointCondition
 from schemas.status import (
     AgentStatus,
@@ -142,8 +143,8 @@ def test_dollars_for_people():
 def test_how_long_a_trouble_lasts_is_said_where_it_is_known():
     now = time.time()
     troubles = (
-        TroubleState(part="files", message="odd", since=now),
-        TroubleState(part="a", message="b", since=now - 95),
+        TroubleState(code=ConditionCode.FILE_IS_LINK, part="files", message="odd", since=now),
+        TroubleState(code=ConditionCode.JOB_FAILED, part="a", message="b", since=now - 95),
     )
     shown = [line for line in lines(troubles=troubles) if line.startswith("trouble")]
     assert shown[0] == "trouble       files: odd"

@@ -12,9 +12,9 @@ import pytest
 
 from memory.store.errors import StoreFull
 from memory.store.writer import Maintained
+from schemas.conditions import ConditionCode
 from schemas.metrics import Metric
 from workers.maintenance import AGENT_SECONDS, NEGLECTED_SECONDS, ROUND_SECONDS, Maintenance
-from workers.queue.names import MAINTENANCE
 from workers.queue.pending import Waiting
 
 QUIET = Waiting(live=0, backfill=0, running=0)
@@ -28,7 +28,7 @@ class World:
         self.stopping = False
         self.maintained: list[str] = []
         self.cache_rounds = 0
-        self.troubles: dict[tuple[str, str], str] = {}
+        self.troubles: dict[tuple[str, ConditionCode], str] = {}
         self.waiting: dict[str, Waiting] = {}
         self.act: Callable[[str, Callable[[], bool]], None] = lambda _agent, _go_on: None
         self.settings = SimpleNamespace(agents=[SimpleNamespace(id=name) for name in ("a", "b", "c")])
@@ -41,11 +41,11 @@ class World:
         runtime: Any = self
         self.maintenance = Maintenance(runtime, stopping=lambda: self.stopping, clock=lambda: self.now)
 
-    def report(self, part: str, message: str, *, agent: str) -> None:
-        self.troubles[agent, part] = message
+    def report(self, code: ConditionCode, *, agent: str, error: str) -> None:
+        self.troubles[agent, code] = error
 
-    def resolve(self, part: str, *, agent: str) -> None:
-        self.troubles.pop((agent, part), None)
+    def resolve(self, code: ConditionCode, *, agent: str) -> None:
+        self.troubles.pop((agent, code), None)
 
     @contextmanager
     def indexer(self, agent: str) -> Iterator[Any]:
@@ -140,8 +140,8 @@ def test_a_failure_is_a_trouble_until_it_goes_well_and_stops_nobody_else(world: 
     world.act = act
     world.maintenance.round()
     assert world.maintained == ["a", "b", "c"]
-    assert list(world.troubles) == [("b", MAINTENANCE)]
-    assert str(error) in world.troubles["b", MAINTENANCE]
+    assert list(world.troubles) == [("b", ConditionCode.MAINTENANCE_FAILED)]
+    assert str(error) in world.troubles["b", ConditionCode.MAINTENANCE_FAILED]
     world.act = lambda _agent, _go_on: None
     world.maintenance.round()
     assert not world.troubles

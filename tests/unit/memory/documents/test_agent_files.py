@@ -10,6 +10,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, SourceText, WatchRoot, priority
 from memory.documents.roots import is_note_name
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings
@@ -115,8 +116,7 @@ def test_a_missing_workspace_is_a_problem_and_proves_no_deletion(tmp_path: Path)
     scan = files_of(tmp_path / "nowhere").scan()
     assert not scan.complete
     assert scan.unlisted == (str(tmp_path / "nowhere"),)
-    assert len(scan.problems) == 1
-    assert "is not there" in scan.problems[0]
+    assert [one.code for one in scan.problems] == [ConditionCode.FOLDER_MISSING]
 
 
 def test_a_workspace_without_memory_is_just_empty(workspace: Path) -> None:
@@ -141,7 +141,9 @@ def test_a_folder_that_cannot_be_listed_makes_the_scan_incomplete_there(
     scan = files_of(workspace).scan()
     assert list(scan.documents) == [key("memory/open/a.md")]
     assert (scan.complete, scan.unlisted) == (False, (locked,))
-    assert scan.problems == (f"{locked} cannot be listed: Permission denied; check its permissions",)
+    assert scan.problems == (
+        Condition(ConditionCode.FOLDER_UNLISTABLE, str(locked), params={"error": "Permission denied"}),
+    )
 
 
 def test_a_name_that_is_not_utf8_is_a_problem_and_the_rest_is_found(workspace: Path) -> None:
@@ -152,8 +154,9 @@ def test_a_name_that_is_not_utf8_is_a_problem_and_the_rest_is_found(workspace: P
     assert list(scan.documents) == [key("memory/a.md")]
     assert scan.complete
     assert len(scan.problems) == 2
-    assert any("caf\\xe9.md" in problem and "not UTF-8" in problem for problem in scan.problems)
-    "".join(scan.problems).encode()
+    assert {one.code for one in scan.problems} == {ConditionCode.FILE_NAME_NOT_UTF8}
+    assert any(one.subject.endswith("caf\\xe9.md") for one in scan.problems)
+    "".join(one.subject for one in scan.problems).encode()
 
 
 def test_a_decomposed_name_stays_as_it_is(workspace: Path) -> None:

@@ -19,6 +19,7 @@ from memory.documents.agent_files import (
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
 from memory.documents.session_roots import is_transcript_name
 from memory.store.stub import InMemoryStore
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings, Settings
@@ -223,9 +224,9 @@ def test_of_two_transcripts_of_one_name_the_first_folder_wins_and_the_other_is_s
     assert scan.documents[key("sessions/a.jsonl")].size == 6
     assert content(files, "sessions/a.jsonl") == [b"first"]
     assert scan.complete
-    assert len(scan.problems) == 1
-    assert "a.jsonl" in scan.problems[0]
-    assert str(second.parent) in scan.problems[0]
+    [twice] = scan.problems
+    assert (twice.code, twice.params["example"]) == (ConditionCode.TRANSCRIPTS_NAMED_TWICE, "a.jsonl")
+    assert twice.subject == str(second.parent)
     first.unlink()
     assert content(files, "sessions/a.jsonl") == [b"second, longer"]
     assert files.scan().problems == ()
@@ -237,8 +238,7 @@ def test_a_session_folder_that_is_not_there_is_one_problem_and_proves_no_deletio
     scan = desk.files(desk.sessions, gone).scan()
     assert list(scan.documents) == [key("sessions/a.jsonl")]
     assert (scan.complete, scan.unlisted) == (False, (str(gone),))
-    assert len(scan.problems) == 1
-    assert f"the sessions folder {gone} is not there" in scan.problems[0]
+    assert [(one.code, one.subject) for one in scan.problems] == [(ConditionCode.SESSIONS_FOLDER_MISSING, str(gone))]
 
 
 def test_a_folder_that_cannot_be_listed_hides_its_transcripts_and_no_others(
@@ -531,7 +531,7 @@ def test_imports_of_another_agent_or_a_damaged_list_name_nothing(desk: Desk) -> 
     imports_path(desk.root / "home", "main").write_text("{")
     files = desk.files()
     assert files.key_of(path) is None
-    assert ["is damaged" in problem for problem in files.scan().problems] == [True]
+    assert [one.code for one in files.scan().problems] == [ConditionCode.IMPORTS_UNREADABLE]
 
 
 # Watching ----------------------------------------------------------------------------------------------

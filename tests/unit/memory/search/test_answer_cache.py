@@ -26,6 +26,7 @@ from memory.search.retrieval import Wanted
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vector_cache import VectorShelf
 from memory.store.writer import DocumentDelete, Store
+from schemas.conditions import ConditionCode
 from schemas.errors import Transient
 from schemas.ports import Pending
 from schemas.search import SearchAnswer, SearchRequest
@@ -210,7 +211,7 @@ def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resource
 
     assert (first.pending.documents, second.pending.documents, third.pending.documents) == (0, 7, 0)
     assert (first.degraded, second.degraded) == ((), ())
-    assert third.degraded == ("the queue does not answer: how far the index is behind is not known",)
+    assert [one.code for one in third.conditions] == [ConditionCode.QUEUE_UNREACHABLE]
     assert first.results == second.results == third.results
     assert resources.answers.hits == 2
     manager.close()
@@ -318,7 +319,8 @@ def test_a_late_answer_is_not_kept(settings: Settings, resources: SearchResource
         return found
 
     monkeypatch.setattr(search_steps, "retrieve", slowly)
-    assert "did not finish" in manager.search(SearchRequest(query="dentist")).degraded[0]
+    [late] = manager.search(SearchRequest(query="dentist")).conditions
+    assert late.code in {ConditionCode.SEARCH_LATE, ConditionCode.SEARCH_LATE_KEYWORDS}
     answered.set()
     wait_until(lambda: ended)
     manager.close()

@@ -13,6 +13,7 @@ import pytest
 
 from memory.search.builtin import BuiltinManager, SearchResources, get_search_manager
 from memory.search.tools import call_tool
+from schemas.conditions import ConditionCode
 from schemas.errors import BrokerUnavailable, Transient
 from schemas.ports import Event, Pending
 from schemas.search import GetRequest, SearchRequest
@@ -163,7 +164,7 @@ def test_what_is_behind_is_said(settings: Settings, resources: SearchResources, 
     board.state = None
     unknown = manager.search(SearchRequest(query="dentist"))
     assert unknown.results
-    assert any("queue does not answer" in part for part in unknown.degraded)
+    assert ConditionCode.QUEUE_UNREACHABLE in [one.code for one in unknown.conditions]
     assert not unknown.fallback
     manager.close()
 
@@ -218,8 +219,7 @@ def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(settings: Setti
         assert answer.results[0].path == "memory/2026-11-20.md"
         assert answer.results[0].text_score is None
         assert (answer.mode, answer.fallback) == ("vector", True)
-        assert [reason.partition(";")[0] for reason in answer.degraded] == ["this SQLite has no FTS5"]
-        assert answer.degraded[0].endswith(": vectors only")
+        assert [one.code for one in answer.conditions] == [ConditionCode.VECTORS_ONLY]
         assert (status.ok, status.mode, status.degraded) == (False, "vector", answer.degraded)
         assert not status.text_search.available
         assert [trouble.part for trouble in status.troubles] == ["keywords"]

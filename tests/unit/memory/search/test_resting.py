@@ -22,7 +22,7 @@ class Queue(QuietBoard):
         self.asked += 1
         return VectorProgress(rate=1.0)
 
-    def troubles(self, agent: str):
+    def conditions(self, agent: str):
         self.asked += 1
         return ()
 

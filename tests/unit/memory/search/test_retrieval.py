@@ -17,6 +17,7 @@ from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentWrite, NewChunk
+from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings_sections import Hybrid
 from tests.storing import document, key
@@ -114,7 +115,7 @@ def test_both_sides_find_together():
     found = find(index(), "when is the dentist appointment?")
 
     assert found.mode == "hybrid"
-    assert found.degraded == ()
+    assert found.lacks == ()
     assert paths(found)[0] == "memory/dentist.md"
     best = found.hits[0][0]
     assert best.vector is not None
@@ -214,7 +215,7 @@ def test_without_a_vector_keywords_answer_and_say_why():
     found = find(index(), "dentist", vector=Unavailable("the provider is down"))
 
     assert found.mode == "keyword"
-    assert found.degraded == ("the provider is down: keywords only",)
+    assert [one.code for one in found.lacks] == [ConditionCode.QUERY_NOT_EMBEDDED]
     assert paths(found) == ["memory/dentist.md"]
 
 
@@ -222,7 +223,7 @@ def test_vectors_of_another_model_are_not_compared():
     found = find(index(identity="another model"), "dentist")
 
     assert found.mode == "keyword"
-    assert "another embedding model" in found.degraded[0]
+    assert [one.code for one in found.lacks] == [ConditionCode.OTHER_MODEL]
 
 
 def test_vectors_that_cannot_be_searched_leave_the_keywords():
@@ -233,7 +234,7 @@ def test_vectors_that_cannot_be_searched_leave_the_keywords():
     found = find(index(store=Blind()), "dentist")
 
     assert found.mode == "keyword"
-    assert found.degraded == ("of another size: keywords only",)
+    assert [one.code for one in found.lacks] == [ConditionCode.KEYWORDS_ONLY]
     assert paths(found) == ["memory/dentist.md"]
 
 

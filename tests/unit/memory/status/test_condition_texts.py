@@ -1,27 +1,120 @@
-"""Every condition has one sentence, made in one place."""
+"""Every condition has one sentence, made in one place. The only test that reads English."""
 
 from __future__ import annotations
 
+import string
+import time
+from typing import Any
+
 import pytest
 
-from memory.status.condition_texts import TEXTS, text_of
-from schemas.conditions import Condition, ConditionCode
+from memory.status.condition_texts import TEXTS, duration, part_of, remedy_of, text_of, what_happened
+from schemas.conditions import Condition, ConditionCode, Param
+
+#: Codes whose first half, an error or another part's sentence, says what to do.
+_SELF_EXPLAINING = {code for code, text in TEXTS.items() if not text.remedy}
+
+
+def condition(code: ConditionCode, subject: str = "it", **params: Param) -> Condition:
+    return Condition(code, subject, params=params)
+
+
+def any_condition(code: ConditionCode) -> Condition:
+    """A condition with a value for every param that its words show."""
+    text = TEXTS[code]
+    fields = [
+        (name, spec)
+        for template in (text.happened, text.remedy, text.part)
+        for _, name, spec, _ in string.Formatter().parse(template)
+        if name
+    ]
+    params: dict[str, Any] = {
+        name: "FILE_IS_LINK".lower() if spec == "kind" else 2.0 if spec else "x" for name, spec in fields
+    }
+    return Condition(code, "it", params={"pid": 7, **params})
 
 
 @pytest.mark.parametrize("code", ConditionCode)
-def test_every_code_has_a_sentence_that_says_what_to_do(code: ConditionCode) -> None:
-    what_happened, semicolon, what_to_do = TEXTS[code].partition("; ")
-    assert what_happened
-    assert semicolon
-    assert what_to_do
+def test_every_code_has_words_for_all_that_it_shows(code: ConditionCode) -> None:
+    found = any_condition(code)
+    assert what_happened(found)
+    assert part_of(found)
+    assert text_of(found).startswith(what_happened(found))
+
+
+def test_only_what_quotes_others_or_is_about_one_search_has_no_remedy_of_its_own() -> None:
+    quoting = [code for code in _SELF_EXPLAINING if TEXTS[code].part != "search"]
+    assert all("{reason}" in TEXTS[code].happened or "{error}" in TEXTS[code].happened for code in quoting)
 
 
 def test_the_sentence_shows_the_params() -> None:
-    params = {"documents": "18 documents", "reason": "OPENAI_API_KEY is not set", "remedy": "set it"}
-    condition = Condition(ConditionCode.VECTORS_UNAVAILABLE, "main", params=params)
-    assert text_of(condition) == "18 documents by keyword only: OPENAI_API_KEY is not set; set it"
+    params: dict[str, Param] = {"documents": "18 documents", "reason": "OPENAI_API_KEY is not set", "remedy": "set it"}
+    found = Condition(ConditionCode.VECTORS_UNAVAILABLE, "main", params=params)
+    assert text_of(found) == "18 documents by keyword only: OPENAI_API_KEY is not set; set it"
+    assert remedy_of(found) == "set it"
 
 
 def test_a_missing_param_is_an_error_of_the_code() -> None:
     with pytest.raises(KeyError):
         text_of(Condition(ConditionCode.VECTORS_UNAVAILABLE, "main"))
+
+
+def test_the_part_is_the_one_that_has_the_trouble() -> None:
+    assert part_of(condition(ConditionCode.PROVIDER_FAILS, "openai")) == "provider openai"
+    assert part_of(condition(ConditionCode.PROCESS_GONE, "watch", pid=7)) == "watch"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (condition(ConditionCode.PROCESS_GONE, "work", pid=7), "process 7 ended without a word, and what it had taken"),
+        (condition(ConditionCode.PROCESS_STOPPED, "watch", pid=7), "`kill -CONT 7` lets it go on"),
+        (condition(ConditionCode.PROCESS_SILENT, "serve", pid=7, host="there"), "process 7 on there gives no sign"),
+        (condition(ConditionCode.PROCESS_SILENT, "serve", pid=7, host="there"), "its log on there"),
+        (condition(ConditionCode.VECTORS_STUCK, chunks=1, minutes=5), "1 chunk waits for its vector, and none came in"),
+        (condition(ConditionCode.VECTORS_STUCK, chunks=1200, minutes=5), "1,200 chunks wait for their vectors"),
+        (
+            condition(ConditionCode.FOLDER_EMPTIED, "/n", notes=1),
+            "/n is empty, while the index holds 1 note of it",
+        ),
+        (condition(ConditionCode.MORE_FILES, count=1080, kind="file_is_link"), "and 1,080 more symbolic links"),
+        (condition(ConditionCode.QUERY_CUT, characters=5000, searched=2000), "has 5,000 characters: its first 2,000"),
+        (condition(ConditionCode.DOCUMENTS_WAIT, documents=3, seconds=95.0), "the oldest for 1 min 35 s"),
+        (
+            condition(ConditionCode.SETTINGS_INVALID, "/r.toml", changed_at=1.0, read_at=0.5, commands="`recalld up`"),
+            "to what is not valid, at 1970-01-01",
+        ),
+    ],
+)
+def test_values_are_shown_as_people_say_them(found: Condition, said: str) -> None:
+    assert said in text_of(found)
+
+
+def test_a_time_of_today_is_shown_without_its_day() -> None:
+    now = time.time()
+    found = condition(ConditionCode.SETTINGS_CHANGED, "/r.toml", changed_at=now, read_at=now, commands="`recalld up`")
+    assert time.strftime("%H:%M:%S", time.localtime(now)) in text_of(found) or "-" in text_of(found)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (95, "1 min 35 s"), (120, "2 min"), (3700, "1 h 1 min"), (90_000, "1 d 1 h")]
+)
+def test_durations_are_shown_short(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("code", "label"),
+    [
+        (ConditionCode.QUERY_NOT_EMBEDDED, "vectors"),
+        (ConditionCode.VECTORS_ONLY, "keywords"),
+        (ConditionCode.SEARCH_LATE, "time"),
+        (ConditionCode.QUEUE_UNREACHABLE, "queue"),
+        (ConditionCode.PROCESS_STOPPED, "watch"),
+        (ConditionCode.CHANGES_UNSEEN, "watch"),
+        (ConditionCode.INDEX_MISSING, "index"),
+        (ConditionCode.QUERY_CUT, "other"),
+    ],
+)
+def test_an_answer_that_lacks_something_has_the_label_of_what(code: ConditionCode, label: str) -> None:
+    assert TEXTS[code].lacks == label

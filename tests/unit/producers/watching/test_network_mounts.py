@@ -13,7 +13,7 @@ from producers.watching.network_mounts import blind_folder
 from producers.watching.report import WatchReport
 from producers.watching.watcher import WatchMode
 from schemas.settings import AgentSettings
-from tests.recording import RecordingTroubles
+from tests.recording import RecordingConditions
 from tests.waiting import wait_until
 
 
@@ -60,7 +60,7 @@ def test_an_agent_there_is_polled_which_is_said_and_no_trouble(
     home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(falling_back, "blind_folder", lambda folders: (next(iter(folders)), "nfs4"))
-    heard, troubles = Heard(), RecordingTroubles()
+    heard, troubles = Heard(), RecordingConditions()
     watcher = open_watcher(heard, poll_interval_seconds=0.02)
     try:
         watcher.add_root("main", AgentFiles(AgentSettings(id="main", workspace=workspace)))

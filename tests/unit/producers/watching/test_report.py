@@ -9,18 +9,19 @@ import pytest
 
 from producers.watching.report import WRITE_SECONDS, WatchReport
 from producers.watching.watcher import WatchMode, WatchState
-from tests.recording import RecordingTroubles
+from schemas.conditions import ConditionCode
+from tests.recording import RecordingConditions
 
 EVENTS = WatchState(WatchMode.EVENTS)
 
 
 @pytest.fixture
-def troubles() -> RecordingTroubles:
-    return RecordingTroubles()
+def troubles() -> RecordingConditions:
+    return RecordingConditions()
 
 
 @pytest.fixture
-def report(tmp_path: Path, troubles: RecordingTroubles) -> WatchReport:
+def report(tmp_path: Path, troubles: RecordingConditions) -> WatchReport:
     report = WatchReport(tmp_path, ["main", "other"], troubles)
     report.watched("main", EVENTS)
     report.watched("other", WatchState(WatchMode.OFF, "sync.watch is off"))
@@ -49,27 +50,26 @@ def test_without_news_nothing_is_written(tmp_path: Path, report: WatchReport) ->
     assert not (tmp_path / "run/watch.json").exists()
 
 
-def test_polling_is_a_trouble_until_it_is_over(report: WatchReport, troubles: RecordingTroubles) -> None:
+def test_polling_is_a_trouble_until_it_is_over(report: WatchReport, troubles: RecordingConditions) -> None:
     report.watched("main", WatchState(WatchMode.POLLING, "the limit is reached"))
     report.publish(now=0.0)
-    assert troubles.open == {("watch", "main"): "file changes are noticed by polling: the limit is reached"}
+    assert troubles.open[ConditionCode.WATCH_POLLS, "main"].params == {"reason": "the limit is reached"}
     report.watched("main", EVENTS)
     report.publish(now=2.0)
     assert troubles.open == {}
 
 
-def test_watching_that_was_switched_off_is_no_trouble(report: WatchReport, troubles: RecordingTroubles) -> None:
+def test_watching_that_was_switched_off_is_no_trouble(report: WatchReport, troubles: RecordingConditions) -> None:
     report.publish(now=0.0)
     assert troubles.open == {}
 
 
 def test_an_overflow_is_a_trouble_until_the_comparison_and_is_counted(
-    tmp_path: Path, report: WatchReport, troubles: RecordingTroubles
+    tmp_path: Path, report: WatchReport, troubles: RecordingConditions
 ) -> None:
     report.overflow()
     report.publish(now=0.0)
-    assert "overflowed" in troubles.open["watch", "main"]
-    assert ("watch", "other") not in troubles.open
+    assert list(troubles.open) == [(ConditionCode.WATCH_OVERFLOWED, "main")]
     report.reconciled("main")
     report.publish(now=2.0)
     assert troubles.open == {}
@@ -78,7 +78,7 @@ def test_an_overflow_is_a_trouble_until_the_comparison_and_is_counted(
 
 
 def test_a_trouble_is_told_once_and_again_when_it_may_have_been_forgotten(
-    report: WatchReport, troubles: RecordingTroubles
+    report: WatchReport, troubles: RecordingConditions
 ) -> None:
     report.watched("main", WatchState(WatchMode.POLLING, "the limit is reached"))
     for now in (0.0, 2.0, 4.0):
@@ -91,11 +91,11 @@ def test_a_trouble_is_told_once_and_again_when_it_may_have_been_forgotten(
 
 
 def test_a_state_that_cannot_be_written_is_told_and_ends_nothing(
-    tmp_path: Path, report: WatchReport, troubles: RecordingTroubles
+    tmp_path: Path, report: WatchReport, troubles: RecordingConditions
 ) -> None:
     (tmp_path / "run").write_text("a file where a folder should be")
     report.publish(now=0.0)
-    assert "watch.json cannot be written" in troubles.open["watch-state", "*"]
+    assert list(troubles.open) == [(ConditionCode.WATCH_STATE_UNWRITABLE, "*")]
     (tmp_path / "run").unlink()
     report.event("main")
     report.publish(now=2.0)
@@ -104,7 +104,7 @@ def test_a_state_that_cannot_be_written_is_told_and_ends_nothing(
 
 
 def test_a_state_that_could_not_be_written_is_written_without_news_when_there_is_room_again(
-    tmp_path: Path, report: WatchReport, troubles: RecordingTroubles, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, report: WatchReport, troubles: RecordingConditions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -113,7 +113,7 @@ def test_a_state_that_could_not_be_written_is_written_without_news_when_there_is
         disk.setattr(Path, "replace", full)
         for now in (0.0, 2.0, 4.0):
             report.publish(now=now)
-    assert [part for part, _, _ in troubles.told] == ["watch-state"], "told once"
+    assert [one.code for _, one in troubles.told] == [ConditionCode.WATCH_STATE_UNWRITABLE], "told once"
     assert list((tmp_path / "run").iterdir()) == [], "nothing half written is left"
     report.publish(now=6.0)
     assert troubles.open == {}
@@ -121,9 +121,9 @@ def test_a_state_that_could_not_be_written_is_written_without_news_when_there_is
 
 
 def test_what_an_earlier_run_could_not_write_is_over_when_this_one_can(
-    report: WatchReport, troubles: RecordingTroubles
+    report: WatchReport, troubles: RecordingConditions
 ) -> None:
-    troubles.report("watch-state", "cannot be written")
+    troubles.report(ConditionCode.WATCH_STATE_UNWRITABLE, error="full")
     report.publish(now=0.0)
     assert troubles.open == {}
 

@@ -10,6 +10,7 @@ from memory.redaction import redact
 from memory.search.builtin import BuiltinManager, SearchResources
 from memory.search.ranking.long_queries import SEARCHED_CHARACTERS, asked_for
 from memory.search.tools import SEARCH, call_tool
+from schemas.conditions import ConditionCode
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
 from tests.written_index import write_index
@@ -31,7 +32,7 @@ def manager(settings: Settings) -> Iterator[BuiltinManager]:
 def test_a_question_is_searched_whole():
     for query in ("", "what did we decide?", "我们决定了什么？", "word " * (SEARCHED_CHARACTERS // 5)):
         asked = asked_for(query, redact)
-        assert (asked.text, asked.remark) == (query.strip(), None)
+        assert (asked.text, asked.cut) == (query.strip(), None)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,8 @@ def test_of_a_very_long_query_the_beginning_is_searched_up_to_a_word(query: str)
 
     assert query.startswith(asked.text)
     assert SEARCHED_CHARACTERS - 256 <= len(asked.text) <= SEARCHED_CHARACTERS
-    assert (
-        asked.remark == f"the query has {len(query.strip()):,} characters: its first {len(asked.text):,} were searched"
-    )
+    assert asked.cut is not None
+    assert asked.cut.params == {"characters": len(query.strip()), "searched": len(asked.text)}
     if " " in query:
         assert query[len(asked.text)] == " " or asked.text.endswith(" ")
 
@@ -75,7 +75,7 @@ def test_the_answer_says_what_was_searched_and_finds_it(manager: BuiltinManager)
     answer = manager.search(SearchRequest(query=LONG))
 
     assert answer.results[0].path == "memory/a.md"
-    assert answer.degraded == (f"the query has {len(LONG.strip()):,} characters: its first 2,000 were searched",)
+    assert [one.code for one in answer.conditions] == [ConditionCode.QUERY_CUT]
     assert (answer.mode, answer.fallback, answer.error) == ("hybrid", False, None)
     assert manager.search(SearchRequest(query="dentist")).degraded == ()
 

@@ -1,30 +1,35 @@
 """Honest status of all agents, and of what they share: processes, broker, cache, disk.
 
-One agent's: `memory.agent_status`.
+One agent's: `memory.status.agent`.
 """
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from memory.agent_status import agent_status
 from memory.documents.agent_files import AgentFiles
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.index.readers import SharedReader
-from memory.process_states import process_states, process_troubles
-from memory.start_again import start_again_troubles
+from memory.status.agent import agent_status, trouble_of
 from memory.status.cost import spending
 from memory.status.home import HomeSizes, broker_state, home_sizes, versions
 from memory.status.private_broker import frozen_pid
+from memory.status.processes import (
+    not_watched,
+    outdated_conditions,
+    process_conditions,
+    process_states,
+    stopped_broker,
+)
 from memory.status.run_files import read_hooks_state
 from memory.status.sources import StatusSources
 from memory.store.options import StoreOptions
+from schemas.conditions import Condition, ConditionCode
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, BrokerState, ProcessState, Status, TroubleState
+from schemas.status import AgentStatus, BrokerState, Status, TroubleState
 from schemas.version import recalld_version
 
 
@@ -53,15 +58,18 @@ def whole_status(
     processes = process_states(pending.processes) if pending is not None else ()
     broker = broker or broker_state(settings, pending)
     if not broker.reachable and broker.private:
-        processes = (*_frozen_broker(settings), *processes)
-    unwell = [
-        *process_troubles(processes),
-        *start_again_troubles(processes, version=recalld_version(), now=time.time()),
+        pid = frozen_pid(settings.home)
+        processes = processes if pid is None else (stopped_broker(pid, now=time.time()), *processes)
+    now = time.time()
+    shared = [
+        *process_conditions(processes),
+        *outdated_conditions(processes, version=recalld_version(), now=now),
     ]
     if not broker.writable:
-        unwell.append(TroubleState(part="broker", message=broker.warning or "it takes nothing new", since=time.time()))
-    if unwell:
-        agents = tuple(_with(agent, unwell) for agent in agents)
+        shared.append(read_only_broker(broker.warning))
+    if shared:
+        unwell = [trouble_of(one, now=now) for one in shared]
+        agents = tuple(_with(agent, unwell, watched=not_watched(processes) is None) for agent in agents)
     return Status(
         ok=all(agent.ok for agent in agents),
         version=recalld_version(),
@@ -77,27 +85,16 @@ def whole_status(
     )
 
 
-def _with(agent: AgentStatus, unwell: Sequence[TroubleState]) -> AgentStatus:
+def read_only_broker(reason: str | None) -> Condition:
+    """Return that the broker takes nothing new."""
+    return Condition(ConditionCode.BROKER_READ_ONLY, params={"reason": reason or "the broker takes nothing new"})
+
+
+def _with(agent: AgentStatus, unwell: Sequence[TroubleState], *, watched: bool) -> AgentStatus:
     watch = agent.watch
-    if watch is not None and any(trouble.part == "watch" for trouble in unwell):
+    if watch is not None and not watched:
         watch = f"{watch}, but the process that watches is not well"
     return agent.model_copy(update={"ok": False, "troubles": (*agent.troubles, *unwell), "watch": watch})
-
-
-def _frozen_broker(settings: Settings) -> Iterator[ProcessState]:
-    """The private broker when it stands still; it cannot say so itself, nor anything of the others."""
-    pid = frozen_pid(settings.home)
-    if pid is not None:
-        now = time.time()
-        yield ProcessState(
-            role="broker",
-            host=socket.gethostname(),
-            pid=pid,
-            started_at=now,
-            heard_at=now,
-            condition="stopped",
-            problem=f"process {pid} is stopped, and everything waits for it; `kill -CONT {pid}` lets it go on",
-        )
 
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader | None, *, deep: bool) -> AgentStatus:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from memory.pulses import Pulses
+from memory.status.pulses import Pulses
 
 
 class Clock:

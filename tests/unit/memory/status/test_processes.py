@@ -12,10 +12,17 @@ from dataclasses import replace
 
 import pytest
 
-from memory import process_states as module
-from memory.process_states import process_states, process_troubles
+from memory.status import processes as module
 from memory.status.local_processes import born, is_stopped, is_the_same
+from memory.status.processes import (
+    not_watched,
+    outdated_conditions,
+    process_conditions,
+    process_states,
+)
+from schemas.conditions import Condition, ConditionCode
 from schemas.ports import ProcessSign
+from schemas.status import OutdatedState, ProcessState
 from tests.waiting import wait_until
 
 
@@ -45,18 +52,19 @@ def conditions(*signs: ProcessSign) -> list[str]:
 
 def test_a_process_that_was_heard_of_is_well():
     assert conditions(sign(), sign("watch", host="elsewhere")) == ["well", "well"]
-    assert process_troubles(process_states(lambda: [sign()])) == []
+    assert list(process_conditions(process_states(lambda: [sign()]))) == []
 
 
 def test_a_stopped_process_is_told_with_how_it_goes_on(process: subprocess.Popen[bytes]):
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: is_stopped(process.pid))
     stopped = sign("watch", pid=process.pid, silent=module.GONE_SECONDS + 1)
-    [trouble] = process_troubles(process_states(lambda: [stopped, sign()]))
-    assert trouble.part == "watch"
-    assert trouble.since == 1000.0
-    assert f"process {process.pid} is stopped, and changed files are not noticed" in trouble.message
-    assert f"kill -CONT {process.pid}" in trouble.message
+    states = process_states(lambda: [stopped, sign()])
+    [found] = process_conditions(states)
+    assert (found.code, found.subject, found.since) == (ConditionCode.PROCESS_STOPPED, "watch", 1000.0)
+    assert found.params == {"pid": process.pid}
+    assert not_watched(states) == found
+    assert not_watched(process_states(lambda: [stopped, sign("watch")])) is None
 
 
 def test_a_process_that_is_gone_is_known_to_be_gone(process: subprocess.Popen[bytes]):
@@ -79,7 +87,8 @@ def test_silence_is_told_of_a_process_that_seems_to_live_and_of_one_elsewhere():
     silent = [sign(silent=module.SILENT_SECONDS + 1), sign(silent=60, host="elsewhere")]
     states = process_states(lambda: [*silent, sign("watch")])
     assert [state.condition for state in states] == ["silent", "silent", "well"]
-    assert f"process {os.getpid()} on elsewhere gives no sign of life" in (states[1].problem or "")
+    [_, elsewhere] = process_conditions(states)
+    assert (elsewhere.code, elsewhere.params["host"]) == (ConditionCode.PROCESS_SILENT, "elsewhere")
 
 
 def test_workers_of_a_command_that_was_killed_are_not_missed(process: subprocess.Popen[bytes]):
@@ -93,7 +102,8 @@ def test_a_thread_that_does_not_get_on_is_named():
     stuck = replace(sign(), stuck=("its tail thread has ended",))
     [state] = process_states(lambda: [stuck])
     assert state.condition == "stuck"
-    assert "its tail thread has ended" in (state.problem or "")
+    assert state.stuck == ("its tail thread has ended",)
+    assert [one.code for one in process_conditions([state])] == [ConditionCode.PROCESS_STUCK]
 
 
 def test_when_nobody_was_heard_of_the_machine_may_have_slept_and_they_are_looked_at_once_more():
@@ -112,3 +122,47 @@ def test_one_that_just_awoke_gives_the_others_the_time_to_awake_too():
     awoke = replace(sign("watch"), awoke_seconds=1.0)
     assert conditions(awoke, sign(silent=3600)) == ["well", "well"]
     assert conditions(replace(awoke, awoke_seconds=60.0), sign(silent=3600)) == ["well", "silent"]
+
+
+def state(role: str, *, changed: float | None = None, version: str | None = "1.0", invalid: bool = False):
+    outdated = None
+    if changed is not None:
+        outdated = OutdatedState(file="/etc/recalld.toml", changed_at=changed, read_at=500.0, invalid=invalid)
+    return ProcessState(
+        role=role,
+        host="here",
+        pid=7,
+        started_at=400.0,
+        heard_at=1000.0,
+        condition="well",
+        version=version,
+        outdated=outdated,
+    )
+
+
+def outdated(*states: ProcessState) -> list[Condition]:
+    return list(outdated_conditions(states, version="1.0", now=1000.0))
+
+
+def test_processes_that_are_up_to_date_are_no_condition():
+    assert outdated(state("up"), state("work"), state("serve", version=None)) == []
+
+
+def test_one_condition_names_the_changed_file_both_times_and_what_to_start_again():
+    [found] = outdated(state("up", changed=900.0), state("work", changed=900.0), state("serve", changed=900.0))
+    assert (found.code, found.subject, found.since) == (ConditionCode.SETTINGS_CHANGED, "/etc/recalld.toml", 900.0)
+    assert found.params == {"changed_at": 900.0, "read_at": 500.0, "commands": "`recalld up`"}
+
+
+def test_without_up_each_command_is_named():
+    [found] = outdated(state("watch", changed=1.0), state("work", changed=1.0))
+    assert found.params["commands"] == "`recalld watch` and `recalld work`"
+
+
+def test_settings_that_are_not_valid_now_are_a_condition_of_their_own():
+    assert [one.code for one in outdated(state("up", changed=1.0, invalid=True))] == [ConditionCode.SETTINGS_INVALID]
+
+
+def test_another_version_is_a_condition_and_that_of_a_command_that_ends_by_itself_is_not():
+    [found] = outdated(state("work", version="0.9"), state("index", version="0.8"), state("serve"))
+    assert (found.code, found.subject, found.since) == (ConditionCode.VERSION_DIFFERS, "0.9", 400.0)

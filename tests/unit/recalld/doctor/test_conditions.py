@@ -1,0 +1,94 @@
+"""Each reason for which status is not ok becomes a problem of the doctor, unless a check covers it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memory.status.agent import trouble_of
+from recalld.doctor.examining import condition_findings
+from recalld.doctor.finding import Finding, Level
+from schemas.conditions import Condition, ConditionCode
+from schemas.status import (
+    AgentStatus,
+    Availability,
+    BrokerState,
+    CacheState,
+    DiskState,
+    DiskUse,
+    IndexState,
+    QueueState,
+    Status,
+    VectorState,
+    Versions,
+)
+
+_FAILS = Condition(ConditionCode.PROVIDER_FAILS, "openai", 1.0, {"error": "out of order (HTTP 501)"})
+_TROUBLE = trouble_of(_FAILS, now=1.0)
+
+
+def status(*, ok: bool = False, **parts: Any) -> Status:
+    """Of one agent."""
+    works = Availability(available=True)
+    whole: dict[str, Any] = {
+        "disk": DiskState(files=0),
+        "index": IndexState(),
+        "queue": QueueState(),
+        "vectors": VectorState(),
+        **parts,
+    }
+    agent = AgentStatus(
+        agent="main",
+        ok=ok,
+        workspace="/notes",
+        provider="openai",
+        requested_provider="openai",
+        model="small",
+        vector_search=works,
+        text_search=works,
+        **whole,
+    )
+    return Status(
+        ok=ok,
+        version="1",
+        home="/home",
+        agents=(agent,),
+        cache=CacheState(enabled=False),
+        broker=BrokerState(reachable=True, private=True),
+        disk_use=DiskUse(),
+        versions=Versions(recalld="1", python="3.11", sqlite="3.54"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "code"),
+    [
+        ({"troubles": (_TROUBLE,)}, ConditionCode.PROVIDER_FAILS),
+        ({"queue": QueueState(pending=3, oldest_seconds=95.0)}, ConditionCode.DOCUMENTS_WAIT),
+        ({"index": IndexState(identity_matches=False)}, ConditionCode.INDEX_OUTDATED),
+        (
+            {"index": IndexState(vectors_pending=2), "queue": QueueState(reachable=False)},
+            ConditionCode.VECTORS_UNATTENDED,
+        ),
+    ],
+)
+def test_every_reason_is_a_problem_with_what_to_do(parts: dict[str, Any], code: ConditionCode) -> None:
+    elsewhere = Finding("hooks", Level.PROBLEM, "a hook calls what is not there", "install it")
+    [found] = condition_findings(status(**parts), [Finding.fine("index", "main: 0 documents"), elsewhere])
+    assert (found.level, found.agent) == (Level.PROBLEM, "main")
+    assert found.condition is not None
+    assert found.condition.code is code
+    assert found.action
+
+
+def test_an_agent_that_is_ok_gives_nothing_to_say() -> None:
+    assert list(condition_findings(status(ok=True), [])) == []
+
+
+def test_what_a_check_covers_is_not_said_twice_unless_it_called_it_no_problem() -> None:
+    told, covers = status(troubles=(_TROUBLE,)), frozenset({ConditionCode.PROVIDER_FAILS})
+    assert list(condition_findings(told, [Finding("provider", Level.PROBLEM, "x", "do", "main", covers=covers)])) == []
+    assert len(list(condition_findings(told, [Finding("provider", Level.WARNING, "x", "do", covers=covers)]))) == 1
+    other = Finding("provider", Level.PROBLEM, "x", "do", "another", covers=covers)
+    assert len(list(condition_findings(told, [other]))) == 1
