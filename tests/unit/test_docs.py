@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from memory.service.mcp_door import SESSION_KEY_HEADER
+from memory.service.mcp_endpoint import SESSION_KEY_HEADER
 from memory.service.mcp_server import SESSION_KEY_META
 from recalld.cli import COMMANDS, LazyGroup, root
 from recalld.commands.config import effective
