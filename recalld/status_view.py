@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from recalld.invocation import to_type
-from recalld.terminal_text import printable_answer
+from recalld.render.terminal_text import printable_answer
 
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5
