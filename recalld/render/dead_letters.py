@@ -33,7 +33,7 @@ _MOST_SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Document that failed. Without a `letter` it was dropped, and has refused chunks or is `left_out` until it changes."""
+    """Document that failed. Without `letter` it was dropped, and has refused chunks or is `left_out`."""
 
     agent: AgentSettings
     key: DocumentKey
