@@ -78,7 +78,7 @@ define make_environment
 	@$(PIP) install --quiet --no-index --no-deps --no-build-isolation -e .
 endef
 
-# What is made from the code: tables of the documentation, the example file, the tools that the client carries.
+# What is made from the code: tables of the documentation, the example file, tools and types of the client.
 docs: install-dev
 	$(BIN)/python -m tests.doc_tables docs/settings.md docs/commands.md docs/troubleshooting.md
 	$(BIN)/python -m tests.settings_docs deploy/recalld.example.toml

@@ -21,7 +21,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from memory.redaction import redact
-from recalld.terminal_text import printable, printable_answer
+from recalld.render.terminal_text import printable, printable_answer
 from schemas.errors import RecalldError
 
 #: Fields that hold tracebacks.

@@ -10,7 +10,7 @@ import click
 
 from recalld.invocation import Invocation, pass_invocation
 from recalld.local.fallback import Absence, Answer, ask, print_json, remark
-from recalld.terminal_text import printable, typed_name
+from recalld.render.terminal_text import printable, typed_name
 
 #: A path with the lines that search results (`:3-5`) and citations (`#L3-L5`) name after it.
 _WITH_LINES = re.compile(r"(.+?)(?::(\d{1,9})(?:-(\d{1,9}))?|#L(\d{1,9})(?:-L?(\d{1,9}))?)", re.DOTALL)

@@ -17,7 +17,8 @@ from memory.index.provider_fallback import provider_of
 from producers.dispatcher import mark_in_calls
 from producers.finding_transcripts import Found, find_transcripts
 from recalld.invocation import Invocation, to_type
-from recalld.progress_bar import ProgressBar
+from recalld.render.progress_bar import ProgressBar
+from recalld.render.terminal_text import printable_json, printable_name
 from recalld.runs.backfill_plan import BackfillPlan, plan_backfill, remember_folders
 from recalld.runs.backfill_report import (
     BackfillProgress,
@@ -33,7 +34,6 @@ from recalld.runs.backfill_report import (
 from recalld.runs.cost import Spending
 from recalld.runs.index import workers_for
 from recalld.runs.wait import IndexWait, Outcome
-from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lifecycle import stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import open_broker, running_broker

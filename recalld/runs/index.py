@@ -16,10 +16,10 @@ from memory.status.condition_texts import text_of
 from memory.store.errors import NoRoom
 from producers.reconciling import reconcile
 from recalld.invocation import Invocation, to_type
+from recalld.render.terminal_text import printable_json, printable_name
 from recalld.runs.cost import Spending
 from recalld.runs.wait import IndexWait, Outcome, exit_code
 from recalld.settings.load import check_workspace
-from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lifecycle import stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import (
