@@ -12,8 +12,8 @@ from memory.search.manager import SearchableMemory
 from memory.service.degradations import without
 from memory.service.metrics import ServiceMetrics
 from memory.telemetry import tracing
-from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings_sections import Limits
 
 
 class InstrumentedSearch(SearchableMemory):

@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from recalld.asking import print_json
 from recalld.invocation import Invocation, pass_invocation
+from recalld.local.fallback import print_json
 
 
 @click.group("model")
@@ -20,7 +20,7 @@ def command() -> None:
 @pass_invocation
 def list_models(invocation: Invocation, *, as_json: bool) -> None:
     """List the models that can be had by name, with what was measured of each on memory tasks."""
-    from memory.embedding.model_catalogue import CATALOGUE
+    from memory.embedding.providers.model_catalogue import CATALOGUE
 
     cache = invocation.settings.local.model_cache_dir
     names = ("name", "source", "dimensions", "languages", "licence", "score")
@@ -51,7 +51,7 @@ def list_models(invocation: Invocation, *, as_json: bool) -> None:
 @pass_invocation
 def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     """Fetch a model once, verify it, and say how to use it."""
-    from memory.embedding.model_catalogue import CATALOGUE, HUB, fetch
+    from memory.embedding.providers.model_catalogue import CATALOGUE, HUB, fetch
     from recalld.progress_bar import ProgressBar
     from schemas.errors import UserError
 
@@ -89,7 +89,7 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
 
 
 def _say_estimate(invocation: Invocation, name: str) -> None:
-    from recalld.dry_run import run_estimate
+    from recalld.runs.cost import run_estimate
     from schemas.errors import UserError
 
     click.echo("everything is then embedded again, while the index that exists goes on answering:")

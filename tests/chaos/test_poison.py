@@ -26,7 +26,7 @@ sys.path.insert(0, os.getcwd())
 if "work" in sys.orig_argv:
     import memory.index.planner as planning
     import workers.queue.broker, workers.queue.crash_counter
-    from memory.embedding.stub import StubProvider
+    from memory.embedding.providers.stub import StubProvider
 
     workers.queue.broker.HEARTBEAT_TIMEOUT_MS = 1500
     workers.queue.broker.MAINTENANCE_CHANCE = 1_000_000
@@ -47,9 +47,9 @@ if "work" in sys.orig_argv:
         import memory.index.indexer
         memory.index.indexer.VECTOR_PATIENCE_SECONDS = -1.0
 elif "up" in sys.orig_argv:
-    import recalld.supervisor
+    import recalld.up.supervisor
 
-    recalld.supervisor.LONGEST_PAUSE_SECONDS = 0.2
+    recalld.up.supervisor.LONGEST_PAUSE_SECONDS = 0.2
 """
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.batching import EmbeddingBatcher
-from memory.embedding.exchange import Oversized
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.exchange import Oversized
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
 from memory.index.provider_fallback import provider_of
@@ -22,8 +22,8 @@ from recalld.wiring import fingerprint_of
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
-from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings, Settings
+from schemas.settings_sections import Credentials
 from tests.embedding_server import embed
 from tests.gemini_server import GeminiServer
 from tests.raw_server import DROP, answer, raw_server

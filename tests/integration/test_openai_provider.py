@@ -18,13 +18,13 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient
-from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 from tests.embedding_server import EmbeddingServer, Failure, embed
 from tests.waiting import wait_until
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.completion import complete_generation, hidden_notes
 from memory.index.generation_writer import RESERVE_BYTES, GenerationWriter, require_room
@@ -347,7 +347,7 @@ AGREE = """
 import json, sys
 from memory.embedding.selection import choose_provider
 from memory.index.fingerprint import fingerprint
-from recalld.configuration import load
+from recalld.settings.load import load
 settings = load(config=sys.argv[1], home=sys.argv[2]).settings
 agent = settings.agent("main")
 provider = choose_provider(agent, settings.credentials).provider

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.mapped_weights import unpack_weights
+from memory.embedding.providers.local import unpack_weights
 from recalld.own_processes import own_command, own_environment
-from recalld.supervisor import Child
+from recalld.up.supervisor import Child
 from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from memory.embedding.stub import StubProvider
+from memory.embedding.providers.stub import StubProvider
 from memory.index.generation_writer import GenerationWriter
 from memory.search import steps as search_steps
 from memory.search.answer_cache import AnswerCache, KeptAnswer, Question, question_of
@@ -27,10 +27,10 @@ from memory.store.options import StoreOptions
 from memory.store.sqlite.vector_cache import VectorShelf
 from memory.store.writer import DocumentDelete, Store
 from schemas.errors import Transient
-from schemas.memory_sections import Hybrid, TemporalDecay
 from schemas.ports import Pending
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import Settings
+from schemas.settings_sections import Hybrid, TemporalDecay
 from tests.quiet_board import QuietBoard
 from tests.storing import document, key
 from tests.waiting import wait_until

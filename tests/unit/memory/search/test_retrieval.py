@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from memory.chunking.chunker import text_hash
-from memory.embedding.stub import StubProvider
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
 from memory.search.query_vectors import Unavailable
 from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
@@ -18,7 +18,7 @@ from memory.store.errors import VectorSearchUnavailable
 from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey, FileStat
-from schemas.memory_sections import Hybrid
+from schemas.settings_sections import Hybrid
 from tests.storing import document, key
 
 PROVIDER = StubProvider()
