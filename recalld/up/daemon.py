@@ -20,8 +20,7 @@ from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
 from memory.status.run_files import read_hooks_state
 from memory.telemetry.server import TelemetryServer
-from recalld.client.address import Address
-from recalld.client.home import SERVICE_FILE, RunningService, running_service
+from recalld.client.address import SERVICE_FILE, Address, RunningService, running_service
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
 from recalld.settings.load import check_workspace
