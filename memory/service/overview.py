@@ -1,4 +1,4 @@
-"""The owner's views: the queue, counts, dead letters and days of notes, without a look at any agent's disk.
+"""Owner's views: the queue, counts, dead letters and days of notes, without a look at any agent's disk.
 
 Scopes restrict the sessions of an agent. They do not apply here: an owner may see all of an agent.
 """
