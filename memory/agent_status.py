@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 
-from memory.agent_files import Scan
-from memory.answering import answering, lacking_troubles, no_prefixes, sides_in_trouble, trouble_of
-from memory.disk_comparison import compare
+from memory.documents.agent_files import Scan
+from memory.documents.comparison import compare
+from memory.documents.unmounted_folders import with_emptied
 from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
-from memory.emptied_folders import with_emptied
 from memory.file_troubles import file_troubles
-from memory.index_look import (
+from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
+from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles
+from memory.status.answering import answering, lacking_troubles, no_prefixes, sides_in_trouble, trouble_of
+from memory.status.cost import spending
+from memory.status.index import (
     IndexLook,
     absent_documents,
     deep_findings,
@@ -21,11 +24,8 @@ from memory.index_look import (
     look_into_index,
     with_build,
 )
-from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
-from memory.spending import spending
-from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles
 from memory.status.run_files import WatchState, read_watch_state
-from memory.status_sources import StatusSources
+from memory.status.sources import StatusSources
 from memory.wire_forms import endpoint_status, queue_state, trouble_state
 from schemas.conditions import ConditionCode
 from schemas.ports import EndpointCondition, EndpointState

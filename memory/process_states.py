@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from memory.local_processes import is_stopped, is_the_same
+from memory.status.local_processes import is_stopped, is_the_same
 from schemas.ports import ProcessSign
 from schemas.status import OutdatedState, ProcessState, TroubleState
 

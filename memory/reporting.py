@@ -9,23 +9,23 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 
-from memory.agent_files import AgentFiles
 from memory.agent_status import agent_status
-from memory.generations import Generations
-from memory.home_state import HomeSizes, broker_state, home_sizes, versions
-from memory.private_broker import frozen_pid
+from memory.documents.agent_files import AgentFiles
+from memory.index.generations import Generations
+from memory.index.provider_fallback import provider_of
+from memory.index.readers import SharedReader
 from memory.process_states import process_states, process_troubles
-from memory.search.readers import SharedReader
-from memory.spending import spending
 from memory.start_again import start_again_troubles
+from memory.status.cost import spending
+from memory.status.home import HomeSizes, broker_state, home_sizes, versions
+from memory.status.private_broker import frozen_pid
 from memory.status.run_files import read_hooks_state
-from memory.status_sources import StatusSources
+from memory.status.sources import StatusSources
 from memory.store.options import StoreOptions
-from memory.taking_over import provider_of
-from memory.version import recalld_version
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, BrokerState, ProcessState, Status, TroubleState
+from schemas.version import recalld_version
 
 
 def build_status(settings: Settings, pending: PendingReader | None, *, deep: bool = False) -> Status:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, Protocol
 
-from memory.version import recalld_version
 from schemas.errors import UserError
+from schemas.version import recalld_version
 
 #: What a span is in the way of an event: leaving something in the queue, taking it from there, answering, or neither.
 Role = Literal["producer", "consumer", "server", "internal"]

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory.document_roots import is_folder_name, is_utf8
-from memory.imports import ImportedFolder
-from memory.scan_problems import printable
-from memory.scanning import file_stat
-from memory.session_roots import COMPRESSED, document_name, is_transcript_name
+from memory.documents.imports import ImportedFolder
+from memory.documents.roots import is_folder_name, is_utf8
+from memory.documents.scan_problems import printable
+from memory.documents.session_roots import COMPRESSED, document_name, is_transcript_name
+from memory.documents.walk import file_stat
 from schemas.documents import FileStat
 
 

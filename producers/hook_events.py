@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from producers.hook_payloads import Hook
 from schemas.errors import RecalldError
 from schemas.ports import Event

@@ -12,16 +12,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
 
-from memory.agent_files import AgentFiles, Scan, priority
-from memory.emptied_folders import with_emptied
-from memory.known_files import KnownFiles
-from memory.left_out import left_out
-from memory.scanning import MEMORY_SOURCE
-from memory.session_roots import SESSIONS_SOURCE, archived_path
+from memory.documents.agent_files import AgentFiles, Scan, priority
+from memory.documents.ignored_documents import left_out
+from memory.documents.known_files import KnownFiles
+from memory.documents.session_roots import SESSIONS_SOURCE, archived_path
+from memory.documents.unmounted_folders import with_emptied
+from memory.documents.walk import MEMORY_SOURCE
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from memory.wire_forms import index_figures
-from producers.handing_over import mark_in_calls
+from producers.dispatcher import mark_in_calls
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import IndexFigures, JobQueue
 from schemas.settings import AgentSettings

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from memory.pulses import Pulses
 from memory.store.reader import StoreReader
-from producers.falling_back import open_watcher
+from producers.event_router import Producers
 from producers.inbox_reading import InboxReader
-from producers.producing import Producers
+from producers.watching.fallback_watcher import open_watcher
 from schemas.ports import EventInbox, FiguresRecorder, JobQueue, TroubleReporter
 from schemas.settings import AgentSettings, Settings
 

@@ -17,9 +17,9 @@ from contextlib import closing
 
 import structlog
 
-from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
+from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused, OpenTranscript
+from memory.documents.session_roots import archived_path
 from memory.pulses import Pulse, unwatched
-from memory.session_roots import archived_path
 from memory.store.reader import StoreReader
 from producers.debouncing import Debouncer
 from producers.growth import Due, Growth

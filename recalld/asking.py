@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from memory.local_processes import is_stopped
+from memory.status.local_processes import is_stopped
 from recalld.client import (
     Client,
     InvalidSettings,

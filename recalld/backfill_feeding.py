@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from producers.handing_over import mark_in_calls
+from producers.dispatcher import mark_in_calls
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.ports import JobQueue, PendingReader

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
+from memory.documents.imports import imported_folders, imports_path, remember_import
+from memory.documents.scan_problems import printable
+from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.embedding.selection import ProviderChoice
-from memory.estimating import Estimate, estimate
-from memory.imports import imported_folders, imports_path, remember_import
-from memory.scan_problems import printable
-from memory.session_roots import SESSIONS_SOURCE
-from memory.taking_over import provider_of
-from memory.transcript_slicing import is_read_otherwise
+from memory.index.estimate import Estimate, estimate
+from memory.index.provider_fallback import provider_of
+from memory.index.transcript_slices import is_read_otherwise
 from producers.finding_transcripts import Found
 from recalld.dry_run import open_cache
 from recalld.wiring import fingerprint_of, generations_of

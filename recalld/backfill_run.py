@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from memory.embedding.batch_jobs.file_batches import batch_api_of
-from memory.taking_over import provider_of
+from memory.index.provider_fallback import provider_of
 from producers.finding_transcripts import Found, find_transcripts
 from recalld.backfill_feeding import BackfillFeed
 from recalld.backfill_plan import BackfillPlan, plan_backfill, remember_folders

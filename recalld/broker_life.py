@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from recalld.child import last_act
 from schemas.settings import Settings
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 
 @contextmanager

@@ -13,12 +13,12 @@ from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from memory.answering import no_prefixes, no_vectors
+from memory.index.provider_fallback import provider_of
 from memory.process_states import process_states
 from memory.pulses import Pulses
+from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
 from memory.status.run_files import read_hooks_state
-from memory.taking_over import provider_of
 from recalld.child import announce_ready, last_act, stop_event
 from recalld.client.address import Address
 from recalld.client.home import SERVICE_FILE, RunningService, running_service
@@ -33,12 +33,12 @@ from recalld.up_progress import Progress, say
 from recalld.wiring import generations_of
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
-from workers.board import Board
-from workers.broker_server import BrokerServer
-from workers.connection import IMPATIENT_SECONDS, connect, namespace
-from workers.life import LifeSigns
-from workers.movement import Movement
-from workers.names import Keys
+from workers.health.board import Board
+from workers.health.heartbeat import LifeSigns
+from workers.health.stall_detector import Movement
+from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
+from workers.queue.names import Keys
+from workers.queue.private_server import BrokerServer
 from workers.readiness import readiness
 from workers.telemetry_server import TelemetryServer
 

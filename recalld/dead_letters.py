@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
-from memory.agent_files import AgentFiles
-from memory.generation_writing import GenerationWriter
-from memory.left_out import NOTED, file_state, left_out, noted
-from memory.session_roots import COMPRESSED
-from memory.store.letters import EMBEDDING_REFUSED
+from memory.documents.agent_files import AgentFiles
+from memory.documents.ignored_documents import NOTED, file_state, left_out, noted
+from memory.documents.session_roots import COMPRESSED
+from memory.index.generation_writer import GenerationWriter
+from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.options import StoreOptions
 from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader
 from memory.store.writer import Store

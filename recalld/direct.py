@@ -94,8 +94,8 @@ def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
-    from memory.search.absent import AbsentMemory
-    from memory.search_manager import get_search_manager
+    from memory.search.opening import get_search_manager
+    from memory.search.unavailable import AbsentMemory
     from recalld.logs import configure_logs
 
     configure_logs(level=40)
@@ -118,7 +118,7 @@ def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
     from memory.reporting import build_status
     from memory.search.resting import RestingPendingReader
     from recalld.wiring import open_broker
-    from workers.connection import IMPATIENT_SECONDS
+    from workers.queue.connection import IMPATIENT_SECONDS
 
     settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
     broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from memory.agent_files import AgentFiles, Scan, priority
+from memory.documents.agent_files import AgentFiles, Scan, priority
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.selection import ProviderChoice
-from memory.estimating import Estimate, estimate
+from memory.index.estimate import Estimate, estimate
+from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted
-from memory.taking_over import provider_of
 from recalld.configuration import check_workspace
 from recalld.invocation import Invocation
 from recalld.status_view import duration

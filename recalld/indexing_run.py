@@ -11,7 +11,7 @@ from functools import partial
 
 import click
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.status.condition_texts import text_of
 from memory.store.errors import NoRoom
 from producers.reconciling import reconcile
@@ -27,7 +27,7 @@ from recalld.wiring import BrokerSide, answering_for, building_in, fingerprint_o
 from schemas.errors import UserError
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
-from workers.one_home import HomeClaim
+from workers.queue.home_lock import HomeClaim
 from workers.run import run_workers
 
 
@@ -128,7 +128,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     Raises:
         UserError: it cannot be begun, for want of space, say.
     """
-    from memory.generation_writing import GenerationWriter
+    from memory.index.generation_writer import GenerationWriter
     from memory.store.options import StoreOptions
 
     writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))

@@ -12,17 +12,17 @@ import redis
 
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.embedding.batch_jobs.file_batches import batch_api_of
-from memory.private_broker import frozen_pid
-from memory.taking_over import provider_of
+from memory.index.provider_fallback import provider_of
+from memory.status.private_broker import frozen_pid
 from recalld.invocation import Invocation
 from recalld.status_view import duration
 from recalld.who_runs import anybody_runs
 from recalld.wiring import open_broker
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
-from workers.broker_server import AWAY
-from workers.queue_listing import queued_jobs
-from workers.refusing import refusal
+from workers.queue.broker_errors import refusal
+from workers.queue.listing import queued_jobs
+from workers.queue.private_server import AWAY
 
 #: Seconds for which a batch job that is over is still shown to a person.
 _SHOWN_SECONDS = 86_400.0

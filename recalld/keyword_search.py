@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from memory.generations import Generations
-from memory.search.long_queries import asked_for
-from memory.search.presenting import passages
+from memory.index.generations import Generations
+from memory.search.passages import passages
+from memory.search.ranking.long_queries import asked_for
 from memory.search.retrieval import Found, Wanted, retrieve
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader

@@ -10,7 +10,7 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from memory.mcp_server import NO_ID, lacks_id
+from memory.service.mcp_server import NO_ID, lacks_id
 
 #: Seconds that answers get after the input's end; more than `limits.timeout_ms` of a search by default.
 LAST_ANSWERS_SECONDS = 20.0

@@ -11,8 +11,8 @@ from typing import Any
 
 from mcp.server.stdio import stdio_server
 
-from memory.mcp_server import ToolCall, build_server
-from memory.tools import call_tool
+from memory.search.tools import call_tool
+from memory.service.mcp_server import ToolCall, build_server
 from recalld.home_memory import HomeMemory
 from recalld.invocation import Invocation
 from recalld.last_answers import answered_to_the_end

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from memory.agent_files import AgentFiles
-from memory.left_out import left_out
+from memory.documents.agent_files import AgentFiles
+from memory.documents.ignored_documents import left_out
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import AgentSettings, Settings

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from memory.prices import price_of
+from memory.embedding.prices import price_of
 from recalld.status_view import FREE_OF_CHARGE, amount, dollars
 from schemas.ports import Usage
 from schemas.settings import AgentSettings
-from workers.board import Board
+from workers.health.board import Board
 
 
 class Spending:

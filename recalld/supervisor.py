@@ -12,9 +12,9 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
-from memory.own_processes import own_command, own_environment
 from recalld.child import READY
 from recalld.configuration import environment_for_child
+from recalld.own_processes import own_command, own_environment
 
 #: Seconds a process gets to end by itself before it is killed. It leaves before: see `recalld.child.OVERDUE_SECONDS`.
 STOP_SECONDS = 30.0

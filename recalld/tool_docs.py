@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from memory.tools import TOOLS
+from memory.search.tools import TOOLS
 
 
 def tools_json() -> str:

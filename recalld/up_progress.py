@@ -13,18 +13,18 @@ import click
 import redis
 
 from memory.embedding.selection import ProviderChoice
+from memory.index.provider_fallback import provider_of
 from memory.progress import vector_progress
-from memory.taking_over import provider_of
 from recalld.invocation import to_type
 from recalld.log_exceptions import without_foreign_words
 from recalld.terminal_text import printable_name
 from schemas.ports import Indexing
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexState
-from workers.board import Board
-from workers.connection import IMPATIENT_SECONDS, connect, namespace
-from workers.marks import PendingMarks
-from workers.names import Keys
+from workers.health.board import Board
+from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
+from workers.queue.names import Keys
+from workers.queue.pending import PendingMarks
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memory.answering import no_prefixes, no_vectors
-from memory.fingerprint import embedding_of
-from memory.generations import Generations
-from memory.made_with import name_in
+from memory.index.fingerprint import embedding_of
+from memory.index.generations import Generations
+from memory.index.identity import name_in
+from memory.index.provider_fallback import provider_of
+from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import counted, text_of, waiting_chunks
 from memory.store.reader import IndexCounts, StoreReader
-from memory.taking_over import provider_of
 from recalld.missing_documents import missing_sentence
 from recalld.progress_bar import Progress, ProgressBar
 from recalld.status_view import duration
@@ -28,7 +28,7 @@ from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.ports import EndpointCondition, EndpointState, Trouble
 from schemas.settings import AgentSettings, Settings
-from workers.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
+from workers.queue.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
 
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.index.provider_fallback import provider_of
 from memory.store.reader import StoreReader
-from memory.taking_over import provider_of
 from schemas.settings import AgentSettings, Settings
 
 #: Seconds between two looks into the ledger.

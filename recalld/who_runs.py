@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memory.local_processes import is_alive
+from memory.status.local_processes import is_alive
 from memory.status.run_files import read_derived
 from recalld.up_lock import daemon_pid
 

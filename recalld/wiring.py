@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memory.fingerprint import Fingerprint, wanted_fingerprint
-from memory.generations import Generations
+from memory.index.fingerprint import Fingerprint, wanted_fingerprint
+from memory.index.generations import Generations
+from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
-from memory.taking_over import provider_of
 from schemas.settings import AgentSettings, Settings
-from workers.board import Board
-from workers.connection import PATIENT_SECONDS, connect, namespace
-from workers.inbox import BrokerInbox
-from workers.job_queue import BrokerJobQueue
-from workers.names import Keys
+from workers.health.board import Board
+from workers.queue.connection import PATIENT_SECONDS, connect, namespace
+from workers.queue.event_queue import BrokerInbox
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import Keys
 
 if TYPE_CHECKING:
     import redis

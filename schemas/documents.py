@@ -42,11 +42,10 @@ class DocumentKey:
 class FileStat:
     """What `stat` says of a document. If what the index remembers agrees with it: unchanged, do not read.
 
-    Times fit 64 bits (`memory.scanning.file_stat`). `mtime_ns` is a fingerprint, compared for equality, never a clock:
-    anybody sets it to any value. `ctime_ns`, when the file or its inode changed
-    last, is what an edit cannot keep that keeps the size and sets the time back. 0 says nothing (a file system without
-    it, or one on which it moves by itself); a negative one, that it was at most that much without the sign when the
-    document was indexed.
+    Times fit 64 bits (`memory.documents.walk.file_stat`). `mtime_ns` is a fingerprint, compared for equality, never a
+    clock: a program may set it to any value. `ctime_ns`, when the file or its inode changed last, is what an edit
+    cannot keep that keeps the size and sets the time back. 0 says nothing (a file system without it, or one on which it
+    moves by itself); a negative one, that it was at most that much without the sign when the document was indexed.
     """
 
     size: int

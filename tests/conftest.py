@@ -26,9 +26,9 @@ from hypothesis import settings as hypothesis_settings
 
 from schemas.settings import Settings
 from tests.leftovers import keep_orphans, must_end, nothing_left
-from workers.broker_server import BrokerServer
-from workers.connection import connect, namespace
-from workers.names import Keys
+from workers.queue.connection import connect, namespace
+from workers.queue.names import Keys
+from workers.queue.private_server import BrokerServer
 
 # The same examples each time, so that a red run is about what was changed. `--hypothesis-profile=default` looks for new
 # ones. How long one of them takes, to make or to try, says nothing on a busy machine.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memory.store.letters import FORGOTTEN
+from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import TranscriptMark, Vector
 from memory.store.writer import DocumentWrite, NewChunk, Store, TranscriptWrite
 from schemas.documents import DocumentKey, FileStat

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from memory.generations import Generations
+from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts, StoreReader
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
-from workers.board import Board
-from workers.connection import connect, namespace
-from workers.job_queue import BrokerJobQueue
-from workers.marks import Waiting
-from workers.names import Keys
+from workers.health.board import Board
+from workers.queue.connection import connect, namespace
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import Keys
+from workers.queue.pending import Waiting
 from workers.run import run_workers
 
 

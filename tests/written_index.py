@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memory.agent_files import AgentFiles
-from memory.chunking import chunk_text, text_hash
-from memory.embedding.selection import choose_provider
+from memory.chunking.chunker import chunk_text, text_hash
+from memory.documents.agent_files import AgentFiles
+from memory.embedding.selection import NO_VECTORS, choose_provider
 from memory.embedding.vectors import check_and_round
-from memory.fingerprint import NO_VECTORS, fingerprint
-from memory.generation_writing import GenerationWriter
+from memory.index.fingerprint import fingerprint
+from memory.index.generation_writer import GenerationWriter
 from memory.store.options import StoreOptions
 from memory.store.writer import DocumentWrite, NewChunk, Store
 from schemas.documents import DocumentKey

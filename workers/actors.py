@@ -15,7 +15,10 @@ import redis
 import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
 
-from memory import completing, tracing
+from memory import tracing
+from memory.index import completion as completing
+from memory.index.provider_fallback import fallback_problem
+from memory.index.vector_fill import fill_vectors
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
@@ -25,19 +28,17 @@ from memory.store.errors import (
     StoreFull,
     Superseded,
 )
-from memory.taking_over import fallback_problem
-from memory.vector_filling import fill_vectors
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
-from workers.broker import TRACEPARENT
 from workers.embedding_rounds import ToldRounds
-from workers.healing import PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
-from workers.indexing_job import TURN_SECONDS, index_turn
-from workers.job_pulses import got_on
-from workers.names import (
+from workers.index_job import TURN_SECONDS, index_turn
+from workers.middleware.pulses import got_on
+from workers.queue.broker import TRACEPARENT
+from workers.queue.broker_errors import in_words
+from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
     INDEX_PENDING,
@@ -47,7 +48,7 @@ from workers.names import (
     OLDER_SETTINGS,
     VECTORS_QUEUE,
 )
-from workers.refusing import in_words
+from workers.recovery import PROVIDER, resolve_provider_troubles, set_aside_and_mark, take_over_and_mark
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)

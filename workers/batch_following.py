@@ -11,13 +11,13 @@ from typing import TypeVar
 import numpy as np
 import structlog
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
 from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
-from memory.indexing import Indexer, dimensions_of
-from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
+from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.indexer import Indexer, dimensions_of
 from memory.store.errors import StoreBusy, StoreFull, Superseded
 from memory.store.reader import Vector
 from schemas.errors import Permanent, RecalldError, Terminal, Transient

@@ -14,8 +14,8 @@ from datetime import datetime
 from memory.embedding.batch_jobs.batch_api import BatchApi
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
 from memory.embedding.batch_jobs.file_batches import batch_api_of
-from memory.indexing import Indexer
-from memory.planned_groups import MAX_CHUNKS_PER_COMMIT
+from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
+from memory.index.indexer import Indexer
 from workers.batch_following import JobFollower, grouped, ids_by_hash
 from workers.runtime import Runtime
 

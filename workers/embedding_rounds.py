@@ -8,10 +8,10 @@ from typing import Self
 import dramatiq
 import structlog
 
+from memory.index.vector_fill import MOST, Rounds
 from memory.store.reader import PendingChunk
 from memory.store.writer import Refusal, Store
-from memory.vector_filling import MOST, Rounds
-from workers.deaths import MOST_DEATHS_ALONE, SMALLER, Deaths, Round
+from workers.queue.crash_counter import MOST_DEATHS_ALONE, SMALLER, Deaths, Round
 
 log = structlog.get_logger(__name__)
 

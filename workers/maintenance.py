@@ -11,7 +11,7 @@ import structlog
 from schemas.errors import RecalldError
 from schemas.metrics import MAINTENANCE as MAINTENANCE_ROUNDS
 from schemas.metrics import MAINTENANCE_SECONDS
-from workers.names import MAINTENANCE
+from workers.queue.names import MAINTENANCE
 from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import redis
 
-from workers.movement import Movement
-from workers.refusing import refusal
+from workers.health.stall_detector import Movement
+from workers.queue.broker_errors import refusal
 from workers.telemetry_server import Page, Route
 
 

@@ -13,33 +13,33 @@ import redis
 import structlog
 from dramatiq.worker import Worker
 
-from memory import completing
+from memory.index import completion as completing
+from memory.index.provider_fallback import takeover_token
 from memory.pulses import Pulse, Pulses
 from memory.store.errors import NoRoom, Superseded
-from memory.taking_over import takeover_token
 from schemas.documents import Lane
 from schemas.errors import RecalldError, UserError
 from schemas.ports import OutdatedSettings
 from schemas.settings import Settings
 from workers.actors import declare_actors
 from workers.batch_jobs import BatchJobs
-from workers.board import Board
-from workers.broker import make_broker
-from workers.clock_mending import take_turn
-from workers.connection import IMPATIENT_SECONDS, connect, namespace
-from workers.coordination import coordinating
-from workers.draining import DRAIN_SECONDS, drain
-from workers.heap import give_back_large_blocks
-from workers.job_metrics import JobMetrics
-from workers.job_pulses import JobPulses
-from workers.job_queue import BrokerJobQueue
-from workers.life import LifeSigns
+from workers.health.board import Board
+from workers.health.heartbeat import LifeSigns
+from workers.health.stall_detector import Movement
+from workers.limits.coordination import coordinating
 from workers.maintenance import Maintenance
-from workers.movement import Movement
-from workers.names import HOUSEKEEPING, NO_SPACE, VECTORS_QUEUE, Keys
-from workers.one_home import HomeClaim
+from workers.malloc import give_back_large_blocks
+from workers.middleware.metrics import JobMetrics
+from workers.middleware.pulses import JobPulses
+from workers.queue.broker import make_broker
+from workers.queue.clock_skew import take_turn
+from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
+from workers.queue.home_lock import HomeClaim
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import HOUSEKEEPING, NO_SPACE, VECTORS_QUEUE, Keys
 from workers.readiness import readiness
 from workers.runtime import Runtime
+from workers.shutdown import DRAIN_SECONDS, drain
 from workers.telemetry_server import Route, TelemetryServer
 
 log = structlog.get_logger(__name__)

@@ -10,21 +10,21 @@ from contextlib import contextmanager
 
 import structlog
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.supply import EmbeddingSupply
-from memory.generation_writing import GenerationWriter
-from memory.indexing import Indexer
+from memory.index.generation_writer import GenerationWriter
+from memory.index.indexer import Indexer
+from memory.index.provider_fallback import forget_void_takeover, provider_of, take_over, taken_over_at, takeover_token
 from memory.store.options import StoreOptions
-from memory.taking_over import forget_void_takeover, provider_of, take_over, taken_over_at, takeover_token
 from memory.wire_forms import index_figures
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
-from workers.board import Board
-from workers.job_metrics import JobMetrics
-from workers.job_queue import BrokerJobQueue
+from workers.health.board import Board
+from workers.middleware.metrics import JobMetrics
+from workers.queue.job_queue import BrokerJobQueue
 
 log = structlog.get_logger(__name__)
 

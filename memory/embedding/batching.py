@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.backlog import Backlog, BatchLimits, Entry, Ticket
 from memory.embedding.cache import EmbeddingCache, VectorWriteBuffer
 from memory.embedding.coordination import Coordination, Item, Meter, NoClaims, alone

@@ -29,7 +29,10 @@ from schemas.settings import MemorySettings
 #: What the bundled local model is called.
 BUNDLED_MODEL = "multilingual-use-v3"
 
-_NO_VECTORS = "keywords only"
+_KEYWORDS_ONLY = "keywords only"
+
+#: Identity of an index without vectors, in place of a provider's.
+NO_VECTORS = "none"
 
 #: What works without a key.
 _FREE = 'provider = "local"'
@@ -82,9 +85,9 @@ def choose_provider(
     """
     requested = memory.provider
     if not vectors_enabled:
-        return ProviderChoice(None, requested, "none", f"{_NO_VECTORS}: store.vector.enabled is false", None)
+        return ProviderChoice(None, requested, "none", f"{_KEYWORDS_ONLY}: store.vector.enabled is false", None)
     if requested == "none":
-        return ProviderChoice(None, requested, "none", f"{_NO_VECTORS}, chosen on purpose", None)
+        return ProviderChoice(None, requested, "none", f"{_KEYWORDS_ONLY}, chosen on purpose", None)
     if requested == "auto":
         return _named_by_model(memory, credentials) or _choose_automatically(memory, credentials)
     return _made(memory, credentials, requested, 'provider = "' + requested + '"')
@@ -196,7 +199,7 @@ def _choose_automatically(memory: MemorySettings, credentials: Credentials) -> P
         because("no provider's key is set and the local model is not installed"),
         'pip install "recalld[local]", or set the key of a provider',
     )
-    return ProviderChoice(None, "auto", "none", f"{_NO_VECTORS}: {lacking}", None, lacking=lacking)
+    return ProviderChoice(None, "auto", "none", f"{_KEYWORDS_ONLY}: {lacking}", None, lacking=lacking)
 
 
 def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: str) -> ProviderChoice:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import structlog
 import tenacity
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.asking import Asking
 from memory.embedding.coordination import Item, Meter
 from memory.embedding.gate import Admission, Gate, Urgency

@@ -11,8 +11,7 @@ from memory.embedding.backlog import Ticket
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
-from memory.embedding.selection import ProviderChoice
-from memory.fingerprint import NO_VECTORS
+from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.store.reader import Vector
 from schemas.documents import Lane
 

@@ -18,7 +18,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from memory.search.presenting import Passage
+from memory.search.passages import Passage
 from schemas.search import Mode
 
 if TYPE_CHECKING:

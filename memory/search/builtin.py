@@ -7,31 +7,31 @@ from contextlib import AbstractContextManager
 
 import structlog
 
-from memory.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.agent_status import agent_status
+from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
+from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice
-from memory.generations import Generations
+from memory.index.generations import Generations
+from memory.index.provider_fallback import takeover_token
+from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
-from memory.search.glances import Glances
-from memory.search.hiding import Hiding
+from memory.search.index_probe import Glances
+from memory.search.late_redaction import Hiding
 from memory.search.long_term import resolve_for
 from memory.search.manager import SearchManager, with_corpora
-from memory.search.readers import SharedReader
 from memory.search.reading import page
 from memory.search.resources import Embedder, SearchResources
+from memory.search.run import Deadline, SearchRun
 from memory.search.scope import Session, allows, session_of
-from memory.search.search_run import Deadline, SearchRun
-from memory.search.search_steps import Searched, SearchSteps
+from memory.search.steps import Searched, SearchSteps
 from memory.search.transcript_page import remembered_page, transcript_page
-from memory.session_roots import SESSIONS_SOURCE
-from memory.status_sources import StatusSources
+from memory.status.sources import StatusSources
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
-from memory.taking_over import takeover_token
 from schemas.documents import DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
 from schemas.memory_sections import Limits

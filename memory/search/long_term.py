@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from memory.agent_files import AgentFiles, DocumentRefused
-from memory.document_roots import LONG_TERM_NAMES, is_personal
-from memory.scanning import MEMORY_SOURCE
+from memory.documents.agent_files import AgentFiles, DocumentRefused
+from memory.documents.roots import LONG_TERM_NAMES, is_personal
+from memory.documents.walk import MEMORY_SOURCE
 from memory.search.scope import Session
-from memory.store.letters import FORGOTTEN
+from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError

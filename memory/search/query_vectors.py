@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.coordination import Coordination, Item, Meter, alone
 from memory.embedding.gate import Urgency
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings

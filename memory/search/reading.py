@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.search.boundaries import cut_at_or_before
+from memory.search.ranking.boundaries import cut_at_or_before
 from schemas.search import GetAnswer
 
 #: Lines of an answer when nobody said how many.

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import ProviderChoice
+from memory.index.provider_fallback import provider_for_queries, provider_of
+from memory.index.readers import OpenReaders
 from memory.search.answer_cache import AnswerCache
-from memory.search.lanes import Lane
-from memory.search.open_readers import OpenReaders
+from memory.search.executors import Lane
 from memory.search.query_vectors import QueryVectors
-from memory.store.vector_shelf import VectorShelf
-from memory.taking_over import provider_for_queries, provider_of
+from memory.store.sqlite.vector_cache import VectorShelf
 from schemas.settings import AgentSettings, Settings
 
 #: Searches that are worked on at a time; those that wait for a provider are not counted, those that wait for pending

@@ -9,11 +9,11 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from memory.search.exactness import file_names
-from memory.search.fusion import Fused
-from memory.search.overlap import repeats, said_by
-from memory.search.ranking import Copies, HybridSettings, Ranked, parted, ranked
-from memory.search.terms import sought
+from memory.search.ranking.exact_match import file_names
+from memory.search.ranking.fusion import Fused
+from memory.search.ranking.overlap import repeats, said_by
+from memory.search.ranking.ranker import Copies, HybridSettings, Ranked, parted, ranked
+from memory.search.ranking.terms import sought
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
 from memory.store.reader import ChunkRow, Hit, StoreReader, Vector
 from schemas.documents import DocumentKey

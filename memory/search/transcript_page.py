@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.search.reading import DEFAULT_LINES, MAX_CHARACTERS
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey

@@ -8,20 +8,20 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.home_state import HomeSizes, home_sizes
 from memory.process_states import glanced_states, process_troubles
 from memory.reporting import whole_status
-from memory.search.absent import AbsentMemory
-from memory.search.glances import Glance
+from memory.search.index_probe import Glance
 from memory.search.manager import SearchableMemory
+from memory.search.opening import BuiltinManager, SearchManager, SearchResources, get_search_manager
 from memory.search.resting import RestingPendingReader
-from memory.search_manager import BuiltinManager, SearchManager, SearchResources, get_search_manager
+from memory.search.unavailable import AbsentMemory
 from memory.service.metrics import AgentNumbers, ProcessNumbers
 from memory.start_again import start_again_troubles
-from memory.version import recalld_version
+from memory.status.home import HomeSizes, home_sizes
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
 from schemas.status import AgentStatus, Status, TroubleState
+from schemas.version import recalld_version
 
 #: Seconds for which a status is good enough for the next one who asks.
 STATUS_KEPT_SECONDS = 1.0

@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from memory.embedding.coordination import Coordinate, alone
+from memory.search.tools import call_tool
 from memory.service import errors
 from memory.service.agents import ServedAgents
 from memory.service.counted_memory import CountedMemory
@@ -29,8 +30,6 @@ from memory.service.refusals import refusals
 from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
 from memory.service.tokens import read_metrics_token, read_tokens
 from memory.service.tool_routes import tool_routes
-from memory.tools import call_tool
-from memory.version import recalld_version
 from schemas.errors import RecalldError
 from schemas.overview import TermsRequest
 from schemas.ports import EventInbox, PendingReader
@@ -39,6 +38,7 @@ from schemas.service import Health, Readiness, Refusal
 from schemas.settings import Settings
 from schemas.status import Status
 from schemas.tools import ToolRequest
+from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)
 

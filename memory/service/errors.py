@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from memory.service.security import ANSWER_HEADERS, AccessDenied
-from memory.wording import problem_words, shown_names
+from schemas.validation_messages import problem_words, shown_names
 
 _log = structlog.get_logger(__name__)
 

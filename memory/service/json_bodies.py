@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from memory.wording import shown_name
+from schemas.validation_messages import shown_name
 
 #: Fields of a body, and entries of a list in one. What is wrong with each would be found out before it is refused.
 _MOST_FIELDS = 32

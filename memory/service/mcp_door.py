@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from memory.mcp_server import NO_ID, ToolCall, build_server, lacks_id
+from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
 from memory.service.security import MAX_BODY_BYTES, AccessDenied
 
 #: The header by which a connection says which session asks; without it, it is the owner's private one.

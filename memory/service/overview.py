@@ -11,15 +11,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from memory.answering import lacking_troubles
-from memory.search.glances import Glance
+from memory.search.index_probe import Glance
+from memory.search.opening import BuiltinManager
 from memory.search.resting import RestingPendingReader
-from memory.search_manager import BuiltinManager
 from memory.service.agents import ServedAgents
 from memory.service.timeline import days_of, timeline
 from memory.standing_still import silence_troubles
+from memory.status.answering import lacking_troubles
 from memory.store.reader import IndexCounts, StoreReader
-from memory.version import recalld_version
 from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state, trouble_state
 from schemas.errors import RecalldError
 from schemas.overview import (
@@ -33,6 +32,7 @@ from schemas.overview import (
 )
 from schemas.ports import EndpointState, PendingReader, VectorProgress
 from schemas.status import QueueState, TroubleState
+from schemas.version import recalld_version
 
 #: Dead letters that are listed; the rest is counted.
 MAX_DEAD_LETTERS = 200

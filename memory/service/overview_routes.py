@@ -8,7 +8,7 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel
 
-from memory.search.terms import sought
+from memory.search.ranking.terms import sought
 from memory.service.json_bodies import JsonRoute
 from memory.service.overview import Overview
 from memory.service.refusals import refusals

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory.service.tokens import agent_of
-from memory.wording import shown_name
 from schemas.settings import Settings
+from schemas.validation_messages import shown_name
 
 #: Headers of every answer that does not say otherwise: no cache keeps a memory, no browser guesses a type.
 ANSWER_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}

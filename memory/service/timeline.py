@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from memory.document_roots import note_date
+from memory.documents.roots import note_date
 from schemas.overview import DatedNote, Day, TimelineAnswer, Year
 
 

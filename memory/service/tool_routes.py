@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
 
+from memory.search.tools import TOOLS, ToolArgumentsRefused
 from memory.service.json_bodies import JsonRoute
 from memory.service.refusals import refusals
-from memory.tools import TOOLS, ToolArgumentsRefused
 from schemas.tools import Tool, ToolList, ToolRequest
 
 Authorization = Annotated[str | None, Header(include_in_schema=False)]

@@ -15,9 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from memory.local_processes import born, is_the_same
+from memory.status.local_processes import born, is_the_same
 
-#: Relative to the home folder. One object: agent id -> its entry, see `producers.watch_report`.
+#: Relative to the home folder. One object: agent id -> its entry, see `producers.watching.report`.
 WATCH_STATE_PATH = Path("run") / "watch.json"
 
 #: Relative to the home folder. One object: {url, pid, born}.

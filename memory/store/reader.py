@@ -160,7 +160,7 @@ class IndexCounts:
 class DeadLetterRow:
     """One document that could not be indexed, or not all of it, with the reason in words.
 
-    `error_class` is `memory.store.letters.EMBEDDING_REFUSED` when only some of its vectors are missing.
+    `error_class` is `memory.store.dead_letters.EMBEDDING_REFUSED` when only some of its vectors are missing.
     """
 
     key: DocumentKey

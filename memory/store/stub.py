@@ -6,9 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from memory.store.letters import EMBEDDING_REFUSED, FORGOTTEN, refusal_letter
+from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, RETRIED, refusal_letter, remembered, taken
 from memory.store.reader import DeadLetterRow, IndexedFile, Vector, VectorState
-from memory.store.retried_letters import RETRIED, remembered, taken
 from memory.store.stub_chunks import new_chunk
 from memory.store.stub_reader import InMemoryReader
 from memory.store.stub_transcripts import write_chunks

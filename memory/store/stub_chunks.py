@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from memory.segmenting import QueryTerm, index_text, index_title, query_terms
+from memory.chunking.segmenting import QueryTerm, index_text, index_title, query_terms
 from memory.store.reader import ChunkRow, Vector, VectorState
 from memory.store.writer import NewChunk
 from schemas.documents import DocumentKey
@@ -17,7 +17,7 @@ _K1 = 1.2
 _B = 0.75
 _SMALLEST_IDF = 1e-6
 
-# As in FTS5, private use counts as letters: `memory.segmenting` writes marks so.
+# As in FTS5, private use counts as letters: `memory.chunking.segmenting` writes marks so.
 _WORD = re.compile(r"(?:[^\W_]|[\ue000-\uefff])+")
 
 

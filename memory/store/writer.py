@@ -77,7 +77,7 @@ class TranscriptWrite:
 
     `continues` is the mark that the index must hold, None when it must not know the document at all. `stat` is
     what the next look at the file is compared with: a slice that leaves something to read says
-    `memory.store.letters.FORGOTTEN`, or nobody would come back to it after a crash.
+    `memory.store.dead_letters.FORGOTTEN`, or nobody would come back to it after a crash.
     """
 
     key: DocumentKey
@@ -148,7 +148,7 @@ class Store(StoreReader):
         `DocumentDelete` first. The content hash of a transcript is the digest of its mark.
 
         A committed document's dead letter is removed; one that holds refused chunks, new or kept, has one that
-        says so (`memory.store.letters`), unless all of them are old and it was dropped.
+        says so (`memory.store.dead_letters`), unless all of them are old and it was dropped.
 
         Raises:
             KeywordsUnavailable: every chunk has to be in the keyword index, and there is none (`text_reason`).

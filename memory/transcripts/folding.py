@@ -53,7 +53,7 @@ class TranscriptFold:
         """Begin a transcript, or go on from a `state` that was made with the same bounds.
 
         Args:
-            tokens, overlap, max_bytes: of a chunk; see `memory.chunking.chunk_text`.
+            tokens, overlap, max_bytes: of a chunk; see `memory.chunking.chunker.chunk_text`.
             redact: applied to the text of each message before anything is kept of it; idempotent.
             format: the format's name; None: that of the first line that can only be of one.
             state: what `state()` gave.

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from memory.chunking import SLACK_TOKENS, Chunk, chunk_text, text_hash
-from memory.line_cutting import weigh
+from memory.chunking.chunker import SLACK_TOKENS, Chunk, chunk_text, text_hash
+from memory.chunking.lines import weigh
 
-#: Weight of the line end between two messages, in eighths of tokens (see `memory.line_cutting.weigh`).
+#: Weight of the line end between two messages, in eighths of tokens (see `memory.chunking.lines.weigh`).
 _JOINT = 2
 
 #: `chunk_text` may exceed its target by this weight.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from memory.line_cutting import cut_point
+from memory.chunking.lines import cut_point
 from memory.transcripts.interpreting import Interpreter
 from memory.transcripts.line_reading import RawLine
 from memory.transcripts.packing import label
@@ -17,7 +17,7 @@ from memory.transcripts.transcript_format import Said
 #: Characters of one page at most, as for a note.
 MAX_CHARACTERS = 12_000
 
-#: Weight of the heaviest character, in eighths of tokens (see `memory.line_cutting.weigh`).
+#: Weight of the heaviest character, in eighths of tokens (see `memory.chunking.lines.weigh`).
 _HEAVIEST = 11
 
 

@@ -23,9 +23,9 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.settings_age import SettingsAge
     from recalld.traces import traced
     from recalld.wiring import open_broker
-    from workers.connection import IMPATIENT_SECONDS
-    from workers.coordination import coordinating
-    from workers.life import LifeSigns
+    from workers.health.heartbeat import LifeSigns
+    from workers.limits.coordination import coordinating
+    from workers.queue.connection import IMPATIENT_SECONDS
 
     age = SettingsAge(invocation)
     settings = invocation.settings

@@ -24,7 +24,7 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     Leaves with exit code 4 while anything is missing, stuck or failed.
     """
 
-    from memory.version import recalld_version
+    from schemas.version import recalld_version
 
     def directly(absence: Absence) -> dict[str, Any]:
         from recalld import direct

@@ -23,7 +23,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.settings_age import SettingsAge
     from recalld.traces import traced
     from recalld.wiring import answering_for, building_in, indexed_by, open_broker
-    from workers.life import LifeSigns
+    from workers.health.heartbeat import LifeSigns
 
     age = SettingsAge(invocation)
     settings = invocation.settings

@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from memory.session_roots import is_transcript_name
+from memory.documents.session_roots import is_transcript_name
 from recalld.discovering.counting import Deadline, count_notes, count_transcripts
 from recalld.discovering.finding import Discovery, Found
 

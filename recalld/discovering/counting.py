@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from memory.document_roots import LONG_TERM_NAMES, USERS_FOLDER, is_folder_name, is_note_name
-from memory.scanning import file_stat
-from memory.session_roots import is_transcript_name
+from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_folder_name, is_note_name
+from memory.documents.session_roots import is_transcript_name
+from memory.documents.walk import file_stat
 
 
 class Deadline:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from memory.document_roots import is_utf8
+from memory.documents.roots import is_utf8
 from recalld.discovering.claude_code import find_claude_code
 from recalld.discovering.codex import find_codex
 from recalld.discovering.counting import Deadline, count_markdown

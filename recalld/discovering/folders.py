@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from memory.document_roots import LONG_TERM_NAMES, is_folder_name
+from memory.documents.roots import LONG_TERM_NAMES, is_folder_name
 from recalld.discovering.counting import Deadline, count_markdown, count_notes
 from recalld.discovering.finding import Discovery, Found
 

@@ -23,7 +23,7 @@ from recalld.wiring import BrokerSide, open_broker
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from schemas.status import Status
-from workers.connection import IMPATIENT_SECONDS
+from workers.queue.connection import IMPATIENT_SECONDS
 
 _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("x", "red")}
 

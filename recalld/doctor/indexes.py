@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from memory.generation_writing import GenerationWriter
+from memory.index.generation_writer import GenerationWriter
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.transcripts.packing import beginnings

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from memory.local_processes import is_alive
-from memory.private_broker import socket_path
+from memory.status.local_processes import is_alive
+from memory.status.private_broker import socket_path
 from recalld.doctor.finding import Finding, Level
 from recalld.who_runs import pids_of
 from schemas.settings import Settings

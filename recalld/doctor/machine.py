@@ -13,9 +13,9 @@ from pathlib import Path
 
 import apsw
 
-from memory.agent_files import AgentFiles
-from memory.home_state import tree_bytes
-from memory.store.sqlite_connection import load_sqlite_vec
+from memory.documents.agent_files import AgentFiles
+from memory.status.home import tree_bytes
+from memory.store.sqlite.connection import load_sqlite_vec
 from recalld.doctor.finding import Finding, Level
 from recalld.status_view import size
 from schemas.settings import Settings
@@ -23,8 +23,8 @@ from schemas.settings import Settings
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
 _FILES_BESIDE, _FILES_AN_AGENT, _FILES_ENOUGH = 256, 8, 4096
 
-#: Bytes with which it is soon over, as no index can be built beside another one (`memory.disk_space`), and with which
-#: that may come.
+#: Bytes with which it is soon over, as no index can be built beside another one
+#: (`memory.index.generation_writer`), and with which that may come.
 _NO_SPACE, _LITTLE_SPACE = 50_000_000, 500_000_000
 
 #: Seconds by which a clock may be wrong without anybody noticing.

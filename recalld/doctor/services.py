@@ -8,9 +8,8 @@ from typing import Any
 
 import redis
 
+from memory.index.provider_fallback import provider_of
 from memory.start_again import start_again_troubles
-from memory.taking_over import provider_of
-from memory.version import recalld_version
 from recalld.doctor.finding import Finding, Level
 from recalld.status_view import duration
 from recalld.who_runs import anybody_runs
@@ -19,8 +18,9 @@ from schemas.errors import RecalldError, Terminal, UserError
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import AgentSettings, Settings
 from schemas.status import ProcessState, Status, TroubleState
-from workers.broker_server import server_binary
-from workers.life import bury
+from schemas.version import recalld_version
+from workers.health.heartbeat import bury
+from workers.queue.private_server import server_binary
 
 _START = "`recalld up` starts everything"
 _AGAIN = "start it again the way it was started; `recalld doctor --fix` forgets it"

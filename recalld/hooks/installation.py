@@ -19,11 +19,11 @@ from typing import Any
 
 import click
 
-from memory.own_processes import own_command
 from recalld import configuration
 from recalld.file_replacing import replace_file
 from recalld.invocation import Invocation
 from recalld.json_editing import Edit, Step, insert_item, insert_member, remove, shown
+from recalld.own_processes import own_command
 from schemas.errors import UserError
 
 #: Seconds after which the program stops waiting for us.

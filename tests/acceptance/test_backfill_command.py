@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.generations import Generations
+from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment
 from tests.embedding_server import EmbeddingServer

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.selection import choose_provider
-from memory.fingerprint import fingerprint
-from memory.search.long_queries import SEARCHED_CHARACTERS
+from memory.index.fingerprint import fingerprint
+from memory.search.ranking.long_queries import SEARCHED_CHARACTERS
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Settings

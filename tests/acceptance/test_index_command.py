@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.generation_writing import GenerationWriter
+from memory.index.generation_writer import GenerationWriter
 from memory.store.options import StoreOptions
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
@@ -188,9 +188,9 @@ def test_without_the_actors_nothing_is_indexed(home: Path, workspace: Path, tmp_
 
 def pending(home: Path) -> int:
     """Documents that are marked, 0 while no broker runs."""
-    from workers.board import Board
-    from workers.connection import connect, namespace
-    from workers.names import Keys
+    from workers.health.board import Board
+    from workers.queue.connection import connect, namespace
+    from workers.queue.names import Keys
 
     settings = Settings(home=home)
     with connect(settings) as client:

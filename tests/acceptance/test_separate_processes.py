@@ -18,8 +18,8 @@ import pytest
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment
 from tests.waiting import wait_until
-from workers.broker_server import BrokerServer
-from workers.connection import socket_path
+from workers.queue.connection import socket_path
+from workers.queue.private_server import BrokerServer
 
 
 @pytest.fixture

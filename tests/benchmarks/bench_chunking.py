@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 
-from memory.chunking import chunk_text, estimate_tokens, text_hash
+from memory.chunking.chunker import chunk_text, estimate_tokens, text_hash
 
 _WORDS = ["deploy", "gateway", "config", "memory", "index", "vector", "search", "embed", "provider", "token", "session"]
 _CHINESE = "今天我们讨论了数据库迁移的问题，决定先在测试环境部署新版本。"

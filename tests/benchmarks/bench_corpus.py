@@ -166,7 +166,7 @@ class Bench:
         tables = dict(
             source.execute("SELECT name, sql FROM sqlite_master WHERE name IN ('chunks', 'chunks_vec', 'chunks_fts')")
         )
-        from memory.segmenting import index_text
+        from memory.chunking.segmenting import index_text
 
         columns = [name for _, name, *_ in source.execute("PRAGMA table_info(chunks)")]
         chunks = list(source.execute(f"SELECT {', '.join(columns)} FROM chunks"))

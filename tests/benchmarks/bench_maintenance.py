@@ -23,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from memory.store.letters import FORGOTTEN
+from memory.store.dead_letters import FORGOTTEN
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader, TranscriptMark
-from memory.store.sqlite_reader import SqliteReader
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentWrite, NewChunk, TranscriptWrite
 from schemas.documents import DocumentKey, FileStat
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import apsw
 
-from memory.agent_files import AgentFiles
-from memory.generation_writing import GenerationWriter
+from memory.documents.agent_files import AgentFiles
+from memory.index.generation_writer import GenerationWriter
 from memory.reporting import build_status
 from memory.store.options import StoreOptions
 from producers.reconciling import reconcile

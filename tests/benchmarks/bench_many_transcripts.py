@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from memory.agent_files import AgentFiles
-from producers.falling_back import open_watcher
+from memory.documents.agent_files import AgentFiles
 from producers.reconciling import reconcile
 from producers.tailing import Tailer
+from producers.watching.fallback_watcher import open_watcher
 from schemas.documents import DocumentKey, FileStat
 from schemas.memory_sections import SyncSessions
 from schemas.settings import AgentSettings

@@ -24,10 +24,10 @@ from pathlib import Path
 
 import numpy as np
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.selection import choose_provider
-from memory.fingerprint import fingerprint
-from memory.generation_writing import GenerationWriter
+from memory.index.fingerprint import fingerprint
+from memory.index.generation_writer import GenerationWriter
 from memory.store.options import StoreOptions
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey, FileStat

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import NewChunk, TranscriptWrite, WriteOutcome
 from schemas.documents import DocumentKey, FileStat
 from tests.benchmarks.bench_search import WORDS

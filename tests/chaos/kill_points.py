@@ -36,12 +36,12 @@ class KillPoint:
 
 
 _KEEP = "memory.embedding.cache:EmbeddingCache.put_many"
-_WRITE = "memory.store.sqlite_writer:SqliteStore.write"
-_FLUSH = "memory.store.sqlite_transaction:WriteTransaction.flush"
-_WRITE_TRANSCRIPT = "memory.store.sqlite_transcripts:write_chunks"
-_POINT = "memory.generation_writing:GenerationWriter._point"
-_MARK = "workers.marks:PendingMarks.mark"
-_FINISH = "workers.marks:PendingMarks.finish"
+_WRITE = "memory.store.sqlite.writer:SqliteStore.write"
+_FLUSH = "memory.store.sqlite.transaction:WriteTransaction.flush"
+_WRITE_TRANSCRIPT = "memory.store.sqlite.chunks:write_chunks"
+_POINT = "memory.index.generation_writer:GenerationWriter._point"
+_MARK = "workers.queue.pending:PendingMarks.mark"
+_FINISH = "workers.queue.pending:PendingMarks.finish"
 
 #: Those that the short form takes come first.
 KILL_POINTS = (
@@ -51,19 +51,19 @@ KILL_POINTS = (
     KillPoint("between commit and acknowledge", "work", "after", _WRITE, "note"),
     KillPoint("during compaction, in the transaction", "work", "after", _WRITE_TRANSCRIPT, "compaction", "shorter"),
     KillPoint("generation switch, pointed", "work", "after", _POINT, "rebuild", "CURRENT"),
-    KillPoint("lost mark", "watch", "before", "workers.job_queue:BrokerJobQueue.mark_changed", "note"),
+    KillPoint("lost mark", "watch", "before", "workers.queue.job_queue:BrokerJobQueue.mark_changed", "note"),
     KillPoint("lost message", "watch", "after", _MARK, "note"),
-    KillPoint("in a search", "serve", "after", "memory.store.sqlite_reader:SqliteReader.search_text", "search"),
+    KillPoint("in a search", "serve", "after", "memory.store.sqlite.reader:SqliteReader.search_text", "search"),
     # The long form takes these as well.
     KillPoint("embedded and not kept", "work", "before", _KEEP, "note"),
     KillPoint(
         "all written, not committed",
         "work",
         "after",
-        "memory.store.sqlite_transaction:WriteTransaction.finish",
+        "memory.store.sqlite.transaction:WriteTransaction.finish",
         "transcript",
     ),
-    KillPoint("documents taken", "work", "after", "workers.marks:PendingMarks.claim", "note"),
+    KillPoint("documents taken", "work", "after", "workers.queue.pending:PendingMarks.claim", "note"),
     KillPoint("mark over, message not acknowledged", "work", "after", _FINISH, "note"),
     KillPoint("during compaction, heard of", "watch", "before", "producers.tailing:Tailer.force", "compaction"),
     KillPoint("during compaction, committed", "work", "before", _FINISH, "compaction"),
@@ -71,16 +71,20 @@ KILL_POINTS = (
         "generation made, not pointed to",
         "rebuild",
         "after",
-        "memory.generation_writing:GenerationWriter._create",
+        "memory.index.generation_writer:GenerationWriter._create",
         "rebuild",
     ),
     KillPoint("generation switch, checked", "work", "before", _POINT, "rebuild", "CURRENT"),
     KillPoint(
-        "generation switch, done", "work", "after", "memory.generation_writing:GenerationWriter.complete", "rebuild"
+        "generation switch, done",
+        "work",
+        "after",
+        "memory.index.generation_writer:GenerationWriter.complete",
+        "rebuild",
     ),
-    KillPoint("flag set, message not sent", "watch", "before", "workers.broker:DoorbellBroker.enqueue", "note"),
-    KillPoint("event taken from the inbox", "watch", "before", "producers.producing:Producers.handle", "event"),
-    KillPoint("in a comparison", "watch", "after", "memory.agent_files:AgentFiles.scan", "event"),
+    KillPoint("flag set, message not sent", "watch", "before", "workers.queue.broker:DoorbellBroker.enqueue", "note"),
+    KillPoint("event taken from the inbox", "watch", "before", "producers.event_router:Producers.handle", "event"),
+    KillPoint("in a comparison", "watch", "after", "memory.documents.agent_files:AgentFiles.scan", "event"),
     KillPoint("broker, lost mark", "watch", "before", _MARK, "note", victim="broker"),
     KillPoint("broker, lost message", "watch", "after", _MARK, "note", victim="broker"),
     KillPoint("broker, inside the transaction", "work", "after", _FLUSH, "note", victim="broker"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from tests.embedding_server import EmbeddingServer
 
 

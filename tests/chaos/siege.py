@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import redis
 
-from memory.generations import Generations
+from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from recalld.client import Client, ClientError
 from schemas.errors import BrokerUnavailable
@@ -30,21 +30,21 @@ from tests.chaos.talks import Talks, rows_of
 from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, descendants, recalld
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
-from workers.connection import connect, namespace
-from workers.deaths import WORKER_DIED
-from workers.inbox import BrokerInbox
-from workers.marks import PendingMarks
-from workers.names import QUEUES, Keys
+from workers.queue.connection import connect, namespace
+from workers.queue.crash_counter import WORKER_DIED
+from workers.queue.event_queue import BrokerInbox
+from workers.queue.names import QUEUES, Keys
+from workers.queue.pending import PendingMarks
 
 #: What is a matter of tens of seconds in a product that dies once a month.
 IMPATIENCE = {
     "recalld.supervisor:LONGEST_PAUSE_SECONDS": 0.2,
     "workers.run:SWEEP_SECONDS": 1.0,
-    "workers.broker:HEARTBEAT_TIMEOUT_MS": 4_000,
-    "workers.job_queue:DOUBT_AFTER_SECONDS": 3.0,
-    "workers.shared_claims:LEASE_SECONDS": 4.0,
-    "workers.shared_claims:RENEWAL_SECONDS": 1.0,
-    "producers.producing:EPOCH_SECONDS": 1.0,
+    "workers.queue.broker:HEARTBEAT_TIMEOUT_MS": 4_000,
+    "workers.queue.job_queue:DOUBT_AFTER_SECONDS": 3.0,
+    "workers.limits.claims:LEASE_SECONDS": 4.0,
+    "workers.limits.claims:RENEWAL_SECONDS": 1.0,
+    "producers.event_router:EPOCH_SECONDS": 1.0,
 }
 
 #: Who may be killed at any moment.

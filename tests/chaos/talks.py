@@ -7,7 +7,7 @@ import random
 import sys
 from pathlib import Path
 
-from memory.generations import Generations
+from memory.index.generations import Generations
 from memory.store.options import StoreOptions
 from tests.transcript_files import transcript
 

@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from memory.store.sqlite_writer import SqliteStore
+from memory.store.sqlite.writer import SqliteStore
 from schemas.settings import Settings
 from tests.chaos.disks import fill, read_only, small_disk
 from tests.chaos.siege import IMPATIENCE, Siege
 from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 pytestmark = pytest.mark.long
 
 #: The processes' leases are over after this many seconds of sleep.
 PAST_EVERY_LEASE = 2 * max(
-    IMPATIENCE["workers.shared_claims:LEASE_SECONDS"], IMPATIENCE["workers.broker:HEARTBEAT_TIMEOUT_MS"] / 1000
+    IMPATIENCE["workers.limits.claims:LEASE_SECONDS"], IMPATIENCE["workers.queue.broker:HEARTBEAT_TIMEOUT_MS"] / 1000
 )
 
 
@@ -104,7 +104,7 @@ def test_a_home_on_a_full_disk_says_so_and_goes_on_by_itself_when_there_is_room(
 def test_a_full_index_keeps_what_it_has_and_takes_the_rest_when_there_is_room(
     settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.broker.HEARTBEAT_TIMEOUT_MS", 4_000)
+    monkeypatch.setattr("workers.queue.broker.HEARTBEAT_TIMEOUT_MS", 4_000)
     with Workers(settings) as workers:
         workers.write("memory/early.md", "Early: the tapir was fed.")
         workers.mark("memory/early.md")

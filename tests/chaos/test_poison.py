@@ -24,12 +24,12 @@ def deadly(text):
 sys.path.insert(0, os.getcwd())
 
 if "work" in sys.orig_argv:
-    import memory.document_planning as planning
-    import workers.broker, workers.deaths
+    import memory.index.planner as planning
+    import workers.queue.broker, workers.queue.crash_counter
     from memory.embedding.providers.stub import StubProvider
 
-    workers.broker.HEARTBEAT_TIMEOUT_MS = 1500
-    workers.broker.MAINTENANCE_CHANCE = 1_000_000
+    workers.queue.broker.HEARTBEAT_TIMEOUT_MS = 1500
+    workers.queue.broker.MAINTENANCE_CHANCE = 1_000_000
     cut, embed = planning.cut_document, StubProvider.embed_documents
 
     def cut_or_die(text, *rest):
@@ -44,8 +44,8 @@ if "work" in sys.orig_argv:
 
     planning.cut_document, StubProvider.embed_documents = cut_or_die, embed_or_die
     if os.environ.get("VECTORS_LATER"):
-        import memory.indexing
-        memory.indexing.VECTOR_PATIENCE_SECONDS = -1.0
+        import memory.index.indexer
+        memory.index.indexer.VECTOR_PATIENCE_SECONDS = -1.0
 elif "up" in sys.orig_argv:
     import recalld.supervisor
 

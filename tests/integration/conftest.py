@@ -13,7 +13,7 @@ from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
 from tests.written_index import write_index
-from workers.broker import DoorbellBroker
+from workers.queue.broker import DoorbellBroker
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import redis
 from producers.inbox_reading import InboxReader
 from schemas.ports import Event
 from schemas.settings import Settings
-from workers.connection import namespace
-from workers.inbox import BrokerInbox
-from workers.names import Keys
+from workers.queue.connection import namespace
+from workers.queue.event_queue import BrokerInbox
+from workers.queue.names import Keys
 
 FLUSH = Event("flush", "main")
 

@@ -12,7 +12,8 @@ from tests.batch_server import BatchServer
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import FORMATS, transcript
-from workers import batch_following, broker
+from workers import batch_following
+from workers.queue import broker
 
 
 @pytest.fixture(autouse=True)

@@ -19,9 +19,11 @@ from tests.batch_server import BatchServer, JobScript
 from tests.gemini_server import GeminiServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, batch_following, batch_jobs, broker, indexing_job, run
+from workers import actors, batch_following, batch_jobs, run
+from workers import index_job as indexing_job
 from workers.batch_following import JobFollower
-from workers.broker_server import BrokerServer
+from workers.queue import broker
+from workers.queue.private_server import BrokerServer
 
 NOTES = 40
 

@@ -17,14 +17,14 @@ from recalld.spending import Spending
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
-from workers import board as board_module
-from workers.board import Board
-from workers.broker_facts import broker_facts
-from workers.connection import connect, namespace
-from workers.life import LifeSigns
-from workers.marks import PendingMarks
-from workers.movement import Movement
-from workers.names import Keys
+from workers.health import board as board_module
+from workers.health.board import Board
+from workers.health.heartbeat import LifeSigns
+from workers.health.stall_detector import Movement
+from workers.queue.broker_facts import broker_facts
+from workers.queue.connection import connect, namespace
+from workers.queue.names import Keys
+from workers.queue.pending import PendingMarks
 from workers.readiness import readiness
 
 

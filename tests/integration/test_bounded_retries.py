@@ -13,8 +13,8 @@ from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers, key
-from workers.broker import DoorbellBroker
-from workers.broker_server import BrokerServer
+from workers.queue.broker import DoorbellBroker
+from workers.queue.private_server import BrokerServer
 
 
 def test_a_text_that_breaks_the_endpoint_becomes_a_dead_letter_and_its_neighbours_are_embedded(

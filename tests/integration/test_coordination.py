@@ -14,12 +14,12 @@ from schemas.errors import Throttled
 from schemas.ports import Usage
 from schemas.settings import Settings
 from tests.waiting import wait_until
-from workers.board import Board
-from workers.broker_server import BrokerServer
-from workers.coordination import BrokerCoordination, coordinating
-from workers.names import Keys
-from workers.reaching import Reach
-from workers.shared_gate import BrokerGate
+from workers.health.board import Board
+from workers.limits.circuit_breaker import Reach
+from workers.limits.coordination import BrokerCoordination, coordinating
+from workers.limits.rate_limit import BrokerGate
+from workers.queue.names import Keys
+from workers.queue.private_server import BrokerServer
 
 
 def provider(*, account: str = "account", model: str = "model", identity: str = "identity") -> StubProvider:

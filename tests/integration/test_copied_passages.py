@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import choose_provider
 from memory.embedding.supply import EmbeddingSupply
-from memory.indexing import Indexer
+from memory.index.indexer import Indexer
 from memory.search.builtin import BuiltinManager
 from memory.search.resources import SearchResources
 from schemas.documents import Lane

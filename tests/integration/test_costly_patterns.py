@@ -15,7 +15,7 @@ from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import write_index
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 ENDLESS = "(?:a|aa)+$"
 STUCK = "a" * 60 + "!"

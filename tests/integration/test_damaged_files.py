@@ -10,10 +10,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from memory.generation_writing import GenerationWriter
-from memory.search_manager import get_search_manager
+from memory.index.generation_writer import GenerationWriter
+from memory.search.opening import get_search_manager
 from memory.store.options import StoreOptions
-from memory.store.sqlite_schema import PAGE_SIZE, SCHEMA_NUMBER
+from memory.store.sqlite.schema import PAGE_SIZE, SCHEMA_NUMBER
 from recalld.wiring import generations_of
 from schemas.documents import DocumentKey, Lane
 from schemas.search import SearchRequest
@@ -24,7 +24,7 @@ from tests.serving import running
 from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import write_index
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 
 @pytest.fixture

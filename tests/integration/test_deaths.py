@@ -15,10 +15,10 @@ from memory.store.writer import Store
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers, key
-from workers.broker_server import BrokerServer
-from workers.deaths import ALONE_FROM, MOST_DEATHS, Deaths, Round
 from workers.embedding_rounds import ToldRounds
-from workers.names import Keys
+from workers.queue.crash_counter import ALONE_FROM, MOST_DEATHS, Deaths, Round
+from workers.queue.names import Keys
+from workers.queue.private_server import BrokerServer
 
 BAD = key("memory/bad.md")
 
@@ -89,7 +89,7 @@ def test_a_retry_and_another_version_of_the_program_try_it_again(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_up(workers)
-    monkeypatch.setattr("workers.indexing_job.recalld_version", lambda: "99.0")
+    monkeypatch.setattr("workers.index_job.recalld_version", lambda: "99.0")
     workers.mark("memory/bad.md")
     wait_until(lambda: workers.finds("lynx") and workers.settled())
     assert letters(workers) == []

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from memory.generation_writing import GenerationWriter
-from memory.generations import Generations
+from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import Generations
 from memory.store.errors import StoreUnreadable
 from memory.store.options import StoreOptions
 from schemas.memory_sections import Chunking
@@ -17,8 +17,8 @@ from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.without_fts5 import without_fts5
 from tests.working import Workers
-from workers.broker_server import BrokerServer
-from workers.names import HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS
+from workers.queue.names import HOUSEKEEPING, INDEX_PENDING, NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS
+from workers.queue.private_server import BrokerServer
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_documents_that_older_settings_leave_to_nobody_are_said_and_kept(
         wait_until(workers.complete)
     monkeypatch.setattr("workers.actors.UNTAKEN_SECONDS", 0.0)
     # The index was begun just now, whenever one looks: after these workers had read their settings.
-    monkeypatch.setattr("memory.generation_writing.begun_at", lambda _name: time.time())
+    monkeypatch.setattr("memory.index.generation_writer.begun_at", lambda _name: time.time())
     agent = settings.agents[0].model_copy(update={"chunking": Chunking(tokens=64, overlap=0)})
     with Workers(settings.model_copy(update={"agents": (agent,)})) as workers:
         workers.mark("memory/a.md")
@@ -109,7 +109,7 @@ def test_documents_that_older_settings_leave_to_nobody_are_said_and_kept(
         assert list(trouble) == [OLDER_SETTINGS]
         assert "start it again" in trouble[OLDER_SETTINGS]
         assert not workers.settled()
-        monkeypatch.setattr("memory.generation_writing.begun_at", lambda _name: 0.0)
+        monkeypatch.setattr("memory.index.generation_writer.begun_at", lambda _name: 0.0)
         wait_until(workers.complete)
         wait_until(lambda: not workers.troubles())
 
@@ -119,7 +119,7 @@ def test_clearing_away_that_fails_is_a_trouble_and_maintenance_goes_on_by_itself
 ) -> None:
     monkeypatch.setattr("workers.run.SWEEP_SECONDS", 0.1)
     monkeypatch.setattr("workers.run.HOUSEKEEPING_SECONDS", 0.2)
-    monkeypatch.setattr("memory.store.sqlite_writer.WAL_WORTH_CUTTING_BYTES", 1)
+    monkeypatch.setattr("memory.store.sqlite.writer.WAL_WORTH_CUTTING_BYTES", 1)
     sweep, broken = GenerationWriter.sweep, [True]
 
     def sweep_unless_broken(writer: GenerationWriter, **options: Any) -> None:

@@ -12,8 +12,8 @@ import pytest
 from schemas.ports import EndpointCondition, EndpointState
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
-from workers.board import Board
-from workers.broker_server import BrokerServer
+from workers.health.board import Board
+from workers.queue.private_server import BrokerServer
 
 Breakage = Callable[[Path, EmbeddingServer], object]
 

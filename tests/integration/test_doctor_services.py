@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import redis
 
-from memory.local_processes import is_stopped
-from memory.private_broker import pid_behind, socket_path
 from memory.pulses import Pulses
 from memory.reporting import build_status
+from memory.status.local_processes import is_stopped
+from memory.status.private_broker import pid_behind, socket_path
 from recalld.doctor import machine, services
 from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level
@@ -26,9 +26,9 @@ from schemas.settings import Settings
 from schemas.status import TroubleState
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers import board as board_module
-from workers.broker_server import BrokerServer
-from workers.life import LifeSigns
+from workers.health import board as board_module
+from workers.health.heartbeat import LifeSigns
+from workers.queue.private_server import BrokerServer
 
 
 @pytest.fixture

@@ -11,24 +11,24 @@ import pytest
 import redis
 from dramatiq.worker import Worker
 
-from memory.agent_files import AgentFiles, SourceText
+from memory.documents.agent_files import AgentFiles, SourceText
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.broker import make_broker, message
-from workers.broker_server import BrokerServer
-from workers.draining import drain
-from workers.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.queue.broker import make_broker, message
+from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.queue.private_server import BrokerServer
 from workers.runtime import Runtime
+from workers.shutdown import drain
 
 COMMAND_LINE = "import sys; from recalld.cli import run; sys.exit(run(sys.argv[1:]))"
 
 HANGING_READ = """
 import threading
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 AgentFiles.read = lambda *_: threading.Event().wait()
 """
 
@@ -36,7 +36,7 @@ AgentFiles.read = lambda *_: threading.Event().wait()
 @pytest.fixture(autouse=True)
 def no_lease_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one process held reaches another because it was given back, or never."""
-    monkeypatch.setattr("workers.broker.HEARTBEAT_TIMEOUT_MS", 3_600_000)
+    monkeypatch.setattr("workers.queue.broker.HEARTBEAT_TIMEOUT_MS", 3_600_000)
 
 
 def asking(settings: Settings, url: str) -> Settings:
@@ -108,7 +108,7 @@ def test_what_was_asked_and_not_answered_is_asked_by_the_next_one_at_once_and_by
 ) -> None:
     monkeypatch.setattr("workers.runtime.KEEPING_SECONDS", 0.3)
     # Nor does the lease of a claim run out.
-    monkeypatch.setattr("workers.shared_claims.LEASE_SECONDS", 50.0)
+    monkeypatch.setattr("workers.limits.claims.LEASE_SECONDS", 50.0)
     with EmbeddingServer() as server:
         workers = Workers(asking(settings, server.url))
         paths = [f"memory/{number}.md" for number in range(30)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 

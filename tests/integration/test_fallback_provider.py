@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from memory.embedding.batching import EmbeddingBatcher
-from memory.generation_writing import GenerationWriter
-from memory.taking_over import provider_of
+from memory.index.generation_writer import GenerationWriter
+from memory.index.provider_fallback import provider_of
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import actors
-from workers.broker_server import BrokerServer
-from workers.names import NO_SPACE
+from workers.queue.names import NO_SPACE
+from workers.queue.private_server import BrokerServer
 
 
 def with_fallback(settings: Settings, server: EmbeddingServer, key: str | None = "a-key", **more: Any) -> Settings:

@@ -10,17 +10,17 @@ import httpx
 import pytest
 import redis
 
-from memory.version import recalld_version
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Told
 from schemas.settings import Settings
+from schemas.version import recalld_version
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.board import Board
-from workers.counters import FleetCounters
-from workers.job_metrics import JobMetrics
-from workers.names import QUEUES, Keys
+from workers.health.board import Board
+from workers.middleware.metrics import JobMetrics
+from workers.queue.counters import FleetCounters
+from workers.queue.names import QUEUES, Keys
 from workers.telemetry_server import Page, TelemetryServer
 
 

@@ -13,10 +13,10 @@ from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate, U
 from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Permanent, Terminal, Throttled, Transient
 from schemas.settings import Settings
-from workers.broker_server import BrokerServer
-from workers.connection import connect
-from workers.reaching import Reach
-from workers.shared_gate import BrokerGate
+from workers.limits.circuit_breaker import Reach
+from workers.limits.rate_limit import BrokerGate
+from workers.queue.connection import connect
+from workers.queue.private_server import BrokerServer
 
 
 class Clock:

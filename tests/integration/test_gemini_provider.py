@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory.answering import no_prefixes
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.providers.exchange import Oversized
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider, made_like
 from memory.embedding.vectors import check_and_round
-from memory.taking_over import provider_of
+from memory.index.provider_fallback import provider_of
+from memory.status.answering import no_prefixes
 from recalld.wiring import fingerprint_of
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
@@ -30,7 +30,7 @@ from tests.raw_server import DROP, answer, raw_server
 from tests.waiting import wait_until
 from tests.working import Workers
 from tests.written_index import write_index, writer_of
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 KEY = "AIza-very-secret-0123456789"
 PATH = "/v1beta/models/gemini-embedding-001:batchEmbedContents"

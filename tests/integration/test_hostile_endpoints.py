@@ -21,7 +21,7 @@ from tests.raw_server import answer, raw_server
 from tests.voyage_server import VoyageServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 LIMITS = ProviderLimits(inputs=100, tokens=10_000, input_bytes=8000, concurrency=2, chunks_per_second=100)
 

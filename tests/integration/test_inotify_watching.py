@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
-from producers import inotify_directories
-from producers.falling_back import FallingBackWatcher, open_watcher
-from producers.watching import WatchMode
+from memory.documents.agent_files import AgentFiles
+from producers.watching import inotify_directories
+from producers.watching.fallback_watcher import FallingBackWatcher, open_watcher
+from producers.watching.watcher import WatchMode
 from schemas.settings import AgentSettings
 from tests.waiting import wait_until
 
@@ -27,7 +27,7 @@ import ctypes
 
 from watchdog.observers import inotify_c
 
-from producers.inotify_watcher import InotifyWatcher
+from producers.watching.inotify_watcher import InotifyWatcher
 
 
 class Heard:

@@ -14,18 +14,18 @@ import dramatiq
 import pytest
 import redis
 
-from memory.local_processes import born, is_the_same
+from memory.status.local_processes import born, is_the_same
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
-from workers import job_queue
-from workers.broker_server import BrokerServer
-from workers.clock_mending import take_turn
-from workers.connection import connect
-from workers.job_queue import BrokerJobQueue
-from workers.marks import Waiting
-from workers.names import INDEX_PENDING, Keys
+from workers.queue import job_queue
+from workers.queue.clock_skew import take_turn
+from workers.queue.connection import connect
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import INDEX_PENDING, Keys
+from workers.queue.pending import Waiting
+from workers.queue.private_server import BrokerServer
 
 A = DocumentKey("memory", "MEMORY.md")
 B = DocumentKey("memory", "memory/b.md")
@@ -199,7 +199,7 @@ def test_the_private_server_keeps_its_marks_over_a_restart(
 
 def test_a_server_whose_owner_was_killed_is_adopted_and_stopped_by_the_next_one(settings: Settings) -> None:
     code = (
-        "import os, sys; from schemas.settings import Settings; from workers.broker_server import BrokerServer\n"
+        "import os, sys; from schemas.settings import Settings; from workers.queue.private_server import BrokerServer\n"
         f"server = BrokerServer(Settings(home={str(settings.home)!r})); server.ensure(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False)
@@ -215,9 +215,9 @@ def test_a_server_whose_owner_was_killed_is_adopted_and_stopped_by_the_next_one(
 def test_a_server_that_stands_still_is_killed_at_the_end_also_one_that_was_adopted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.broker_server.STOP_SECONDS", 0.2)
+    monkeypatch.setattr("workers.queue.private_server.STOP_SECONDS", 0.2)
     code = (
-        "import os, sys; from schemas.settings import Settings; from workers.broker_server import BrokerServer\n"
+        "import os, sys; from schemas.settings import Settings; from workers.queue.private_server import BrokerServer\n"
         f"server = BrokerServer(Settings(home={str(settings.home)!r})); server.ensure(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False)

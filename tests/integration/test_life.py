@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import redis
 
-from memory.local_processes import born
 from memory.pulses import Pulses
 from memory.reporting import build_status
+from memory.status.local_processes import born
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import actors
-from workers import life as module
-from workers.board import Board
-from workers.broker import DoorbellConsumer
-from workers.job_pulses import got_on
-from workers.life import LifeSigns, bury, read_signs
-from workers.names import Keys
+from workers.health import heartbeat as module
+from workers.health.board import Board
+from workers.health.heartbeat import LifeSigns, bury, read_signs
+from workers.middleware.pulses import got_on
+from workers.queue.broker import DoorbellConsumer
+from workers.queue.names import Keys
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_dead_worker_stays_told_while_nobody_else_works(
 def test_workers_give_signs_of_life_and_their_consumers_take_turns(
     settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.broker.CONSUMER_LIMIT_SECONDS", 2.0)
+    monkeypatch.setattr("workers.queue.broker.CONSUMER_LIMIT_SECONDS", 2.0)
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
     hang = threading.Event()
     taking = DoorbellConsumer.__next__
@@ -233,7 +233,7 @@ def test_a_job_that_goes_on_for_ever_is_ended_by_its_time_limit_and_tried_again(
 
 
 def test_without_a_broker_nobody_is_known(settings: Settings) -> None:
-    from workers.connection import connect, namespace
+    from workers.queue.connection import connect, namespace
 
     with connect(settings, answer_seconds=1.0) as client:
         board = Board(client, Keys(namespace(settings)))

@@ -11,8 +11,8 @@ from schemas.settings import Settings
 from tests.transcript_files import message_line
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import indexing_job
-from workers.broker_server import BrokerServer
+from workers import index_job as indexing_job
+from workers.queue.private_server import BrokerServer
 
 MESSAGES = 30_000
 KEY = DocumentKey("sessions", "sessions/long.jsonl")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
-from producers.inotify_watcher import InotifyWatcher
+from memory.documents.agent_files import AgentFiles
 from producers.reconciling import reconcile
+from producers.watching.inotify_watcher import InotifyWatcher
 from schemas.settings import AgentSettings
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 

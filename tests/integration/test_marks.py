@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from schemas.documents import DocumentKey, Lane
-from workers.marks import PendingMarks
-from workers.names import Keys
+from workers.queue.names import Keys
+from workers.queue.pending import PendingMarks
 
 A, B, C, D = (DocumentKey("memory", f"memory/{name}.md") for name in "abcd")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from memory.fingerprint import fingerprint
-from memory.generation_writing import GenerationWriter
+from memory.index.fingerprint import fingerprint
+from memory.index.generation_writer import GenerationWriter
+from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
-from memory.taking_over import provider_of
 from recalld.wiring import generations_of
 from schemas.settings import Settings
 from tests.daemon import Daemon, recalld
@@ -23,7 +23,7 @@ from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import actors
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 CHECKOUT = Path(__file__).parents[2]
 

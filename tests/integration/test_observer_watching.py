@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
-from producers.observer_watcher import ObserverWatcher
-from producers.watching import WatchLimitReached, WatchMode
+from memory.documents.agent_files import AgentFiles
+from producers.watching.observer_watcher import ObserverWatcher
+from producers.watching.watcher import WatchLimitReached, WatchMode
 from schemas.settings import AgentSettings
 from tests.waiting import wait_until
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from memory.local_processes import is_alive, is_stopped, is_the_same
-from memory.private_broker import frozen_pid, server_pid, socket_path
+from memory.status.local_processes import is_alive, is_stopped, is_the_same
+from memory.status.private_broker import frozen_pid, server_pid, socket_path
 from schemas.errors import UserError
 from schemas.settings import Settings
 from tests.waiting import wait_until
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import one_home
-from workers.broker_server import BrokerServer
-from workers.connection import connect, namespace, socket_path
-from workers.marks import PendingMarks
-from workers.names import Keys
-from workers.one_home import HomeClaim
+from workers.queue import home_lock as one_home
+from workers.queue.connection import connect, namespace, socket_path
+from workers.queue.home_lock import HomeClaim
+from workers.queue.names import Keys
+from workers.queue.pending import PendingMarks
+from workers.queue.private_server import BrokerServer
 from workers.run import run_workers
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import redis
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.openai import OpenAIProvider
 from memory.embedding.providers.provider import ProviderLimits
@@ -22,10 +22,10 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.board import Board
-from workers.connection import connect
-from workers.coordination import BrokerCoordination
-from workers.names import Keys
+from workers.health.board import Board
+from workers.limits.coordination import BrokerCoordination
+from workers.queue.connection import connect
+from workers.queue.names import Keys
 
 TEXTS = {text_hash(f"note {number}"): f"note {number}" for number in range(20)}
 
@@ -74,8 +74,8 @@ def test_what_a_killed_process_was_paying_for_is_paid_by_another_after_the_lease
         from schemas.documents import Lane
         from schemas.settings import Settings
         from tests.integration.test_paying_once import TEXTS, supply_of
-        from workers.connection import connect
-        from workers.names import Keys
+        from workers.queue.connection import connect
+        from workers.queue.names import Keys
 
         settings = Settings.model_validate({{"home": Path({str(settings.home)!r})}})
         keys = Keys({keys.prefix.partition(":")[2]!r})

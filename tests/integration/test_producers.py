@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.store.reader import StoreReader
-from producers import falling_back, producing
+from producers import event_router as producing
 from producers.hook_payloads import Hook
 from producers.run import run_producers
 from producers.spool import write_event, write_hook
-from producers.watching import WatchLimitReached
+from producers.watching import fallback_watcher as falling_back
+from producers.watching.watcher import WatchLimitReached
 from schemas.documents import Lane
 from schemas.errors import RecalldError
 from schemas.memory_sections import Sync, SyncSessions

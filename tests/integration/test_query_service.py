@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import choose_provider
 from memory.service.run import serve
 from memory.store.errors import CheckUnfinished
-from memory.store.sqlite_reader import SqliteReader
+from memory.store.sqlite.reader import SqliteReader
 from schemas.errors import Transient, UserError
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard

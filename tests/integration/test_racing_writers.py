@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.generation_writing import GenerationWriter
-from memory.indexing import Indexer
+from memory.index.generation_writer import GenerationWriter
+from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
 from memory.transcripts import line_reading
 from schemas.documents import DocumentKey, Lane

@@ -19,12 +19,12 @@ from schemas.settings import Settings
 from tests.daemon import Daemon
 from tests.waiting import wait_until
 from tests.working import Workers, key
-from workers import movement as module
-from workers.broker import make_broker, message
-from workers.broker_server import BrokerServer
-from workers.job_queue import BrokerJobQueue
-from workers.movement import Movement
-from workers.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.health import stall_detector as module
+from workers.health.stall_detector import Movement
+from workers.queue.broker import make_broker, message
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
+from workers.queue.private_server import BrokerServer
 from workers.readiness import readiness
 
 
@@ -128,7 +128,7 @@ def test_a_thread_that_does_not_get_on_makes_its_worker_not_ready(movement: Move
 
 
 def test_without_a_broker_nobody_is_ready(settings: Settings) -> None:
-    from workers.connection import connect, namespace
+    from workers.queue.connection import connect, namespace
 
     with connect(settings, answer_seconds=1.0) as client:
         page = readiness(Movement(client, Keys(namespace(settings))), stalled_after_seconds=60)()

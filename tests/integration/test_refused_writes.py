@@ -13,10 +13,10 @@ import redis
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.broker import DoorbellBroker, make_broker, message
-from workers.broker_server import BrokerServer
-from workers.job_queue import BrokerJobQueue
-from workers.names import INDEX_PENDING
+from workers.queue.broker import DoorbellBroker, make_broker, message
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import INDEX_PENDING
+from workers.queue.private_server import BrokerServer
 
 
 class Refusing:
@@ -183,7 +183,7 @@ def test_a_job_whose_message_was_in_an_answer_that_was_lost_comes_all_the_same(
     begun: list[str | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.broker.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("workers.queue.broker.LOOK_SECONDS", 0.2)
     answers: list[object] = []
 
     def fetching(broker: DoorbellBroker) -> Callable[..., Any]:

@@ -13,10 +13,10 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from memory.home_state import broker_state
 from memory.pulses import Pulses
 from memory.reporting import build_status
 from memory.search.resting import RestingPendingReader
+from memory.status.home import broker_state
 from recalld.doctor.services import broker_findings
 from recalld.wiring import open_broker
 from schemas.documents import Lane
@@ -25,10 +25,10 @@ from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import key
-from workers.broker_server import BrokerServer, server_binary
-from workers.connection import IMPATIENT_SECONDS
-from workers.life import LifeSigns
-from workers.movement import Movement
+from workers.health.heartbeat import LifeSigns
+from workers.health.stall_detector import Movement
+from workers.queue.connection import IMPATIENT_SECONDS
+from workers.queue.private_server import BrokerServer, server_binary
 from workers.readiness import readiness
 
 
@@ -113,7 +113,7 @@ def test_a_running_process_says_once_that_it_is_refused(settings: Settings, guar
 def test_a_server_that_speaks_no_tls_is_not_waited_for_again_and_again(
     settings: Settings, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.refusing.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("workers.queue.broker_errors.HANDSHAKE_SECONDS", 0.2)
     shakes = []
     original = redis.connection.Connection._connect
 
@@ -131,7 +131,7 @@ def test_a_server_that_speaks_no_tls_is_not_waited_for_again_and_again(
 def test_every_command_that_needs_the_broker_says_so(
     commands: CommandLine, silent: str, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.refusing.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("workers.queue.broker_errors.HANDSHAKE_SECONDS", 0.2)
     commands.set("REDIS_URL", f"rediss://{silent}/0")
     code, _, err = commands.run(*command)
     assert code == 1
@@ -139,7 +139,7 @@ def test_every_command_that_needs_the_broker_says_so(
 
 
 def test_status_and_doctor_say_so_too(commands: CommandLine, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.refusing.HANDSHAKE_SECONDS", 0.1)
+    monkeypatch.setattr("workers.queue.broker_errors.HANDSHAKE_SECONDS", 0.1)
     commands.set("REDIS_URL", f"rediss://{silent}/0")
     for command in ("status", "doctor"):
         code, out, _ = commands.run(command)

@@ -13,8 +13,8 @@ import httpx
 import pytest
 import structlog
 
-from memory.search_manager import get_search_manager
-from memory.tools import call_tool
+from memory.search.opening import get_search_manager
+from memory.search.tools import call_tool
 from recalld import configuration
 from schemas.ports import Pending
 from schemas.settings import Settings

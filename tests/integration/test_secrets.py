@@ -22,8 +22,8 @@ from tests.secret_samples import PASSWORD, made
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
-from workers.board import Board
-from workers.names import Keys
+from workers.health.board import Board
+from workers.queue.names import Keys
 
 TOKEN = made("ghp_{A36}", random.Random(1))
 KEY = made("sk-ant-api03-{u93}AA", random.Random(2))

@@ -15,11 +15,11 @@ import redis
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
-from workers.broker_server import BrokerServer
-from workers.connection import connect
-from workers.names import Keys
-from workers.reaching import Reach
-from workers.shared_claims import BrokerClaims, Claimant
+from workers.limits.circuit_breaker import Reach
+from workers.limits.claims import BrokerClaims, Claimant
+from workers.queue.connection import connect
+from workers.queue.names import Keys
+from workers.queue.private_server import BrokerServer
 
 
 class Process:
@@ -106,8 +106,8 @@ def test_the_texts_of_a_killed_process_are_free_when_its_lease_is_over(
         from pathlib import Path
         from schemas.settings import Settings
         from tests.integration.test_shared_claims import Process
-        from workers.connection import connect
-        from workers.names import Keys
+        from workers.queue.connection import connect
+        from workers.queue.names import Keys
 
         settings = Settings.model_validate({{"home": Path({str(settings.home)!r})}})
         process = Process(connect(settings), Keys({keys.prefix.partition(":")[2]!r}), lease_seconds=2.0)

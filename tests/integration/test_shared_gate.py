@@ -21,12 +21,12 @@ from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
-from workers.board import Board
-from workers.broker_server import BrokerServer
-from workers.connection import IMPATIENT_SECONDS, PATIENT_SECONDS, connect
-from workers.names import Keys, account_key
-from workers.reaching import Reach
-from workers.shared_gate import BrokerGate
+from workers.health.board import Board
+from workers.limits.circuit_breaker import Reach
+from workers.limits.rate_limit import BrokerGate
+from workers.queue.connection import IMPATIENT_SECONDS, PATIENT_SECONDS, connect
+from workers.queue.names import Keys, account_key
+from workers.queue.private_server import BrokerServer
 
 QUOTA = Terminal("the quota is used up: raise it at the provider")
 
@@ -151,9 +151,9 @@ def test_separate_processes_together_stay_within_the_limit(settings: Settings, c
         from schemas.errors import Paced
         from schemas.settings import Settings
         from tests.integration.test_shared_gate import enter, limits
-        from workers.connection import connect
-        from workers.reaching import Reach
-        from workers.shared_gate import BrokerGate
+        from workers.queue.connection import connect
+        from workers.limits.circuit_breaker import Reach
+        from workers.limits.rate_limit import BrokerGate
 
         settings = Settings.model_validate({{"home": Path({str(settings.home)!r})}})
         with connect(settings) as client:

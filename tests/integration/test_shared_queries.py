@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.selection import choose_provider
 from memory.embedding.supply import EmbeddingSupply
 from schemas.documents import Lane
@@ -23,9 +23,9 @@ from tests.quiet_board import QuietBoard
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
-from workers.board import Board
-from workers.broker_server import BrokerServer
-from workers.coordination import BrokerCoordination, coordinating
+from workers.health.board import Board
+from workers.limits.coordination import BrokerCoordination, coordinating
+from workers.queue.private_server import BrokerServer
 
 
 @pytest.fixture

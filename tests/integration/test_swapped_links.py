@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memory.search.builtin import BuiltinManager
-from memory.search_manager import SearchResources
+from memory.search.opening import SearchResources
 from schemas.search import GetRequest
 from schemas.settings import Settings
 

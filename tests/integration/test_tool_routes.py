@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.tools import TOOLS
+from memory.search.tools import TOOLS
 from recalld.client import AsyncClient, Client
 from schemas.settings import Settings
 from tests.mcp_clients import calling, found, over_http, refusal

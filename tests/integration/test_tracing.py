@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from memory import tracing
-from producers.handing_over import HandOver
+from producers.dispatcher import HandOver
 from recalld.traces import traced
 from schemas.documents import Lane
 from schemas.settings import Settings
@@ -22,7 +22,7 @@ from tests.serving import running
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from tests.written_index import write_index
-from workers.board import Board
+from workers.health.board import Board
 
 WORDS = "zanzibar quokka"
 

@@ -13,22 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from memory import agent_files, open_transcripts, scanning, session_files, session_scanning
-from memory.agent_files import AgentFiles
-from memory.completing import differences
-from memory.disk_comparison import compare
+from memory.documents import agent_files, open_transcripts, session_files
+from memory.documents import session_walk as session_scanning
+from memory.documents import walk as scanning
+from memory.documents.agent_files import AgentFiles
+from memory.documents.comparison import compare
+from memory.documents.known_files import KnownFiles
+from memory.documents.open_transcripts import OpenTranscript
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.generation_writing import GenerationWriter
-from memory.indexing import Indexer, IndexReport
-from memory.known_files import KnownFiles
-from memory.open_transcripts import OpenTranscript
+from memory.index.completion import differences
+from memory.index.generation_writer import GenerationWriter
+from memory.index.indexer import Indexer, IndexReport
 from memory.store.options import StoreOptions
 from memory.store.reader import MOST_TOUCHES
-from memory.store.sqlite_connection import open_for_writing
+from memory.store.sqlite.connection import open_for_writing
 from producers.reconciling import reconcile
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.settings import AgentSettings

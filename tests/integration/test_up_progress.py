@@ -13,7 +13,7 @@ from schemas.ports import IndexFigures
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.broker_server import BrokerServer
+from workers.queue.private_server import BrokerServer
 
 NAMES = ("ada", "bob", "eve")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.providers.voyage import VoyageProvider, service_url
 from memory.embedding.selection import choose_provider

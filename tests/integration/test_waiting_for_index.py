@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memory.embedding.gate import OUTAGE_FAILURES, Admission
-from memory.taking_over import provider_of
+from memory.index.provider_fallback import provider_of
 from recalld.broker_life import running_broker
 from recalld.invocation import Invocation
 from recalld.progress_bar import Progress, ProgressBar
@@ -27,10 +27,10 @@ from tests.transcript_files import transcript
 from tests.waiting import wait_until
 from tests.working import key
 from tests.written_index import write_index
-from workers.broker_server import BrokerServer
-from workers.names import EMBED_PENDING, VECTORS_QUEUE
-from workers.reaching import Reach
-from workers.shared_gate import BrokerGate
+from workers.limits.circuit_breaker import Reach
+from workers.limits.rate_limit import BrokerGate
+from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE
+from workers.queue.private_server import BrokerServer
 
 OWN, OTHER = key("MEMORY.md"), key("memory/other.md")
 

@@ -14,10 +14,10 @@ import redis
 from memory import standing_still
 from memory.embedding import asking
 from memory.embedding.batching import EmbeddingBatcher
-from memory.indexing import Indexer
+from memory.index.indexer import Indexer
 from memory.reporting import build_status
 from memory.store.errors import NoRoom, StoreFull
-from memory.store.sqlite_writer import SqliteStore
+from memory.store.sqlite.writer import SqliteStore
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from schemas.status import AgentStatus
@@ -25,15 +25,15 @@ from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import run
-from workers.board import Board
-from workers.broker import DoorbellBroker, make_broker, message
-from workers.broker_server import BrokerServer
-from workers.job_queue import BrokerJobQueue
-from workers.life import LifeSigns
-from workers.marks import Waiting
-from workers.names import EMBED_PENDING, INDEX_PENDING, NO_SPACE
+from workers.health.board import Board
+from workers.health.heartbeat import LifeSigns
+from workers.limits.rate_limit import BrokerGate
+from workers.queue.broker import DoorbellBroker, make_broker, message
+from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.names import EMBED_PENDING, INDEX_PENDING, NO_SPACE
+from workers.queue.pending import Waiting
+from workers.queue.private_server import BrokerServer
 from workers.runtime import Runtime
-from workers.shared_gate import BrokerGate
 
 
 @pytest.fixture
@@ -343,7 +343,7 @@ def test_a_job_that_comes_back_later_does_so_though_the_broker_was_away_meanwhil
 def test_vectors_that_a_dead_job_did_not_ask_for_are_asked_for_by_the_next_one(
     remote: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memory.indexing.VECTOR_PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("memory.index.indexer.VECTOR_PATIENCE_SECONDS", -1.0)
     monkeypatch.setattr(BrokerJobQueue, "request_vectors", lambda *_: None)
     monkeypatch.setattr("workers.run.SWEEP_SECONDS", 60.0)
     with Workers(remote) as workers:
@@ -360,8 +360,8 @@ def test_vectors_that_a_dead_job_did_not_ask_for_are_asked_for_by_the_next_one(
 def test_workers_that_are_to_stop_wait_for_no_provider_and_hand_back_what_is_left(
     remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memory.vector_filling.ROUND_TIMEOUT_SECONDS", 300.0)
-    monkeypatch.setattr("memory.indexing.VECTOR_PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("memory.index.vector_fill.ROUND_TIMEOUT_SECONDS", 300.0)
+    monkeypatch.setattr("memory.index.indexer.VECTOR_PATIENCE_SECONDS", -1.0)
     monkeypatch.setattr("workers.run.DRAIN_SECONDS", 300.0)
     server.open.clear()
     with Workers(remote) as workers:

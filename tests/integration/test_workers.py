@@ -19,11 +19,11 @@ import dramatiq
 import pytest
 import structlog
 
-from memory.agent_files import AgentFiles, SourceText
-from memory.fingerprint import fingerprint
-from memory.generation_writing import GenerationWriter
+from memory.documents.agent_files import AgentFiles, SourceText
+from memory.index.fingerprint import fingerprint
+from memory.index.generation_writer import GenerationWriter
+from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
-from memory.taking_over import provider_of
 from recalld.configuration import load
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
@@ -31,11 +31,11 @@ from tests.daemon import REPOSITORY, clean_environment
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import indexing_job
-from workers.broker import DoorbellBroker
-from workers.broker_server import BrokerServer
-from workers.marks import PendingMarks, Waiting
-from workers.names import INDEX_PENDING
+from workers import index_job as indexing_job
+from workers.queue.broker import DoorbellBroker
+from workers.queue.names import INDEX_PENDING
+from workers.queue.pending import PendingMarks, Waiting
+from workers.queue.private_server import BrokerServer
 
 #: The marks when nothing waits and nothing runs.
 AT_REST = Waiting(live=0, backfill=0, running=0)

@@ -6,8 +6,8 @@ from datetime import date, datetime, timedelta
 
 import pytest
 
-from memory.agent_files import priority
-from memory.search.decay import age_in_days
+from memory.documents.agent_files import priority
+from memory.search.ranking.decay import age_in_days
 from memory.service.timeline import days_of
 from schemas.documents import DocumentKey
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles, priority
+from memory.documents.agent_files import AgentFiles, priority
 from memory.search.builtin import BuiltinManager
-from memory.search_manager import SearchResources
+from memory.search.opening import SearchResources
 from schemas.documents import DocumentKey
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings

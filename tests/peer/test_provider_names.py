@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from memory.embedding.prices import price_of
 from memory.embedding.providers.presets import family_prefixes
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
-from memory.prices import price_of
 from recalld.configuration import load
 from recalld.settings_resolution import SettingsInvalid
 from schemas.machine_sections import Credentials

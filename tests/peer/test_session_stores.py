@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from memory.agent_files import AgentFiles
-from memory.session_roots import is_transcript_name
-from memory.session_stores import STORE, kinds_of
+from memory.documents.agent_files import AgentFiles
+from memory.documents.session_roots import is_transcript_name
+from memory.documents.session_stores import STORE, kinds_of
 from memory.transcripts.openclaw_format import OpenClawFormat
 from memory.transcripts.transcript_format import Said
 from schemas.documents import DocumentKey

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from memory.search.terms import sought
-from memory.segmenting import query_terms
+from memory.chunking.segmenting import query_terms
+from memory.search.ranking.terms import sought
 
 
 def words(query: str) -> list[str]:
@@ -109,7 +109,7 @@ def test_a_mixed_query_is_not_taken_for_the_language_of_a_few_of_its_words() -> 
 def test_the_lists_are_read_when_a_query_needs_them() -> None:
     program = """
 import sys
-from memory.segmenting import index_text, query_terms
+from memory.chunking.segmenting import index_text, query_terms
 index_text("hello \u4eca\u5929"), query_terms("sourdough"), query_terms("what is the sourdough")
 assert "stop_words" not in sys.modules
 query_terms("der Sauerteig und die Hefe")

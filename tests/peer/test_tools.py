@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from memory.search.builtin import BuiltinManager
-from memory.search_manager import SearchResources
-from memory.tools import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool
+from memory.search.opening import SearchResources
+from memory.search.tools import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool
 from schemas.ports import Pending
 from schemas.search import SearchRequest
 from schemas.settings import Settings

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from memory.mcp_server import SESSION_KEY_META
 from memory.service.mcp_door import SESSION_KEY_HEADER
+from memory.service.mcp_server import SESSION_KEY_META
 from recalld.cli import COMMANDS, LazyGroup, root
 from recalld.configuration import load
 from recalld.settings_docs import END, example_toml, settings_table, with_settings_table

@@ -22,7 +22,6 @@ import numpy.typing as npt
 import structlog
 
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits, clean
-from memory.own_processes import own_call
 from schemas.errors import Permanent, RecalldError, Terminal
 
 log = structlog.get_logger(__name__)
@@ -251,6 +250,9 @@ class GgufProvider(LocalProvider):
             return np.array([model.embed(prefix + text) for text in texts], dtype=np.float32)
 
 
+#: The folder that holds our packages.
+_OUR_FOLDER = Path(__file__).resolve().parents[3]
+
 _VALUES = "values.json"
 
 #: An array of this size is the table of embeddings, of which only rows are used.
@@ -297,7 +299,9 @@ def unpack_weights(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return
-        command = own_call("memory.embedding.providers.local", "main", str(folder))
+        # -P: the current folder may be a workspace, and its modules are not ours. Ours need not be on Python's path.
+        code = f"import sys; sys.path.append({str(_OUR_FOLDER)!r}); from {__name__} import main; main()"
+        command = [sys.executable, "-P", "-c", code, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
         if done.returncode != 0:
             raise OSError(f"unpacking the model failed: {done.stderr.strip()[-500:]}")

@@ -29,7 +29,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class ProviderLimits:
-    """What one request may hold, and how many may leave. Tokens are estimated (`memory.chunking.estimate_tokens`).
+    """What one request may hold, and how many may leave. Tokens are estimates (see `estimate_tokens`).
 
     `input_bytes` (of UTF-8) bounds one input: a byte is never less than a token, so an input within it is within
     the provider's limit of tokens. `chunks_per_second` is what one can expect before anything was

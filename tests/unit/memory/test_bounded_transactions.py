@@ -11,21 +11,23 @@ from typing import Any
 import apsw
 import pytest
 
-from memory import carrying_over, planned_groups, transcript_slicing
-from memory.agent_files import AgentFiles
-from memory.completing import complete_generation
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.generation_writing import GenerationWriter
-from memory.indexing import Indexer
-from memory.store import sqlite_thinning
+from memory.index import commit_batch as planned_groups
+from memory.index import transcript_carryover as carrying_over
+from memory.index import transcript_slices as transcript_slicing
+from memory.index.completion import complete_generation
+from memory.index.generation_writer import GenerationWriter
+from memory.index.indexer import Indexer
+from memory.index.vector_fill import fill_vectors
 from memory.store.options import StoreOptions
-from memory.store.sqlite_transaction import WriteTransaction
-from memory.store.sqlite_writer import SqliteStore
-from memory.vector_filling import fill_vectors
+from memory.store.sqlite import large_changes as sqlite_thinning
+from memory.store.sqlite.transaction import WriteTransaction
+from memory.store.sqlite.writer import SqliteStore
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import AgentSettings
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.agent_files import AgentFiles, DocumentRefused
-from memory.imports import ImportedFolder, imports_path, remember_import
+from memory.documents.agent_files import AgentFiles, DocumentRefused
+from memory.documents.imports import ImportedFolder, imports_path, remember_import
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings, Settings
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory import scan_problems
-from memory.agent_files import AgentFiles
-from memory.scan_problems import printable
+from memory.documents import scan_problems
+from memory.documents.agent_files import AgentFiles
+from memory.documents.scan_problems import printable
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import MAX_DOCUMENT_BYTES, AgentFiles, DocumentGone, DocumentRefused, DocumentUnreadable
+from memory.documents.agent_files import (
+    MAX_DOCUMENT_BYTES,
+    AgentFiles,
+    DocumentGone,
+    DocumentRefused,
+    DocumentUnreadable,
+)
 from schemas.documents import DocumentKey
 from schemas.errors import Transient
 from schemas.settings import AgentSettings

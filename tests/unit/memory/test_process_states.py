@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 
 from memory import process_states as module
-from memory.local_processes import born, is_stopped, is_the_same
 from memory.process_states import process_states, process_troubles
+from memory.status.local_processes import born, is_stopped, is_the_same
 from schemas.ports import ProcessSign
 from tests.waiting import wait_until
 

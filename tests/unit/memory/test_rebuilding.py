@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 
-from memory.agent_files import AgentFiles
-from memory.completing import complete_generation, hidden_notes
-from memory.disk_space import RESERVE_BYTES, require_room
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.generation_writing import GenerationWriter
-from memory.indexing import Indexer, IndexReport
+from memory.index.completion import complete_generation, hidden_notes
+from memory.index.generation_writer import RESERVE_BYTES, GenerationWriter, require_room
+from memory.index.indexer import Indexer, IndexReport
+from memory.index.vector_fill import fill_vectors
 from memory.store.errors import NoRoom, SettingsOlder, Superseded
 from memory.store.options import StoreOptions
-from memory.vector_filling import fill_vectors
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import AgentSettings
 
@@ -107,7 +106,7 @@ def overlap(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def segmenter(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr("memory.fingerprint.SEGMENTER_VERSION", "another")
+    monkeypatch.setattr("memory.index.fingerprint.SEGMENTER_VERSION", "another")
     return {}
 
 
@@ -279,7 +278,7 @@ def test_a_generation_of_a_time_that_is_to_come_was_begun_before_the_clock_went_
 ) -> None:
     index(world.indexer())
     now = time.time() - 3600
-    monkeypatch.setattr("memory.generation_writing.time.time", lambda: now)
+    monkeypatch.setattr("memory.index.generation_writer.time.time", lambda: now)
     changed = world.indexer(read_at=now - 10, chunking={"tokens": 64, "overlap": 0})
     index(changed)
     assert changed.generations.next() is not None
@@ -347,7 +346,7 @@ def test_the_first_index_of_an_agent_asks_for_no_space(world: World) -> None:
 AGREE = """
 import json, sys
 from memory.embedding.selection import choose_provider
-from memory.fingerprint import fingerprint
+from memory.index.fingerprint import fingerprint
 from recalld.configuration import load
 settings = load(config=sys.argv[1], home=sys.argv[2]).settings
 agent = settings.agent("main")

@@ -14,9 +14,9 @@ import pytest
 from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Origin, ledger_path
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice, choose_provider
-from memory.home_state import home_sizes
 from memory.progress import vector_progress
 from memory.reporting import build_status, whole_status
+from memory.status.home import home_sizes
 from schemas.documents import DocumentKey
 from schemas.ports import EndpointCondition, EndpointState, Pending, Trouble, Usage, VectorProgress
 from schemas.settings import Settings

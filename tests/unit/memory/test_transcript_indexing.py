@@ -14,17 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memory import carrying_over, planned_groups, transcript_slicing
-from memory.agent_files import AgentFiles
-from memory.completing import complete_generation, differences
+from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
-from memory.estimating import estimate
-from memory.generation_writing import GenerationWriter
-from memory.indexing import Indexer, IndexReport
+from memory.index import commit_batch as planned_groups
+from memory.index import transcript_carryover as carrying_over
+from memory.index import transcript_slices as transcript_slicing
+from memory.index.completion import complete_generation, differences
+from memory.index.estimate import estimate
+from memory.index.generation_writer import GenerationWriter
+from memory.index.indexer import Indexer, IndexReport
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark
 from memory.store.writer import DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
@@ -638,11 +640,11 @@ def test_two_that_index_the_same_transcript_do_not_double_it(world: World, monke
     def interrupted(*args: object, **named: object) -> Iterator[transcript_slicing.TranscriptSlice]:
         # While one has read, the other commits.
         found = list(slices(*args, **named))  # type: ignore[arg-type]
-        monkeypatch.setattr("memory.document_planning.slices_of", slices)
+        monkeypatch.setattr("memory.index.planner.slices_of", slices)
         index(two, key)
         yield from found
 
-    monkeypatch.setattr("memory.document_planning.slices_of", interrupted)
+    monkeypatch.setattr("memory.index.planner.slices_of", interrupted)
     index(one, key)
     index(once, key)
     assert content(one, key) == content(once, key)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.imports import ImportedFolder
+from memory.documents.imports import ImportedFolder
 from producers.finding_transcripts import Found, find_transcripts
 
 

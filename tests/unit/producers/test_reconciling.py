@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
-from memory.imports import ImportedFolder, remember_import
+from memory.documents.agent_files import AgentFiles
+from memory.documents.imports import ImportedFolder, remember_import
 from memory.store.errors import OtherVersion, StoreCorrupt, StoreUnreadable
 from memory.store.reader import DeadLetterRow, StoreReader
 from producers.reconciling import LIVE_DOCUMENTS, ReconcileReport, reconcile

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.store.errors import StoreCorrupt
 from memory.store.reader import StoreReader
 from producers import tailing

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.agent_files import AgentFiles
-from memory.scanning import LATEST_NS
+from memory.documents.agent_files import AgentFiles
+from memory.documents.walk import LATEST_NS
 from recalld.discovering.claude_code import working_folder
 from recalld.discovering.counting import Counted, Deadline, count_transcripts
 from recalld.discovering.everything import discover

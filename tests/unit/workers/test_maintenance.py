@@ -14,8 +14,8 @@ from memory.store.errors import StoreFull
 from memory.store.writer import Maintained
 from schemas.metrics import Metric
 from workers.maintenance import AGENT_SECONDS, NEGLECTED_SECONDS, ROUND_SECONDS, Maintenance
-from workers.marks import Waiting
-from workers.names import MAINTENANCE
+from workers.queue.names import MAINTENANCE
+from workers.queue.pending import Waiting
 
 QUIET = Waiting(live=0, backfill=0, running=0)
 

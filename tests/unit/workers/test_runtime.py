@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from memory import taking_over
-from memory.indexing import Indexer
+from memory.index import provider_fallback as taking_over
+from memory.index.indexer import Indexer
 from memory.store.errors import Superseded
 from schemas.settings import Settings
 from workers import runtime as runtime_module
@@ -94,7 +94,7 @@ def two(
 
     No build is younger than what a process read: names of builds count whole seconds, and one may pass in between.
     """
-    monkeypatch.setattr("memory.generation_writing.begun_at", lambda _name: 0.0)
+    monkeypatch.setattr("memory.index.generation_writer.begun_at", lambda _name: 0.0)
     nothing = cast(Any, None)
     keyless, keyed = (Runtime(asking(settings, key, **request.param), nothing, nothing) for key in (None, "a-key"))
     with keyless.indexer("main") as indexer:

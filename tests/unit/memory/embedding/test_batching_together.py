@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.backlog import Ticket
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache

@@ -14,7 +14,7 @@ import apsw
 import numpy as np
 import pytest
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.vectors import check_and_round
 from memory.store import durable_sqlite as kept_file

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from memory.embedding.coordination import Item, Meter, NoUsage
 from memory.embedding.gate import LocalGate, Urgency
 from memory.embedding.providers.provider import Embeddings

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from memory.embedding.providers.stub import StubProvider
-from memory.generation_writing import GenerationWriter
-from memory.search import search_steps
+from memory.index.generation_writer import GenerationWriter
+from memory.search import steps as search_steps
 from memory.search.answer_cache import AnswerCache, KeptAnswer, Question, question_of
 from memory.search.builtin import BuiltinManager
 from memory.search.long_term import is_long_term
-from memory.search.presenting import Passage
+from memory.search.passages import Passage
 from memory.search.resources import SearchResources
 from memory.search.retrieval import Wanted
 from memory.store.options import StoreOptions
-from memory.store.vector_shelf import VectorShelf
+from memory.store.sqlite.vector_cache import VectorShelf
 from memory.store.writer import DocumentDelete, Store
 from schemas.errors import Transient
 from schemas.memory_sections import Hybrid, TemporalDecay

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from memory.search.builtin import BuiltinManager
 from memory.search.long_term import is_long_term
+from memory.search.opening import SearchResources, get_search_manager
 from memory.search.scope import OWNER, session_of
-from memory.search_manager import SearchResources, get_search_manager
-from memory.store.letters import FORGOTTEN
+from memory.store.dead_letters import FORGOTTEN
 from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
 from schemas.errors import Transient
@@ -218,7 +218,7 @@ def test_a_disk_that_does_not_answer_refuses_rather_than_shows(manager: BuiltinM
     def busy(self, key):
         raise Transient("no descriptors left")
 
-    monkeypatch.setattr("memory.agent_files.AgentFiles.stat", busy)
+    monkeypatch.setattr("memory.documents.agent_files.AgentFiles.stat", busy)
     assert get(manager, "memory/vault-1.md", GROUP).text == ""
     assert get(manager, "memory/vault-1.md", None).text
 

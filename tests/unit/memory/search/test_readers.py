@@ -8,8 +8,7 @@ import threading
 
 import pytest
 
-from memory.search.open_readers import FEWEST_OPEN, MOST_OPEN, OpenReaders, most_open
-from memory.search.readers import SharedReader
+from memory.index.readers import FEWEST_OPEN, MOST_OPEN, OpenReaders, SharedReader, most_open
 from memory.store.errors import StoreCorrupt
 from memory.store.stub import InMemoryStore
 

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 import numpy as np
 import pytest
 
-from memory.chunking import text_hash
+from memory.chunking.chunker import text_hash
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
 from memory.search.query_vectors import Unavailable

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from memory.agent_files import AgentFiles
+from memory.documents.agent_files import AgentFiles
 from memory.redaction import redact
 from memory.search.transcript_page import remembered_page, transcript_page
 from memory.store.stub import InMemoryStore

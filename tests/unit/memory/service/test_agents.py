@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.generations import Generations
+from memory.index.generations import Generations
 from memory.service import agents as served
 from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory.store.options import StoreOptions
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.stub import InMemoryStore
 from memory.store.writer import Store
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memory.store.letters import EMBEDDING_REFUSED
+from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.reader import MOST_NAMED, DeadLetterRow, VectorState
 from memory.store.writer import (
     DocumentDelete,

@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 
 from memory.store.options import StoreOptions
-from memory.store.sqlite_reader import SqliteReader
-from memory.store.sqlite_writer import SqliteStore
+from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.writer import SqliteStore
 from memory.store.writer import WriteOutcome
 from tests.storing import document, key, vector
 from tests.waiting import wait_until
@@ -20,7 +20,7 @@ WRITE_FOR_EVER = """
     import itertools, sys
     from pathlib import Path
     from memory.store.options import StoreOptions
-    from memory.store.sqlite_writer import SqliteStore
+    from memory.store.sqlite.writer import SqliteStore
     from memory.store.writer import DocumentDelete, DocumentWrite
     from tests.storing import STAT, chunk, document, key, vector
 
@@ -76,7 +76,7 @@ DIE_IN_A_TRANSACTION = """
     import os, signal, sys
     from pathlib import Path
     from memory.store.options import StoreOptions
-    from memory.store.sqlite_writer import SqliteStore
+    from memory.store.sqlite.writer import SqliteStore
     from tests.storing import document, key, vector
 
     store = SqliteStore(Path(sys.argv[1]), StoreOptions())

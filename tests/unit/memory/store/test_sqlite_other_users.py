@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memory.store.options import StoreOptions
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from tests.storing import filled
 
 CHECKOUT = Path(__file__).parents[4]
@@ -27,7 +27,7 @@ import os, sys
 from pathlib import Path
 import numpy, apsw
 from memory.store.options import StoreOptions
-from memory.store.sqlite_reader import SqliteReader
+from memory.store.sqlite.reader import SqliteReader
 from tests.storing import vector
 from tests.waiting import wait_until
 vector(1)
@@ -44,7 +44,7 @@ WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 from memory.store.options import StoreOptions
-from memory.store.sqlite_writer import SqliteStore
+from memory.store.sqlite.writer import SqliteStore
 from tests.storing import filled
 store = SqliteStore(Path(sys.argv[1]), StoreOptions())
 filled(store, documents=1, chunks=7)

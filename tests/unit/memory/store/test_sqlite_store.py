@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import sqlite_vec
 
-from memory.store import sqlite_check, sqlite_connection, sqlite_reader, sqlite_writer, vec0_tables
 from memory.store.errors import (
     CheckUnfinished,
     StoreBusy,
@@ -24,9 +23,14 @@ from memory.store.errors import (
 )
 from memory.store.options import StoreOptions
 from memory.store.reader import Hit
-from memory.store.sqlite_reader import SqliteReader
-from memory.store.sqlite_schema import MIGRATIONS, Migration, migrate, vector_block_rows
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite import check as sqlite_check
+from memory.store.sqlite import connection as sqlite_connection
+from memory.store.sqlite import reader as sqlite_reader
+from memory.store.sqlite import vec0_tables
+from memory.store.sqlite import writer as sqlite_writer
+from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.schema import MIGRATIONS, Migration, migrate, vector_block_rows
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentDelete, WriteOutcome
 from schemas.errors import Permanent
 from tests.storing import document, filled, key, vector
@@ -84,7 +88,7 @@ import sys
 sys.modules["sqlite_vec"] = None  # as where there is no wheel
 from pathlib import Path
 from memory.store.options import StoreOptions
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from tests.storing import filled, vector
 path = Path(sys.argv[1])
 create_generation(path, StoreOptions(), fingerprint="f", description="{}")

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from memory.store.options import StoreOptions
 from memory.store.reader import VectorState
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Refusal, Store, WriteOutcome
 from tests.storing import STAT, chunk, key, text_hash, vector

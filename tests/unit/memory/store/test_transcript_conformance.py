@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from memory.store.letters import EMBEDDING_REFUSED, FORGOTTEN
+from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
 from memory.store.reader import TranscriptMark, VectorState
 from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, Store, WriteOutcome
 from schemas.documents import DocumentKey, FileStat

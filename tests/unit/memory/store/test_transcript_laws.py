@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, VectorState
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentDelete, NewChunk, Refusal, Store, TranscriptWrite, WriteOutcome
 from schemas.documents import DocumentKey

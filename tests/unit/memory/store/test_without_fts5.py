@@ -8,8 +8,8 @@ import pytest
 
 from memory.store.errors import KeywordsUnavailable
 from memory.store.options import StoreOptions
-from memory.store.sqlite_reader import SqliteReader
-from memory.store.sqlite_writer import SqliteStore, create_generation
+from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentDelete
 from tests.storing import document, key, vector
 from tests.without_fts5 import without_fts5

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.chunking import estimate_tokens
+from memory.chunking.chunker import estimate_tokens
 from memory.transcripts.packing import FoldedChunk, Packer, label
 
 _AT = 1770109200.0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import recalld.client
-from memory.tools import TOOLS, unavailable
+from memory.search.tools import TOOLS, unavailable
 from recalld.client import AccessRefused, AsyncClient, Client, RequestRefused
 from recalld.tool_docs import tools_json
 from tests.raw_server import answer, raw_server

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.disk_space import require_room
+from memory.index.generation_writer import require_room
 from memory.store.errors import NoRoom
 from recalld.doctor import machine
 from recalld.doctor.finding import Level

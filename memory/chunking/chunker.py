@@ -1,0 +1,191 @@
+"""Cut a document into chunks: a pure function of the text.
+
+Laws, for every text:
+
+* The own parts (`source[own_start:end]`) concatenate back to the text; every line with text is in a chunk.
+* Chunks of a prefix are a prefix of the chunks, the last one aside: what is appended to a transcript never
+  touches the chunks before its last one.
+* A chunk's estimated tokens are at most `tokens` + SLACK_TOKENS, its UTF-8 bytes at most `max_bytes`.
+* Line ends "\\r\\n" and "\\n" give the same line ranges.
+
+How the prefix law is kept: cutting is greedy from left to right, and a decision looks only at what comes before
+the line that triggers it and at that line's first `DECIDING_CHARS` characters. Until those were seen, everything
+stays in the last chunk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from memory.chunking.lines import cut_point, weigh
+from memory.chunking.markdown import AFTER_HEADING, DECIDING_CHARS, HEADING, MarkdownLines
+from memory.chunking.overlap import Overlap, overlap_before
+
+#: Raised when the same text would be cut differently; part of the index fingerprint.
+CHUNKING_VERSION = 1
+
+#: Estimated tokens that the last chunk may exceed its target by: the start of a line not yet decided upon
+#: (7 characters of at most 11/8 token).
+SLACK_TOKENS = 10
+
+#: UTF-8 bytes of the same.
+_SLACK_BYTES = (DECIDING_CHARS - 1) * 4
+
+#: Smallest bounds that still leave room for a character and the start of a line.
+_MIN_TOKENS = 16
+_MIN_BYTES = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One piece of a document. Offsets are in characters of the source.
+
+    `text` is `source[start:end]`; its part before `own_start` repeats the end of the previous chunk.
+    `start_line` and `end_line` are the 1-based, inclusive lines that hold `text`; lines end at "\\n" only.
+    `tokens` is the estimate for `text`.
+    """
+
+    text: str
+    start: int
+    own_start: int
+    end: int
+    start_line: int
+    end_line: int
+    tokens: float
+
+
+def estimate_tokens(text: str) -> float:
+    """Estimated tokens: (3 * UTF-8 bytes - characters) / 8.
+
+    An ASCII character counts 1/4, a Cyrillic one 5/8, a CJK one 1, an emoji 11/8. Additive over concatenation.
+    """
+    return weigh(text) / 8
+
+
+def text_hash(text: str) -> str:
+    """BLAKE2b digest of 16 bytes in hex: identity of a chunk in its document, and key of its embedding."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def chunk_text(text: str, *, tokens: int = 400, overlap: int = 80, max_bytes: int = 8191) -> list[Chunk]:
+    """Cut `text` into chunks of about `tokens` estimated tokens, each at most `max_bytes` long in UTF-8.
+
+    A chunk ends before a heading once it is half full; else, when full, before the best place in its second
+    half: a heading, a code fence, a paragraph, a line, and only then inside a code fence. A line that does not
+    fit is cut at a sentence, a word, or wherever it must. Up to `overlap` tokens of the previous chunk are
+    repeated (counted within the target), except after a break at a heading. Own parts may be whitespace only.
+
+    Raises:
+        ValueError: `tokens` is below 16, `overlap` negative or `max_bytes` below 160.
+    """
+    if tokens < _MIN_TOKENS or overlap < 0 or max_bytes < _MIN_BYTES:
+        raise ValueError(f"chunks need tokens >= {_MIN_TOKENS}, overlap >= 0 and max_bytes >= {_MIN_BYTES}")
+    if not text:
+        return []
+    # A byte weighs at least 2 (see `weigh`), so that half the weight bounds the bytes.
+    budget = min(tokens * 8, (max_bytes - _SLACK_BYTES) * 2)
+    return _Cutter(text, budget=budget, overlap=min(overlap * 8, budget // 2)).run()
+
+
+class _Cutter:
+    """One run over one text. Weights are eighths of tokens, `_above[i]` that of all lines above line i."""
+
+    def __init__(self, text: str, *, budget: int, overlap: int) -> None:
+        self._text = text
+        self._budget = budget
+        self._overlap = overlap
+        self._lines = MarkdownLines(text)
+        self._above = self._lines.weights_above
+        self._chunks: list[Chunk] = []
+        # Where the own part of the chunk under way starts: offset, its line, and the weight of all text before it.
+        self._own = 0
+        self._line = 0
+        self._before = 0
+        self._repeated = Overlap(start=0, line=0, weight=0)
+
+    def run(self) -> list[Chunk]:
+        while self._cut_once():
+            pass
+        self._emit(len(self._text), self._lines.count)
+        return self._chunks
+
+    def _cut_once(self) -> bool:
+        """End the chunk under way if the text seen says where; False when the rest of the text is the last chunk."""
+        lines, above = self._lines, self._above
+        first_overflowing = bisect_right(above, self._before - self._repeated.weight + self._budget) - 1
+        if first_overflowing == self._line:
+            rest = above[self._line + 1] - self._before
+            if rest > self._budget:
+                self._break_inside(self._line, self._own, self._before)
+                return True
+            # The line fits as a whole if less is repeated; a shred of it would help nobody.
+            spare = self._budget - rest
+            self._repeat(room=spare if spare >= self._overlap // 2 else 0)
+            first_overflowing = bisect_right(above, self._before - self._repeated.weight + self._budget) - 1
+
+        room = self._budget - self._repeated.weight
+        half_full = max(bisect_left(above, self._before + room // 2), self._line + 1)
+        heading = lines.kinds.find(HEADING, half_full, first_overflowing + 1)
+        if heading >= 0:
+            self._break_before(heading, at_heading=True)
+            return True
+        if first_overflowing == lines.count or not lines.decided(first_overflowing):
+            return False
+
+        kinds = lines.kinds[half_full : first_overflowing + 1]
+        best = max(kinds, default=AFTER_HEADING)
+        if best == AFTER_HEADING:
+            # Too early to break, or only between a heading and its text: an earlier heading is better.
+            quarter_full = max(bisect_left(above, self._before + room // 4), self._line + 1)
+            heading = lines.kinds.rfind(HEADING, quarter_full, first_overflowing + 1)
+            if heading >= 0:
+                self._break_before(heading, at_heading=True)
+                return True
+        if kinds:
+            self._break_before(half_full + kinds.rindex(best), at_heading=False)
+        else:
+            self._break_inside(first_overflowing, lines.starts[first_overflowing], above[first_overflowing])
+        return True
+
+    def _break_before(self, line: int, *, at_heading: bool) -> None:
+        start = self._lines.starts[line]
+        self._emit(start, line)
+        self._own, self._line, self._before = start, line, self._above[line]
+        self._repeat(room=0 if at_heading else self._overlap)
+
+    def _break_inside(self, line: int, start: int, before: int) -> None:
+        """Cut the line, whose part from `start` on does not fit; `before` is the weight of all text before `start`."""
+        room = self._budget - self._repeated.weight - (before - self._before)
+        end = cut_point(self._text, start, self._lines.content_end(line), room)
+        self._emit(end, line + 1)
+        self._own, self._line, self._before = end, line, before + weigh(self._text[start:end])
+        self._repeat(room=self._overlap)
+
+    def _repeat(self, *, room: int) -> None:
+        """Choose what of the previous chunk is repeated, at most `room` of weight and never more than the overlap."""
+        previous = self._chunks[-1] if self._chunks else None
+        self._repeated = overlap_before(
+            self._text,
+            self._lines,
+            own=self._own,
+            line=self._line,
+            before=self._before,
+            lowest=previous.start if previous else self._own,
+            room=min(room, self._overlap),
+        )
+
+    def _emit(self, end: int, end_line: int) -> None:
+        text = self._text[self._repeated.start : end]
+        self._chunks.append(
+            Chunk(
+                text=text,
+                start=self._repeated.start,
+                own_start=self._own,
+                end=end,
+                start_line=self._repeated.line + 1,
+                end_line=end_line,
+                tokens=weigh(text) / 8,
+            )
+        )

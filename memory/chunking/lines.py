@@ -1,0 +1,102 @@
+"""Cut inside a line: where a piece of at most a given weight may end or start.
+
+Weights are eighths of estimated tokens (`memory.chunking.chunker.estimate_tokens`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+#: Ends of sentences; Latin ones need white space after them, CJK ones do not.
+_SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？；｡][”’」』）]*\s*")
+
+#: Ends of words and, where no spaces are written, of clauses.
+_WORD_END = re.compile(r"\s+|[，、：]")
+
+#: Longest run of characters that is kept in one piece for the sake of a combining mark.
+_MAX_CLUSTER = 16
+
+_ZERO_WIDTH_JOINER = "\u200d"
+
+
+def weigh(text: str) -> int:
+    """Weight of a text: 3 * UTF-8 bytes - characters. An ASCII character weighs 2, no character more than 11."""
+    if text.isascii():
+        return 2 * len(text)
+    return 3 * len(text.encode("utf-8", "surrogatepass")) - len(text)
+
+
+def cut_point(text: str, start: int, end: int, room: int) -> int:
+    """Where a piece of text[start:end] that starts at `start` should end.
+
+    The piece weighs at most `room`, which must hold a character (11) at least. It ends at a sentence or a word
+    in its second half, else wherever it is full. Depends on no character that does not fit, but the next one.
+    """
+    fitting = _largest(min(end - start, room // 2), lambda size: weigh(text[start : start + size]) <= room)
+    window = start + fitting // 2
+    for pattern in (_SENTENCE_END, _WORD_END):
+        best = 0
+        for match in pattern.finditer(text, window, start + fitting):
+            best = match.end()
+        if best > start:
+            return best
+    return _before_cluster(text, start + fitting, max(start + 1, start + fitting - _MAX_CLUSTER))
+
+
+def tail_point(text: str, start: int, end: int, room: int) -> int:
+    """Where the tail of text[start:end], weighing at most `room`, should start; `end` when none fits.
+
+    It starts at a sentence or a word in its first half, else as early as fits.
+    """
+    fitting = _largest(min(end - start, room // 2), lambda size: weigh(text[end - size : end]) <= room)
+    earliest = end - fitting
+    if earliest == start:
+        return start
+    for pattern in (_SENTENCE_END, _WORD_END):
+        # One character earlier, so that a word that starts exactly there is seen to.
+        match = pattern.search(text, max(start, earliest - 1), earliest + fitting // 2)
+        if match and match.end() >= earliest:
+            return match.end()
+    for point in range(earliest, min(end, earliest + _MAX_CLUSTER)):
+        if not _joins(text, point):
+            return point
+    return earliest
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest size up to `most` that fits; sizes that fit are exactly those below some bound."""
+    if fits(most):
+        return most
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _before_cluster(text: str, point: int, lowest: int) -> int:
+    """The last place at or before `point` that parts no combining mark or joined emoji from its base."""
+    for candidate in range(point, lowest - 1, -1):
+        if not _joins(text, candidate):
+            return candidate
+    return point
+
+
+def _joins(text: str, point: int) -> bool:
+    """Whether the character at `point` belongs to the one before it."""
+    if point >= len(text) or point == 0:
+        return False
+    character = text[point]
+    if character < "\u0300":
+        return False
+    return (
+        unicodedata.category(character).startswith("M")
+        or character == _ZERO_WIDTH_JOINER
+        or "\U0001f3fb" <= character <= "\U0001f3ff"  # skin tones
+        or text[point - 1] == _ZERO_WIDTH_JOINER
+    )

@@ -1,0 +1,341 @@
+"""What a full-text index sees of a text, and what it is asked for a query. Pure functions of strings.
+
+FTS5's `unicode61` takes a run of Chinese, Japanese or Korean characters for one word, so that a word
+inside of it is never found. Here such a run becomes its overlapping pairs of characters ("bigrams"),
+on both sides. So does a run of Thai, Lao, Burmese or Khmer: what is paired there are consonants with the vowels
+and tone marks around them. Everything else is left to `unicode61` and the Porter stemmer around it (which only
+knows ASCII suffixes and leaves the bigrams alone).
+
+Two things that the tokenizer drops are written out for it as well: the parts of a camelCase word
+(`openReader` is also `open Reader`), and `C++`, `C#` and `F#`, which would otherwise all be one letter. A query
+asks for an identifier as a whole and for its parts, for a hash also by what it begins with, and for a day
+in the way in which notes are dated.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import add
+
+from memory.chunking.dates import dates_in
+from memory.chunking.stop_words import (
+    CHINESE_STOP_BIGRAMS,
+    CHINESE_STOP_CHARACTERS,
+    stop_words_for,
+    stop_words_of,
+)
+
+#: Part of an index's fingerprint: raise it with every change of what `index_text` or `index_title` returns, unless it
+#: concerns few indexes, which a migration can mark (`memory.store.sqlite.schema.MARK_UNSPACED`).
+SEGMENTER_VERSION = 2
+
+#: The FTS5 tokenizer that both sides are written for.
+FTS5_TOKENIZER = "porter unicode61 remove_diacritics 2"
+
+#: Terms of one query beyond this many are dropped; FTS5 itself gives up on expressions deeper than 256.
+MAX_QUERY_TERMS = 96
+
+#: Characters of one query beyond this many are not looked at.
+MAX_QUERY_CHARACTERS = 4_000
+
+#: Runs up to this many characters are also asked for as one phrase, which ranks the exact wording first.
+MAX_PHRASE_CHARACTERS = 8
+
+# First and last code point, ascending. NFKC comes first, so half-width kana and Hangul jamo have become
+# full characters by then.
+_CJK_RANGES = (
+    (0x3005, 0x3005),  # the ideographic repetition mark
+    (0x3007, 0x3007),  # zero
+    (0x3021, 0x3029),  # Hangzhou numerals
+    (0x3041, 0x3096),  # Hiragana
+    (0x309D, 0x309F),
+    (0x30A1, 0x30FA),  # Katakana
+    (0x30FC, 0x30FF),
+    (0x3105, 0x312F),  # Bopomofo
+    (0x3131, 0x318E),  # Hangul letters
+    (0x31A0, 0x31BF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),  # Han, extension A
+    (0x4E00, 0x9FFF),  # Han
+    (0xA960, 0xA97C),
+    (0xAC00, 0xD7A3),  # Hangul syllables
+    (0xF900, 0xFAFF),  # Han, compatibility
+    (0x1AFF0, 0x1B16F),  # Kana supplements
+    (0x20000, 0x3FFFD),  # Han, extensions B and up
+)
+
+
+def _everything_but(ranges: tuple[tuple[int, int], ...]) -> str:
+    """A regular expression class by its complement: ASCII, the most of a text, is decided by the first range."""
+    edges = [-1, *(edge for first, last in ranges for edge in (first, last)), 0x110000]
+    gaps = zip(edges[::2], edges[1::2], strict=True)
+    return "[^" + "".join(f"{chr(last + 1)}-{chr(first - 1)}" for last, first in gaps if first - last > 1) + "]"
+
+
+# Letters and marks of Thai, Lao, Burmese, Khmer. The tokenizer takes marks for the ends of words and code points for
+# private use for letters, so that is what marks become.
+_UNSPACED = "ก-\u0e3aเ-\u0e4eກ-\u0eceໜ-ໟက-\u103fၐ-\u108fႚ-\u109dក-\u17d3ៜ\u17dd"
+_BLOCKS = map(chr, (*range(0x0E00, 0x0F00), *range(0x1000, 0x10A0), *range(0x1780, 0x1800)))
+_MARKS = "".join(sign for sign in _BLOCKS if unicodedata.category(sign)[0] == "M")
+_MARKS_AS_LETTERS = {ord(mark): 0xE000 + ord(mark) % 0x1000 for mark in _MARKS}
+_UNIT_END = "\uefff"
+# A vowel that is written first; a letter, others that are stacked below it, and marks; vowels that are letters.
+_UNIT = re.compile(f"[เ-ไເ-ໄ]?[^{_MARKS}](?:[\u1039\u17d2][^{_MARKS}]|[{_MARKS}])*[ะาๅະາ]*|[{_MARKS}]+")
+# People put characters without width between words, or not, and type the ring of SARA AM before or after a tone mark.
+_NO_WIDTH = re.compile("[\u200b-\u200d\u2060]*")
+_RING_FIRST = re.compile("([\u0e4d\u0ecd])([\u0e48-\u0e4b\u0ec8-\u0ecb])")
+
+_CJK_RUN = re.compile(_everything_but(_CJK_RANGES) + "+")
+_UNSPACED_RUN = re.compile(f"[{_UNSPACED}](?:{_NO_WIDTH.pattern}[{_UNSPACED}])*")
+_UNSPACED_SIGN = re.compile(f"[{_UNSPACED}]")
+_RUN = re.compile(f"{_CJK_RUN.pattern}|{_UNSPACED_RUN.pattern}")
+_HIRAGANA = re.compile("[\u3041-\u309f]+")
+
+# Chinese punctuation that NFKC maps to ASCII. Replacing it by hand first spares most Chinese texts the
+# slow way through `unicodedata.normalize`, which is quick for what is normal already.
+_FULL_WIDTH = tuple((chr(ord(sign) + 0xFEE0), sign) for sign in ",:;!?()")
+
+# A capital letter after a lower-case one is where a camelCase word breaks.
+_HUMP = re.compile(r"[A-Z](?<=[a-z][A-Z])")
+_LETTERS_BEFORE = re.compile(r"[A-Za-z]*\Z")
+_LETTERS = re.compile(r"[A-Za-z]+")
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+#: Longer "words" are encoded data: their humps mean nothing.
+_MAX_CAMEL_CHARACTERS = 64
+_MIN_PART_CHARACTERS = 3
+
+_SHARP = re.compile(r"\b([CFcf])(\+\+|#)(?!\w)")
+_SHARP_NAMES = {"++": "plusplus", "#": "sharp"}
+_SHARP_HINTS = ("C+", "c+", "C#", "c#", "F#", "f#")
+
+# What ends a word of a query. Not `-_./:@#&+`: paths, dates, versions and ids are asked for as a whole.
+_BETWEEN_WORDS = re.compile(
+    r"[\s\x00-\x1f,;!?()\[\]{}<>\"'`|*^=~\\“”‘’„‚‹›«»¿¡…،؛؟।、。，；：！？（）【】《》「」『』〈〉·]+"
+)
+# What a sentence puts around a word, and the tokenizer does not see.
+_AROUND_WORDS = "-_./:@&"
+_COMPOUND_PART = re.compile(r"[^\W\d_]{3,}")
+#: Digits and letters as of a commit's or a file's hash.
+HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
+#: How much of a hash people write down, where not all of it.
+_SHORT_HASHES = (7, 8, 10, 12)
+_WORD_CHARACTER = re.compile(r"[^\W_]")
+_QUESTION_MARK = re.compile("[?？؟]")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTerm:
+    """One thing to look for. `text` holds the words of a phrase, segmented like the index, separated by blanks.
+
+    A `prefix` term also matches words that begin with it. `typed` is the term as it stands in a text,
+    for highlighting. A `pair` may straddle two words. One that is `outdated` is there for indexes of earlier versions.
+    """
+
+    text: str
+    typed: str
+    prefix: bool = False
+    pair: bool = False
+    outdated: bool = False
+
+
+def index_text(text: str) -> str:
+    """Return the text to hand to FTS5 for indexing."""
+    if not text.isascii():
+        for wide, sign in _FULL_WIDTH:
+            text = text.replace(wide, sign)
+        text = _CJK_RUN.sub(_spread, unicodedata.normalize("NFKC", text))
+        if _UNSPACED_SIGN.search(text):
+            text = _UNSPACED_RUN.sub(_spread_units, text)
+    return _spell_out(text)
+
+
+def index_title(source: str, path: str) -> str:
+    """Return what a note's name adds to its chunks: `projects/gateway-plan` of `memory/projects/gateway-plan.md`.
+
+    Of an absolute path only the file's name; nothing of a transcript, whose name is a number.
+    """
+    if source != "memory":
+        return ""
+    named = path.rpartition("/")[2] if path.startswith("/") else path.removeprefix("memory/")
+    stem, dot, _ = named.rpartition(".")
+    return stem if dot else named
+
+
+def query_terms(query: str) -> tuple[QueryTerm, ...]:
+    """Return what to look for, any of it: words, phrases of bigrams, at most `MAX_QUERY_TERMS`.
+
+    Stop words are dropped unless nothing else is left. Empty when the query has no letter or digit.
+    """
+    strong, weak = _strong_and_weak(query)
+    return strong or weak
+
+
+def listed_terms(query: str) -> tuple[QueryTerm, ...]:
+    """Return the terms of a query that is a list of words; none of one with stop words, which asks a question."""
+    strong, weak = _strong_and_weak(query)
+    return strong if not weak and not _QUESTION_MARK.search(query) else ()
+
+
+# One search asks several times.
+@lru_cache(maxsize=64)
+def _strong_and_weak(query: str) -> tuple[tuple[QueryTerm, ...], tuple[QueryTerm, ...]]:
+    """Return the terms of a query, and apart from them its stop words."""
+    # Characters may grow under NFKC (one Arabic ligature becomes eighteen), so the cut comes after it, too.
+    text = unicodedata.normalize("NFKC", query[:MAX_QUERY_CHARACTERS])[:MAX_QUERY_CHARACTERS]
+    strong: dict[str, QueryTerm] = {}
+    weak: dict[str, QueryTerm] = {}
+    for term, is_stop_word in _terms(text):
+        (weak if is_stop_word else strong).setdefault(term.text.casefold(), term)
+        if len(strong) >= MAX_QUERY_TERMS:
+            break
+    return tuple(strong.values())[:MAX_QUERY_TERMS], tuple(weak.values())[:MAX_QUERY_TERMS]
+
+
+def match_terms(query: str) -> tuple[str, ...]:
+    """Return the FTS5 expression of each of the query's terms; empty when it has none.
+
+    Every term is a quoted string, so nothing that a person types is ever an operator.
+    """
+    return tuple(_quoted(term) for term in query_terms(query))
+
+
+def _quoted(term: QueryTerm) -> str:
+    escaped = term.text.replace('"', '""')
+    return f'"{escaped}"*' if term.prefix else f'"{escaped}"'
+
+
+def _spread(match: re.Match[str]) -> str:
+    """`今天好` -> ` 今天 天好 好 `: the last character stands alone so that a prefix finds it."""
+    run = match[0]
+    return f" {' '.join(map(add, run, run[1:]))} {run[-1]} "
+
+
+def _spread_units(match: re.Match[str]) -> str:
+    """Do the same with the units of a run of Thai, Lao, Burmese or Khmer."""
+    units = [_written(unit) for unit in _units(match[0])]
+    return f" {' '.join(map(add, units, units[1:]))} {units[-1]} "
+
+
+def _units(run: str) -> Sequence[str]:
+    """Return what pairs are made of: characters, or clusters of them in Thai, Lao, Burmese and Khmer."""
+    if not _UNSPACED_SIGN.match(run):
+        return run
+    return _UNIT.findall(_RING_FIRST.sub(r"\2\1", _NO_WIDTH.sub("", run)))
+
+
+def _written(unit: str) -> str:
+    """Return a cluster as it is indexed: with an end, so that a prefix finds no longer one."""
+    return f"{unit.translate(_MARKS_AS_LETTERS)}{_UNIT_END}"
+
+
+def _spell_out(text: str) -> str:
+    """Append the parts of camelCase words, and the names of the languages that end in signs."""
+    if any(hint in text for hint in _SHARP_HINTS):
+        text = _SHARP.sub(_sharp_name, text)
+    pieces: list[str] = []
+    done = 0
+    for hump in _HUMP.finditer(text):
+        capital = hump.start()
+        if capital < done:
+            continue
+        before = _LETTERS_BEFORE.search(text, max(done, capital - _MAX_CAMEL_CHARACTERS), capital)
+        word = _LETTERS.match(text, before.start() if before else capital)
+        if word is None:  # pragma: no cover - the capital is a letter
+            continue
+        pieces.append(text[done : word.end()])
+        done = word.end()
+        if len(word[0]) <= _MAX_CAMEL_CHARACTERS:
+            parts = [part for part in _PARTS.findall(word[0]) if len(part) >= _MIN_PART_CHARACTERS]
+            pieces.append(f" {' '.join(parts)}" if parts else "")
+    if not pieces:
+        return text
+    pieces.append(text[done:])
+    return "".join(pieces)
+
+
+def _sharp_name(match: re.Match[str]) -> str:
+    return f"{match[0]} {match[1]}{_SHARP_NAMES[match[2]]}"
+
+
+def _terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
+    """Yield terms in the order of the text, each with whether it is a stop word."""
+    between = _RUN.sub(" ", text)
+    stops = stop_words_for([word.strip(_AROUND_WORDS).casefold() for word in _BETWEEN_WORDS.split(between)])
+    position = 0
+    for run in _RUN.finditer(text):
+        yield from _word_terms(text[position : run.start()], stops)
+        yield from _run_terms(run[0])
+        position = run.end()
+    yield from _word_terms(text[position:], stops)
+    for date in dates_in(text):
+        yield QueryTerm(text=date, typed=date), False
+
+
+def _run_terms(run: str) -> Iterator[tuple[QueryTerm, bool]]:
+    typed = _units(run)
+    units = typed if typed is run else [_written(unit) for unit in typed]
+    silent = _silent(run)
+    if len(units) == 1:
+        yield QueryTerm(text=units[0], typed=_composed(typed[0]), prefix=True), any(silent)
+    pairs = list(map(add, units, units[1:]))
+    stops = [pair in CHINESE_STOP_BIGRAMS or any(silent[at : at + 2]) for at, pair in enumerate(pairs)]
+    if 2 < len(units) <= MAX_PHRASE_CHARACTERS and not all(stops):
+        yield QueryTerm(text=" ".join(pairs), typed=_composed("".join(typed))), False
+    for at, is_stop in enumerate(stops):
+        # A run of two is a word.
+        whole = len(stops) == 1
+        yield QueryTerm(text=pairs[at], typed=_composed(typed[at] + typed[at + 1]), pair=not whole), is_stop
+    if typed is not run:
+        yield QueryTerm(text=run, typed=run, outdated=True), False
+
+
+def _composed(text: str) -> str:
+    """Return a text as people type it, with the vowels that NFKC takes apart."""
+    return text.replace("\u0e4d\u0e32", "\u0e33").replace("\u0ecd\u0eb2", "\u0eb3")
+
+
+def _silent(run: str) -> list[bool]:
+    """Return for each character of a run if it is a particle, or part of a stop word that stands between others."""
+    japanese = stop_words_of("japanese")
+    if run in japanese or run in stop_words_of("korean"):
+        return [True] * len(run)
+    silent = [character in CHINESE_STOP_CHARACTERS for character in run]
+    for found in _HIRAGANA.finditer(run):
+        kana, first = found[0], found.start()
+        # One, or two of which the first is longer than a particle.
+        if kana in japanese or any(kana[:at] in japanese and kana[at:] in japanese for at in range(2, len(kana))):
+            silent[first : found.end()] = [True] * len(kana)
+    return silent
+
+
+def _word_terms(text: str, stops: Collection[str]) -> Iterator[tuple[QueryTerm, bool]]:
+    for written in _BETWEEN_WORDS.split(text):
+        word = written.strip(_AROUND_WORDS)
+        if not _WORD_CHARACTER.search(word):
+            continue
+        if sharp := _SHARP.fullmatch(word):
+            yield QueryTerm(text=f"{sharp[1]}{_SHARP_NAMES[sharp[2]]}", typed=word), False
+            continue
+        word = word.strip("#+")
+        if HASH.fullmatch(word):
+            yield QueryTerm(text=word, typed=word, prefix=True), False
+            for length in _SHORT_HASHES:
+                if length < len(word):
+                    yield QueryTerm(text=word[:length], typed=word[:length]), False
+            continue
+        yield QueryTerm(text=word, typed=word), word.casefold() in stops
+        for part in _identifier_parts(word):
+            yield QueryTerm(text=part, typed=part), part.casefold() in stops
+
+
+def _identifier_parts(word: str) -> Iterator[str]:
+    """The words of `open_reader`, `store/reader.py` and `openReader`."""
+    for part in _COMPOUND_PART.findall(word):
+        if part != word:
+            yield part
+        if _HUMP.search(part) and len(part) <= _MAX_CAMEL_CHARACTERS:
+            yield from (hump for hump in _PARTS.findall(part) if len(hump) >= _MIN_PART_CHARACTERS)

@@ -1,0 +1,209 @@
+"""Kinds of sessions, as the store beside their transcripts tells them; the settings choose the kinds that are indexed.
+
+OpenClaw keeps `sessions.json` in a folder of transcripts: {session key: {"sessionId": ..., "sessionFile": ...,
+"spawnedBy": ...}}. The kinds are those that release 2026.9.6 tells apart. That release keeps new sessions in SQLite,
+and its `session-meta` there is about editors that speak ACP.
+
+    agent:<id>:cron:<job>[:run:<id>]       a run of a scheduled job
+    agent:<id>:dreaming-narrative-<id>     a dream, retold at night
+    agent:<id>:hook:<id>                   mail and web hooks
+    agent:<id>:boot, agent:<id>:internal-session-effects:<id>      the program's own
+    <another key>:heartbeat                heartbeats apart from the conversation
+    agent:<id>:subagent:<id>, agent:<id>:acp:<id>      sub-agents, of the kind of the session that spawned them
+
+A transcript that no store knows is a person's. The program forgets runs of jobs after a day and archives their
+transcripts: an archive that its folder's store does not know is of the kind that its own first lines tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from memory.documents.roots import join
+from memory.documents.safe_open import opened_below, stat_below
+from memory.documents.session_roots import COMPRESSED, SessionRoot, archived_path
+from memory.documents.walk import EXCLUDED
+from schemas.errors import RecalldError
+from schemas.globs import Globs
+from schemas.memory_sections import SessionKind
+
+#: The store's name in a folder of transcripts.
+STORE = "sessions.json"
+
+#: Bytes of a store that is read. The program keeps its own below 10 MB.
+_MAX_BYTES = 64_000_000
+
+#: Stores and archives whose kinds are kept in memory.
+_MAX_STORES, _MAX_ARCHIVES = 256, 100_000
+
+#: Lines of an archive that are read: what is remembered of the session, then the first message.
+_MAX_LINES = 50
+
+#: What only the first message of a run begins with; a time may stand before it.
+_RUN = re.compile(r"\s*(?:\[[^\]\n]*\] ?)?\[cron:")
+
+_CHAT: SessionKind = "chat"
+_SUBAGENT: SessionKind = "subagent"
+_HEARTBEAT: SessionKind = "heartbeat"
+
+#: What the rest of a session key, below `agent:<id>:`, begins with.
+_BEGINNINGS: Mapping[str, SessionKind] = {
+    "cron:": "cron",
+    "hook:": "hook",
+    "dreaming-narrative-": "dreaming",
+    "boot:": "system",
+    "internal-session-effects:": "system",
+    "subagent:": _SUBAGENT,
+    "acp:": _SUBAGENT,
+}
+
+
+@dataclass(slots=True)
+class Sieve:
+    """Filter of an agent's transcripts, by globs and kinds. Made anew for each question: a store is read once."""
+
+    globs: Globs | None
+    kinds: frozenset[str]
+    _stores: dict[tuple[str, tuple[str, ...]], Mapping[str, SessionKind] | None] = field(default_factory=dict)
+
+    def reason(self, root: SessionRoot, parts: Sequence[str]) -> str | None:
+        """Return why a transcript does not count: `EXCLUDED`, or the kind of its session; None if it counts."""
+        if self.globs is not None and not self.globs.admits(join(root.prefix, *parts), skip=root.skip):
+            return EXCLUDED
+        store, session = self._store(root, parts[:-1]), archived_path(parts[-1])
+        kind = store.get(session or parts[-1]) if store is not None else _CHAT
+        if kind is None:
+            kind = _CHAT if session is None else _told_by(root.folder, tuple(parts))
+        return None if kind in self.kinds else kind
+
+    def limits(self, root: SessionRoot, folder: Sequence[str]) -> bool:
+        """Return False if every transcript right inside a folder counts."""
+        return self.globs is not None or _CHAT not in self.kinds or self._store(root, folder) is not None
+
+    def _store(self, root: SessionRoot, folder: Sequence[str]) -> Mapping[str, SessionKind] | None:
+        place = root.folder, tuple(folder)
+        if place not in self._stores:
+            self._stores[place] = None if self.kinds.issuperset(get_args(SessionKind)) else _kinds_in(*place)
+        return self._stores[place]
+
+    def closes(self, root: SessionRoot, folder: str) -> bool:
+        """Return True if nothing in a folder, named as in keys, counts."""
+        return self.globs is not None and self.globs.closes(folder, skip=root.skip)
+
+
+def _kinds_in(folder: str, parts: tuple[str, ...]) -> Mapping[str, SessionKind] | None:
+    """Return the kinds of the transcripts that the store of a folder knows; None without one that can be read."""
+    if not os.path.lexists(join(folder, *parts, STORE)):
+        return None
+    try:
+        found = stat_below(folder, (*parts, STORE), name=STORE)
+        if found is None or found.st_size > _MAX_BYTES:
+            return None
+        return _read(folder, parts, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    except (RecalldError, OSError):
+        return None
+
+
+@functools.lru_cache(maxsize=_MAX_STORES)
+def _read(folder: str, parts: tuple[str, ...], _version: tuple[int, ...]) -> Mapping[str, SessionKind] | None:
+    with opened_below(folder, (*parts, STORE), name=STORE) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+        data = file.read(_MAX_BYTES)
+    try:
+        store = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return kinds_of(store) if isinstance(store, dict) else None
+
+
+def _told_by(folder: str, parts: tuple[str, ...]) -> SessionKind:
+    """Return the kind that an archive's first lines tell; a chat if they cannot be read."""
+    for compressed in (False, True):
+        file = (*parts[:-1], parts[-1] + COMPRESSED) if compressed else parts
+        with contextlib.suppress(RecalldError, OSError):
+            if (found := stat_below(folder, file, name=parts[-1])) is not None:
+                return _begun_as(folder, file, compressed, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return _CHAT
+
+
+@functools.lru_cache(maxsize=_MAX_ARCHIVES)
+def _begun_as(folder: str, parts: tuple[str, ...], compressed: bool, _version: tuple[int, ...]) -> SessionKind:  # noqa: FBT001 - the key of a cache
+    from memory.transcripts.content_reading import texts_of
+    from memory.transcripts.interpreting import parse
+    from memory.transcripts.line_reading import read_lines
+
+    with opened_below(folder, parts, name=parts[-1]) as descriptor:
+        lines = read_lines(descriptor, offset=0, end=None, compressed=compressed)
+        for line in itertools.islice(lines, _MAX_LINES):
+            entry = parse(line.data) if line.data else None
+            if entry is None:
+                continue
+            for holder in (entry, entry.get("data")):
+                for key in ("sessionKey", "runId"):
+                    told = holder.get(key) if isinstance(holder, dict) else None
+                    if isinstance(told, str) and (kind := _own_kind(told, {}, {})) != _CHAT:
+                        return kind
+            message = entry.get("message")
+            if isinstance(message, dict) and message.get("role") == "user":
+                return "cron" if _RUN.match("\n".join(texts_of(message.get("content")))) else _CHAT
+    return _CHAT
+
+
+def kinds_of(store: Mapping[str, Any]) -> dict[str, SessionKind]:
+    """Return the kind of each transcript, by its file's name, that a store knows.
+
+    A file of several sessions is a person's as soon as one of them is.
+    """
+    entries = {key: entry for key, entry in store.items() if isinstance(entry, dict)}
+    found: dict[str, set[SessionKind]] = {}
+    for key, entry in entries.items():
+        kind = _kind(key, entries)
+        for name in _names(entry):
+            found.setdefault(name, set()).add(kind)
+    order: tuple[SessionKind, ...] = get_args(SessionKind)
+    return {name: min(several, key=order.index) for name, several in found.items()}
+
+
+def _names(entry: Mapping[str, Any]) -> set[str]:
+    earlier = entry.get("usageFamilySessionIds")
+    ids = [entry.get("sessionId"), *(earlier if isinstance(earlier, list) else ())]
+    names = {f"{one}.jsonl" for one in ids if isinstance(one, str) and one}
+    file = entry.get("sessionFile")
+    return names | {file.rpartition("/")[2]} if isinstance(file, str) else names
+
+
+def _kind(key: str, entries: Mapping[str, Mapping[str, Any]]) -> SessionKind:
+    """Return the kind of a session: its own or, of a sub-agent, that of the nearest session above with another one."""
+    seen: set[str] = set()
+    is_subagent = False
+    while key not in seen:
+        seen.add(key)
+        entry = entries.get(key, {})
+        own = _own_kind(key, entry, entries)
+        if own not in (_CHAT, _SUBAGENT):
+            return own
+        parent = entry.get("spawnedBy") or (entry.get("parentSessionKey") if own == _SUBAGENT else None)
+        is_subagent = is_subagent or own == _SUBAGENT or bool(entry.get("spawnedBy"))
+        if not isinstance(parent, str):
+            break
+        key = parent.strip()
+    return _SUBAGENT if is_subagent else _CHAT
+
+
+def _own_kind(key: str, entry: Mapping[str, Any], entries: Mapping[str, Any]) -> SessionKind:
+    above, _, last = key.rpartition(":")
+    if entry.get("heartbeatIsolatedBaseSessionKey") or (last == "heartbeat" and above in entries):
+        return _HEARTBEAT
+    rest = key.strip().lower()
+    if rest.startswith("agent:"):
+        rest = rest.split(":", 2)[-1]
+    if rest == "boot":
+        return "system"
+    return next((kind for start, kind in _BEGINNINGS.items() if rest.startswith(start)), _CHAT)

@@ -1,0 +1,78 @@
+"""What an edit keeps: chunks are identified by their content within their document."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memory.chunking.chunker import chunk_text, text_hash
+from memory.embedding.providers.provider import EmbeddingProvider
+from memory.store.reader import StoredChunk
+from memory.store.writer import KeptChunk
+from schemas.memory_sections import Chunking
+
+
+@dataclass(frozen=True, slots=True)
+class CutChunk:
+    """A chunk of the new version of a document, as cut from its text.
+
+    `said_at`: Unix time of what was said in it; None in a note.
+    """
+
+    ordinal: int
+    start_line: int
+    end_line: int
+    text: str
+    text_hash: str
+    said_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDifference:
+    """`added` to insert, `moved` kept ones whose place changed, `removed` ids to delete."""
+
+    added: tuple[CutChunk, ...]
+    moved: tuple[KeptChunk, ...]
+    removed: tuple[int, ...]
+
+
+def difference(stored: Sequence[StoredChunk], cut: Sequence[CutChunk]) -> ChunkDifference:
+    """Compare the stored chunks of a document with those of its new version.
+
+    Equal texts are matched in order, so that repeated passages keep as many rows as there are repeats.
+    """
+    rows: defaultdict[str, deque[StoredChunk]] = defaultdict(deque)
+    for chunk in stored:
+        rows[chunk.text_hash].append(chunk)
+    added: list[CutChunk] = []
+    moved: list[KeptChunk] = []
+    for new in cut:
+        same = rows[new.text_hash]
+        if not same:
+            added.append(new)
+            continue
+        old = same.popleft()
+        if (old.ordinal, old.start_line, old.end_line) != (new.ordinal, new.start_line, new.end_line):
+            moved.append(KeptChunk(old.id, new.ordinal, new.start_line, new.end_line))
+    removed = tuple(chunk.id for left in rows.values() for chunk in left)
+    return ChunkDifference(tuple(added), tuple(moved), removed)
+
+
+#: UTF-8 bytes of a chunk where no provider says how many it takes.
+_MAX_BYTES = 8191
+
+
+def byte_limit(provider: EmbeddingProvider | None) -> int:
+    """UTF-8 bytes that a chunk may have at most."""
+    return provider.limits.input_bytes if provider is not None else _MAX_BYTES
+
+
+def cut_document(text: str, chunking: Chunking, provider: EmbeddingProvider | None) -> list[CutChunk]:
+    """Return the chunks that hold more than white space, each short enough for the provider."""
+    chunks = chunk_text(text, tokens=chunking.tokens, overlap=chunking.overlap, max_bytes=byte_limit(provider))
+    kept = (chunk for chunk in chunks if chunk.text.strip())
+    return [
+        CutChunk(ordinal, chunk.start_line, chunk.end_line, chunk.text, text_hash(chunk.text))
+        for ordinal, chunk in enumerate(kept)
+    ]

@@ -1,0 +1,271 @@
+"""What bringing documents up to date would cost. Reads and cuts as the indexer does; pays and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from memory.chunking.chunker import estimate_tokens
+from memory.documents.agent_files import AgentFiles, DocumentGone
+from memory.documents.session_roots import SESSIONS_SOURCE
+from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.cache import EmbeddingCache
+from memory.embedding.prices import price_of
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.selection import NO_VECTORS, ProviderChoice
+from memory.index.difference import cut_document, difference
+from memory.index.fingerprint import embedding_of, wanted_fingerprint
+from memory.index.generations import Generations
+from memory.index.transcript_slices import is_read_otherwise, slices_of
+from memory.redaction import redactor_for
+from memory.store.errors import StoreBusy
+from memory.store.reader import StoreReader
+from schemas.documents import DocumentKey
+from schemas.errors import Permanent, Transient
+from schemas.settings import MemorySettings
+
+Item = TypeVar("Item")
+
+#: Texts that are looked up at a time.
+_GROUP = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run would do and pay.
+
+    `documents` changed or are new, with `messages` that nobody indexed yet; `vanished` ones would be forgotten,
+    `failed` ones cannot be read. `chunks` would get a vector, or wait for one already; they hold `texts` different
+    texts, `cached` of which somebody paid for, so that `to_embed` would be sent: `tokens` estimated ones
+    (`estimate_tokens`) in about `requests` requests. `price` is US dollars for a million tokens, None
+    when unknown; `dollars` and `seconds` follow from it and from the provider's rate; with `batch` the texts go
+    through its Batch API, whose price it is, and nobody knows when they come back. Without a provider there are no
+    vectors, and all of these are 0.
+    """
+
+    documents: int = 0
+    vanished: int = 0
+    failed: int = 0
+    messages: int = 0
+    chunks: int = 0
+    texts: int = 0
+    cached: int = 0
+    to_embed: int = 0
+    tokens: int = 0
+    requests: int = 0
+    price: float | None = 0.0
+    dollars: float | None = 0.0
+    seconds: float = 0.0
+    batch: bool = False
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the documents lack. `texts`: text hash -> estimated tokens, in the order in which they would be sent."""
+
+    documents: int = 0
+    vanished: int = 0
+    failed: int = 0
+    chunks: int = 0
+    messages: int = 0
+    texts: dict[str, float] = field(default_factory=dict)
+    removed: set[int] = field(default_factory=set)
+
+
+def estimate(
+    memory: MemorySettings,
+    documents: Iterable[DocumentKey],
+    *,
+    files: AgentFiles,
+    generations: Generations,
+    choice: ProviderChoice,
+    cache: EmbeddingCache | None,
+    fresh: bool = False,
+    bought: set[tuple[str, str]] | None = None,
+    batch_from: int | None = None,
+) -> Estimate:
+    """Say what it would cost to bring these documents up to date, and to fill in the vectors that wait already.
+
+    With `fresh` a new generation is built, which takes over every vector that the answering one holds. `bought` is
+    what other agents' estimates buy, as (provider identity, text hash): it is cached by then; this one's is added. From
+    `batch_from` texts on the provider's Batch API is used where the settings want it; None is never.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be looked at.
+    """
+    wanted = wanted_fingerprint(memory, choice, generations)
+    provider = choice.provider
+    identity = provider.identity if provider is not None else NO_VECTORS
+    with ExitStack() as opened:
+        target = None if fresh else generations.target_reader(wanted.digest)
+        answering = generations.open_reader()
+        for reader in (target, answering):
+            if reader is not None:
+                opened.callback(reader.close)
+        work = _work(memory, documents, files, target, choice)
+        if provider is None:
+            return Estimate(work.documents, work.vanished, work.failed, work.messages, work.chunks)
+        if target is not None:
+            _add_pending(target, work)
+        known = set() if cache is None else cache.holds(identity, list(work.texts))
+        for reader in (target, answering):
+            if reader is not None and (reader is target or embedding_of(reader.meta("identity")) == identity):
+                known |= _held(reader, [text_hash for text_hash in work.texts if text_hash not in known])
+    if bought is not None:
+        known |= {text_hash for text_hash in work.texts if (identity, text_hash) in bought}
+        bought |= {(identity, text_hash) for text_hash in work.texts}
+    sizes = [tokens for text_hash, tokens in work.texts.items() if text_hash not in known]
+    batch = (
+        batch_from is not None
+        and len(sizes) >= batch_from
+        and memory.remote.batch.enabled
+        and batch_api_of(provider) is not None
+    )
+    # What the settings say is the price of the provider that they ask for, not of the one that took over.
+    priced = memory if choice.taken_over is None else MemorySettings()
+    price = price_of(priced, choice.name, provider.model, batch=batch)
+    tokens = round(sum(sizes))
+    requests = requests_for(sizes, provider.limits)
+    return Estimate(
+        documents=work.documents,
+        vanished=work.vanished,
+        failed=work.failed,
+        messages=work.messages,
+        chunks=work.chunks,
+        texts=len(work.texts),
+        cached=len(work.texts) - len(sizes),
+        to_embed=len(sizes),
+        tokens=tokens,
+        requests=requests,
+        price=price,
+        dollars=price * tokens / 1e6 if price is not None else None,
+        seconds=_seconds(len(sizes), tokens, requests, provider.limits),
+        batch=batch,
+    )
+
+
+def requests_for(sizes: Iterable[float], limits: ProviderLimits) -> int:
+    """How many requests texts of these sizes (in tokens) fill, in this order."""
+    requests, inputs, tokens = 0, 0, 0.0
+    for size in sizes:
+        if not requests or inputs >= limits.inputs or tokens + size > limits.tokens:
+            requests, inputs, tokens = requests + 1, 0, 0.0
+        inputs, tokens = inputs + 1, tokens + size
+    return requests
+
+
+def _work(
+    memory: MemorySettings,
+    documents: Iterable[DocumentKey],
+    files: AgentFiles,
+    target: StoreReader | None,
+    choice: ProviderChoice,
+) -> _Work:
+    work = _Work()
+    for key in documents:
+        try:
+            _look_at(memory, key, files, target, choice, work)
+        except Permanent:
+            work.failed += 1
+        except Transient as error:
+            if isinstance(error, StoreBusy):
+                raise
+            work.documents += 1  # it changes this very moment, so it is one of those that changed
+    return work
+
+
+def _look_at(
+    memory: MemorySettings,
+    key: DocumentKey,
+    files: AgentFiles,
+    target: StoreReader | None,
+    choice: ProviderChoice,
+    work: _Work,
+) -> None:
+    known = target.file(key) if target is not None else None
+    stat = files.stat(key)
+    unchanged = known is not None and stat is not None and known.stat.agrees_with(stat)
+    if target is not None and unchanged and not is_read_otherwise(key, files=files, store=target):
+        return
+    if stat is not None and key.source == SESSIONS_SOURCE:
+        _look_at_transcript(memory, key, files, target, choice, work)
+        return
+    stored = target.chunks_of(key) if target is not None and known is not None else []
+    try:
+        source = files.read(key) if stat is not None else None
+    except DocumentGone:
+        source = None
+    if source is None:
+        if known is not None and files.forgets(key, target):
+            work.vanished += 1
+            work.removed.update(chunk.id for chunk in stored)
+        return
+    if known is not None and known.content_hash == source.content_hash and known.notes == source.notes:
+        return
+    redact = redactor_for(memory, key.source)
+    delta = difference(stored, cut_document(redact(source.text), memory.chunking, choice.provider))
+    work.documents += 1
+    work.chunks += len(delta.added)
+    work.removed.update(delta.removed)
+    for chunk in delta.added:
+        work.texts.setdefault(chunk.text_hash, estimate_tokens(chunk.text))
+
+
+def _look_at_transcript(
+    memory: MemorySettings,
+    key: DocumentKey,
+    files: AgentFiles,
+    target: StoreReader | None,
+    choice: ProviderChoice,
+    work: _Work,
+) -> None:
+    """Count what a transcript has to say that the index does not know, slice by slice."""
+    stale: dict[str, list[int]] = {}
+    try:
+        for part in slices_of(key, files=files, store=target, memory=memory, provider=choice.provider):
+            if target is not None and part.write.keep is not None and part.write.continues is not None:
+                for chunk in target.chunks_of(key):
+                    if chunk.ordinal < 0 or chunk.ordinal >= part.write.keep:
+                        stale.setdefault(chunk.text_hash, []).append(chunk.id)
+            work.messages += part.messages
+            for added in part.chunks:
+                # One that is there already is taken over as it is, with its vector or without.
+                if not (same := stale.get(added.text_hash)):
+                    work.chunks += 1
+                    work.texts.setdefault(added.text_hash, estimate_tokens(added.text))
+                else:
+                    same.pop(0)
+    except DocumentGone:
+        return
+    work.removed.update(number for numbers in stale.values() for number in numbers)
+    work.documents += 1
+
+
+def _add_pending(target: StoreReader, work: _Work) -> None:
+    """Count the chunks that wait for a vector and will still be there."""
+    pending = {number: text_hash for number, text_hash in target.pending_hashes().items() if number not in work.removed}
+    work.chunks += len(pending)
+    unseen = {text_hash: number for number, text_hash in pending.items() if text_hash not in work.texts}
+    for numbers in _groups(list(unseen.values())):
+        for number, row in target.chunk_rows(numbers).items():
+            work.texts[pending[number]] = estimate_tokens(row.text)
+
+
+def _held(reader: StoreReader, hashes: Sequence[str]) -> set[str]:
+    """Those of the texts whose vectors a generation holds."""
+    return {text_hash for group in _groups(hashes) for text_hash in reader.vectors_by_hash(group)}
+
+
+def _groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    return (items[start : start + _GROUP] for start in range(0, len(items), _GROUP))
+
+
+def _seconds(inputs: int, tokens: int, requests: int, limits: ProviderLimits) -> float:
+    """What takes longest: computing, or one of the limits a minute."""
+    return max(
+        inputs / limits.chunks_per_second,
+        requests * 60 / limits.requests_per_minute if limits.requests_per_minute else 0.0,
+        tokens * 60 / limits.tokens_per_minute if limits.tokens_per_minute else 0.0,
+    )

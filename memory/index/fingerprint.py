@@ -1,0 +1,83 @@
+"""One identity for an index: everything that decides what its rows look like.
+
+Computed the same by every process from settings alone, without secrets. When it changes, a new
+generation is built aside (`memory.index.generations`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from memory.chunking.chunker import CHUNKING_VERSION
+from memory.chunking.segmenting import SEGMENTER_VERSION
+from memory.embedding.selection import NO_VECTORS, ProviderChoice
+from memory.index.generations import Generations
+from memory.redaction import redaction_facts
+from memory.transcripts.folding import TRANSCRIPT_VERSION
+from schemas.settings import MemorySettings
+
+#: Raised when the tables change in a way that migrations cannot carry over.
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """`digest`: 32 hex characters; `description`: the same facts as sorted JSON, for people."""
+
+    digest: str
+    description: str
+
+
+def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
+    """Return the identity of the index that these settings ask for.
+
+    `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`.
+    """
+    facts = {
+        "chunking": [CHUNKING_VERSION, memory.chunking.tokens, memory.chunking.overlap],
+        "embedding": provider_identity,
+        "redaction": redaction_facts(memory),
+        "schema": SCHEMA_VERSION,
+        "segmenter": SEGMENTER_VERSION,
+        "transcripts": TRANSCRIPT_VERSION,
+    }
+    description = json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    digest = hashlib.blake2b(description.encode(), digest_size=16).hexdigest()
+    return Fingerprint(digest=digest, description=description)
+
+
+def embedding_of(description: str | None) -> str:
+    """The provider identity in a fingerprint's description, `NO_VECTORS` without a description."""
+    return str(json.loads(description).get("embedding", NO_VECTORS)) if description else NO_VECTORS
+
+
+def redaction_of(description: str) -> object:
+    """The redaction rules in a fingerprint's description; None when it does not say."""
+    facts = json.loads(description)
+    return facts.get("redaction") if isinstance(facts, dict) else None
+
+
+def wanted_fingerprint(memory: MemorySettings, choice: ProviderChoice, generations: Generations) -> Fingerprint:
+    """Return the identity that an agent's index should have.
+
+    A provider that was asked for and cannot be made (a missing key, say) is no reason to throw vectors away, nor what
+    somebody who has the key is building: the embedding of the generation under construction, else of the one that
+    answers, is kept then, and keywords go on.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt: a generation had to be asked and cannot be.
+    """
+    if choice.provider is not None:
+        return fingerprint(memory, choice.provider.identity)
+    if choice.error:
+        for name in (generations.next(), generations.current()):
+            reader = generations.open_named(name) if name is not None else None
+            if reader is None:
+                continue
+            try:
+                return fingerprint(memory, embedding_of(reader.meta("identity")))
+            finally:
+                reader.close()
+    return fingerprint(memory, NO_VECTORS)

@@ -1,0 +1,127 @@
+"""What an answer shows of the passages that a search found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+
+from memory.search.ranking.overlap import shared
+from memory.search.ranking.snippets import Snippet, make_snippet
+from memory.search.retrieval import Found
+from memory.store.reader import ChunkRow
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Other documents with the text of a passage."""
+
+    path: str
+    source: str
+    start_line: int
+    end_line: int
+    snippet_start_line: int
+    snippet_end_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One result. All lines are 1-based and inclusive.
+
+    `start_line` to `end_line` are those of the whole passage (a chunk): whoever reads on with `get` wants all of it.
+    `snippet` is the part of it that matched, and `snippet_start_line` to `snippet_end_line` hold exactly that. A
+    transcript's lines are messages, which a chunk joins without saying where one ends: there the lines that are known
+    to hold the snippet are the passage's. `copies` are in other documents, one in each, the best first.
+    """
+
+    path: str
+    source: str
+    start_line: int
+    end_line: int
+    score: float
+    vector_score: float | None
+    text_score: float | None
+    snippet: str
+    snippet_start_line: int
+    snippet_end_line: int
+    copies: tuple[Copy, ...] = ()
+
+    def seen_in(self, is_there: Callable[[DocumentKey], bool]) -> Passage:
+        """Return the passage as it stands in the best document that is there; unchanged if none of them is."""
+        if not self.copies:
+            return self
+        lines = (self.start_line, self.end_line, self.snippet_start_line, self.snippet_end_line)
+        places = [Copy(self.path, self.source, *lines), *self.copies]
+        there = (place for place in places if is_there(DocumentKey(place.source, place.path)))
+        shown = next(there, places[0])
+        return replace(self, **asdict(shown), copies=tuple(place for place in places if place is not shown))
+
+    @property
+    def citation(self) -> str:
+        """`path#L5-L9`, or `path#L5` for a single line: the passage, which is what a result is about.
+
+        It can be opened as it stands, and is the same whatever part of the passage a question brought up.
+        """
+        last = "" if self.start_line == self.end_line else f"-L{self.end_line}"
+        return f"{self.path}#L{self.start_line}{last}"
+
+
+def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
+    """The hits of a search, best first.
+
+    Neighbouring chunks repeat some text. None of it is shown twice: a snippet is taken from what better ones left, and
+    a hit of which they left no word is left out.
+    """
+    shown: dict[DocumentKey, list[tuple[ChunkRow, Snippet]]] = {}
+    for fused, row in found.hits:
+        better = shown.setdefault(row.key, [])
+        snippet = make_snippet(
+            row.text,
+            start_line=row.start_line,
+            terms=found.terms,
+            max_chars=max_snippet_chars,
+            shown=list(_shown_of(row, better)),
+        )
+        if snippet is None:
+            continue
+        better.append((row, snippet))
+        is_note = row.key.source != SESSIONS_SOURCE
+        yield Passage(
+            path=row.key.path,
+            source=row.key.source,
+            start_line=row.start_line,
+            end_line=row.end_line,
+            score=round(fused.score, 4),
+            vector_score=round(fused.vector, 4) if fused.vector is not None else None,
+            text_score=round(fused.text, 4) if fused.text is not None else None,
+            snippet=snippet.text,
+            snippet_start_line=snippet.start_line if is_note else row.start_line,
+            snippet_end_line=snippet.end_line if is_note else row.end_line,
+            copies=tuple(_copies(row, snippet, found.copies.get(row.id, ()))),
+        )
+
+
+def _copies(row: ChunkRow, snippet: Snippet, others: Iterable[ChunkRow]) -> Iterator[Copy]:
+    """Yield where a passage stands in other documents, once for each."""
+    keys = {row.key}
+    for other in others:
+        if other.key in keys:
+            continue
+        keys.add(other.key)
+        first, last = other.start_line, other.end_line
+        if other.key.source != SESSIONS_SOURCE and (start := other.text.find(snippet.text)) >= 0:
+            first += other.text.count("\n", 0, start)
+            last = first + snippet.text.count("\n")
+        yield Copy(other.key.path, other.key.source, other.start_line, other.end_line, first, last)
+
+
+def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:
+    """The parts of a chunk that snippets of others show: first character, and the one after the last."""
+    for other, snippet in better:
+        common = shared(row, other)
+        if common is None:
+            continue
+        start = max(snippet.start, common.two)
+        end = min(snippet.end, common.two + common.length)
+        if start < end:
+            yield start - common.two + common.one, end - common.two + common.one

@@ -1,0 +1,3 @@
+"""Ranking of the chunks that a query found, and the passages shown of them. Pure."""
+
+from __future__ import annotations

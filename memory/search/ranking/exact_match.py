@@ -1,0 +1,168 @@
+"""Parts of a query that can only be meant exactly: names of documents, identifiers, quotations, the query itself. Pure.
+
+A meaning has no opinion on `FP-131` or `ECONNRESET`: the places that hold one come first. Of these the place that is
+about it comes first, which a heading tells best and the number of its occurrences second best.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memory.chunking.segmenting import HASH
+from memory.search.ranking.terms import fold
+
+#: Longer queries are texts of their own; nothing holds them as they stand.
+MAX_VERBATIM_CHARACTERS = 200
+
+#: Longer texts of Chinese, Japanese or Korean are questions, which have no spaces either.
+LONGEST_WIDE_NAME = 6
+
+# Not a quotation: the apostrophe in "don't".
+_QUOTED = re.compile(r'"([^"\n]{2,200})"|“([^”\n]{2,200})”|「([^」\n]{2,200})」|『([^』\n]{2,200})』|`([^`\n]{2,200})`')
+_TOKEN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:#@+-]*[A-Za-z0-9_+#]")
+#: `27th`, `1990s`, `10km`, `5pm`, `3.5`, `2-3`: numbers, however written, name no one thing.
+_NUMBER = re.compile(r"[\d.,:/-]+[A-Za-z]{0,3}")
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?")
+_CONSTANT = re.compile(r"[A-Z]{6,}")
+_ABBREVIATION = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]?")
+_DIGIT_AND_LETTER = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
+_JOINED = re.compile(r"[A-Za-z0-9][_/.:@][A-Za-z0-9]|[a-z][A-Z]")
+_SPACES = re.compile(r"\s+")
+_HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
+
+#: Occurrences that count, so that a place which says a word all the time is not above one with the word as its heading.
+_MOST_OCCURRENCES = 9
+
+#: Names that are looked up of one query, and characters of one.
+_MOST_FILE_NAMES, _LONGEST_FILE_NAME = 8, 255
+
+# What people write around a path, and what a citation adds to it.
+_BETWEEN_FILE_NAMES = re.compile(r"[\s\"'`“”‘’「」『』，。？！()\[\]<>]+")
+_LINES = re.compile(r"(?:#L\d+(?:-L\d+)?|:\d+(?:-\d+)?)$", re.IGNORECASE)
+_ROLLOUT_TIME = re.compile(r"^rollout-....-..-..T..-..-..-", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """Possible name of a document: a query, or a piece with an ending or a slash. `rest` is the query without it."""
+
+    path: str
+    rest: str
+
+    @property
+    def places(self) -> set[tuple[str, str]]:
+        """Folders and names for `StoreReader.named`, which tells cases of letters apart unless they are ASCII."""
+        cases = (str, str.lower, str.upper, str.title)
+        written = {unicodedata.normalize(form, case(self.path)) for form in ("NFC", "NFD") for case in cases}
+        parted = (path.rpartition("/") for path in ({self.path} if self.path.isascii() else written))
+        absolute = self.path.startswith(("/", "~"))
+        return {(f"/{at}/" if at and not absolute else "/", _ROLLOUT_TIME.sub("", name)) for at, _, name in parted}
+
+    def fits(self, path: str) -> int:
+        """Return how well it names a document: 3 by its path, 2 by the end of that, 1 without its ending, 0 not."""
+        typed, there = (f"/{unicodedata.normalize('NFC', one).casefold()}" for one in (self.path, path))
+        if typed == there or (typed.startswith(("//", "/~")) and typed.endswith(there)):
+            return 3
+        if there.endswith(typed):
+            return 2
+        folders, _, name = there.rpartition("/")
+        stems = (name.rpartition(".")[0], name.partition(".jsonl")[0])
+        ends = {f"{folders}/{end}" for stem in stems if stem for end in (stem, _ROLLOUT_TIME.sub("", stem))}
+        # A word of a question is no name without its ending.
+        return int(any(end.endswith(typed) for end in ends) and (not self.rest or "/" in self.path))
+
+
+def file_names(query: str) -> list[FileName]:
+    """Return what of a query may name a document: all of it, or pieces with an ending or a slash."""
+    pieces = [piece for piece in _BETWEEN_FILE_NAMES.split(query) if "/" in piece or "." in piece or "\\" in piece]
+    found: dict[str, FileName] = {}
+    for written, rest in [(query, ""), *((piece, query.replace(piece, " ").strip()) for piece in pieces)]:
+        path = _LINES.sub("", written.strip(" \t\n.,;:!?()[]<>\"'`“”‘’「」『』，。？！")).replace("\\", "/").rstrip("/")
+        if path and len(path) <= _LONGEST_FILE_NAME and path.isprintable():
+            found.setdefault(path, FileName(path, rest))
+    return list(found.values())[:_MOST_FILE_NAMES]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactPieces:
+    """Text to look for, folded. `verbatim` is the whole query, empty when it is one of the pieces or too long.
+
+    `looked_up` is the whole query when it is a single word or piece: a name that a person looks up; empty otherwise.
+    """
+
+    pieces: tuple[str, ...]
+    verbatim: str
+    looked_up: str = ""
+
+    def share(self, folded: str) -> float:
+        """How much of it a folded text holds, 0..1. The whole query, as it stands, is everything."""
+        if self.verbatim and self.verbatim in folded and _stands_alone(self.verbatim, folded):
+            return 1.0
+        if not self.pieces:
+            return 0.0
+        held = sum(piece in folded and _stands_alone(piece, folded) for piece in self.pieces)
+        return held / len(self.pieces)
+
+    def standing(self, folded: str) -> float:
+        """Return how prominently a folded text holds the name that is looked up, 0..1: in a heading, else how often.
+
+        A heading is above 0.9, and 1 when it is nothing but the name. Below, each occurrence after the first is 0.1.
+        """
+        name = self.looked_up
+        if not name or name not in folded or not _stands_alone(name, folded):
+            return 0.0
+        heading = _heading_share((name,), folded)
+        return 0.9 + 0.1 * heading if heading else 0.1 * (min(folded.count(name), _MOST_OCCURRENCES) - 1)
+
+    def headed(self, folded: str) -> bool:
+        """Return True if a heading of a folded text holds one of the pieces."""
+        return _heading_share(self.pieces, folded) > 0
+
+
+def exact_pieces(query: str) -> ExactPieces:
+    """Find what of the query is meant exactly."""
+    quoted = [next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(query)]
+    names = [token for token in _TOKEN.findall(query) if _is_identifier(token)]
+    pieces = tuple(dict.fromkeys(fold(piece) for piece in [*quoted, *names] if len(piece) > 1))
+    whole = _SPACES.sub(" ", fold(query)).strip(" \t\n?!.。？！\"'`“”「」『』")
+    # A single word is one of many reasons to find a place; several in this order are the place.
+    several = " " in whole or (not whole.isascii() and len(whole) >= 4)
+    verbatim = whole if several and len(whole) <= MAX_VERBATIM_CHARACTERS and whole not in pieces else ""
+    is_word = " " not in whole and (whole.isascii() or len(whole) <= LONGEST_WIDE_NAME)
+    is_name = whole in pieces or (is_word and not pieces)
+    return ExactPieces(pieces, verbatim, whole if is_name else "")
+
+
+def _is_identifier(token: str) -> bool:
+    if _ADDRESS.fullmatch(token) or _CONSTANT.fullmatch(token):
+        return True
+    if len(token) < 4 or _NUMBER.fullmatch(token) or _ABBREVIATION.fullmatch(token):
+        return False
+    return bool(_DIGIT_AND_LETTER.match(token) or _JOINED.search(token))
+
+
+def _heading_share(pieces: Sequence[str], folded: str) -> float:
+    """Return how much of a heading of a folded text is one of the pieces, 0..1."""
+    shares = [0.0]
+    for heading in _HEADING.findall(folded) if pieces and "# " in folded else ():
+        shares += [len(piece) / len(heading) for piece in pieces if piece in heading and _stands_alone(piece, heading)]
+    return max(shares)
+
+
+def _stands_alone(piece: str, folded: str) -> bool:
+    """Return True if it is somewhere no part of a longer word: `fp-13` is not in `fp-131`. A hash may be cut."""
+    needs_end = not HASH.fullmatch(piece)
+    place = folded.find(piece)
+    while place >= 0:
+        before, after = folded[place - 1 : place], folded[place + len(piece) : place + len(piece) + 1]
+        if not (_joins(before) and _joins(piece[0])) and not (needs_end and _joins(after) and _joins(piece[-1])):
+            return True
+        place = folded.find(piece, place + 1)
+    return False
+
+
+def _joins(character: str) -> bool:
+    return character.isascii() and (character.isalnum() or character == "_")

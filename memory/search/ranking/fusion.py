@@ -1,0 +1,142 @@
+"""Putting the vector side and the keyword side together. Pure functions of scores.
+
+Two formulas, chosen by `query.hybrid.fusion`:
+
+* `fuse_minmax` (default): both sides are scaled to 0..1 over the union of their candidates, both scores filled in
+  for every candidate, and added with weights. How much the keywords count depends on the candidate: from nothing
+  where a place holds a tenth of what was asked to all of it where it holds nine. So words decide where they
+  agree, and the vector where they do not, as with a question in one language over notes in another.
+* `fuse_weighted`: the reference formula, `vector_weight * cosine + text_weight / (1 + position)`.
+
+What a min-max score says is "best of this list", not "good"; so the list is ordered by `rank` and
+reports and filters by `score`, an absolute one (`memory.search.ranking.relevance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+#: A share of the question that any place may hold by chance.
+_CHANCE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """One candidate after fusion.
+
+    `rank` orders the list and means nothing outside of it. `score` is 0..1 and absolute: how surely the place answers.
+    `vector` is the cosine, `text` the keyword score (by min-max fusion the share of the query that the place holds),
+    both 0..1, None where that side does not know the candidate.
+    """
+
+    id: int
+    rank: float
+    score: float
+    vector: float | None
+    text: float | None
+
+
+def fuse_minmax(
+    cosines: Mapping[int, float],
+    bm25: Mapping[int, float],
+    coverage: Mapping[int, float],
+    *,
+    vector_weight: float,
+    text_weight: float,
+    lift: Mapping[int, float] | None = None,
+    scale: float = 1.0,
+) -> list[Fused]:
+    """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 and still to be found out.
+
+    Args:
+        cosines: chunk id -> cosine; a chunk without a vector is absent and judged by its keywords alone.
+        bm25: chunk id -> BM25, positive; a chunk that holds no term of the query is absent and counts as 0.
+        coverage: chunk id -> share 0..1 of the query that it holds; absent is 0.
+        vector_weight: with `text_weight` scaled to sum 1; both 0 means equal ones.
+        text_weight: see `vector_weight`.
+        lift: chunk id -> what else speaks for a place, added to its rank, which is 0..1 without it.
+        scale: factor of the rank before that: a small one lets what is lifted decide.
+    """
+    ids = cosines.keys() | bm25.keys()
+    vector = _scaled(cosines)
+    text = _scaled({id_: bm25.get(id_, 0.0) for id_ in ids}) if bm25 else {}
+    total = vector_weight + text_weight
+    share = vector_weight / total if total > 0 else 0.5
+    fused = []
+    for id_ in ids:
+        words = text.get(id_, 0.0) if id_ in bm25 else 0.0
+        if cosines:
+            words *= _clip((coverage.get(id_, 0.0) - _CHANCE) / (1 - 2 * _CHANCE))
+        near = vector.get(id_, words)
+        rank = share * near + (1 - share) * words if cosines else words
+        fused.append(
+            Fused(
+                id=id_,
+                rank=scale * rank + (lift.get(id_, 0.0) if lift else 0.0),
+                score=0.0,
+                vector=_clip(cosines[id_]) if id_ in cosines else None,
+                text=_clip(coverage.get(id_, 0.0)) if id_ in bm25 else None,
+            )
+        )
+    return sorted(fused, key=lambda item: (-item.rank, item.id))
+
+
+def fuse_weighted(
+    cosines: Mapping[int, float],
+    bm25: Mapping[int, float],
+    *,
+    vector_weight: float,
+    text_weight: float,
+) -> list[Fused]:
+    """Fuse by the reference formula; best first, ties by id.
+
+    The keyword score of the candidate at position p of the keyword list (0-based, by BM25) is 1 / (1 + p);
+    a side that does not know a candidate contributes nothing. Weights are scaled to sum 1; both 0 means 0.7 and 0.3.
+    """
+    total = vector_weight + text_weight
+    share = vector_weight / total if total > 0 else 0.7
+    positions = {id_: place for place, (id_, _) in enumerate(sorted(bm25.items(), key=lambda hit: (-hit[1], hit[0])))}
+    fused = []
+    for id_ in cosines.keys() | bm25.keys():
+        vector = _clip(cosines[id_]) if id_ in cosines else None
+        text = 1.0 / (1 + positions[id_]) if id_ in positions else None
+        score = share * (vector or 0.0) + (1 - share) * (text or 0.0)
+        fused.append(Fused(id=id_, rank=score, score=score, vector=vector, text=text))
+    return sorted(fused, key=lambda item: (-item.rank, item.id))
+
+
+def relevant(fused: Iterable[Fused], *, min_score: float) -> list[Fused]:
+    """Leave out what only its vector speaks for and whose score is below `min_score`.
+
+    A keyword hit stays whatever its score: an exact word was asked for and is there.
+    """
+    return [item for item in fused if item.text is not None or item.score >= min_score]
+
+
+def descending(fused: Sequence[Fused], top: int) -> list[Fused]:
+    """Make scores fall with the rank, so that sorting by them keeps the order.
+
+    Each of the first `top` gets at least the score of those of them that rank below it; each after them at most that
+    of the one before.
+    """
+    result = list(fused)
+    for place in range(min(top, len(result)) - 2, -1, -1):
+        result[place] = replace(result[place], score=max(result[place].score, result[place + 1].score))
+    for place in range(max(1, top), len(result)):
+        result[place] = replace(result[place], score=min(result[place].score, result[place - 1].score))
+    return result
+
+
+def _scaled(scores: Mapping[int, float]) -> dict[int, float]:
+    """Scale to 0..1; equal scores are all 1."""
+    if not scores:
+        return {}
+    low, high = min(scores.values()), max(scores.values())
+    if high <= low:
+        return dict.fromkeys(scores, 1.0)
+    return {id_: (value - low) / (high - low) for id_, value in scores.items()}
+
+
+def _clip(value: float) -> float:
+    return min(1.0, max(0.0, value))

@@ -1,0 +1,144 @@
+"""Chunks of one file overlap, and documents are copied; a list of results should not say the same thing twice. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from memory.search.ranking.boundaries import splits_word
+from memory.search.ranking.snippets import make_snippet
+from memory.search.ranking.terms import fold
+from memory.store.reader import ChunkRow
+from schemas.documents import SESSIONS_SOURCE
+
+#: A chunk is dropped when this share of the shorter of the two is text of the better one, too.
+REPEATED_SHARE = 0.5
+
+#: Characters that are looked for at once; a shorter text in common is looked for by its length.
+_HEAD = 16
+
+#: Places that begin alike are compared so many times: text that repeats itself over and over is not worth more time.
+_MAX_PLACES = 64
+
+#: Each part of a message that was cut begins with who spoke (`memory.transcripts.packing.label`).
+_LABEL = re.compile(r"(?:\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\] )?[^\n:]{1,80}: ")
+
+
+#: When a message was said, before its speaker: copies of a conversation may have other times.
+_SAID_AT = re.compile(r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\] ", re.MULTILINE)
+
+#: Chunks of transcripts whose first lines are the same, up to so many characters, may be of one conversation.
+_FIRST_CHARACTERS = 80
+
+#: Characters around what matched that tell whether copies which went on differently say the same there.
+_MATCH_CHARACTERS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """`length` characters that are one place of the file: at `one` of the first chunk, at `two` of the second."""
+
+    one: int
+    two: int
+    length: int
+
+
+def shared(one: ChunkRow, two: ChunkRow) -> Shared | None:
+    """What two chunks have in common because they overlap; None when it is nothing.
+
+    Measured in text, not in lines: the pieces of one very long line share their line number and nothing else.
+    """
+    if one.key != two.key or one.start_line > two.end_line or two.start_line > one.end_line:
+        return None
+    if one.ordinal > two.ordinal:
+        found = _common(two, one)
+        return Shared(found.two, found.one, found.length) if found is not None else None
+    return _common(one, two)
+
+
+def repeats(row: ChunkRow, better: Iterable[ChunkRow]) -> bool:
+    """Whether a better one of the same document already shows most of this chunk, or says all of it elsewhere."""
+    for other in better:
+        if row.key == other.key and row.text == other.text:
+            return True
+        found = shared(row, other)
+        if found is not None and found.length > REPEATED_SHARE * min(len(row.text), len(other.text)):
+            return True
+    return False
+
+
+def _common(earlier: ChunkRow, later: ChunkRow) -> Shared | None:
+    """The longest end of the earlier chunk with which the later one begins, or one of them inside the other."""
+    one, two = earlier.text, later.text
+    if two in one:
+        return Shared(one.index(two), 0, len(two))
+    if one in two:
+        return Shared(0, two.index(one), len(one))
+    for start in _beginnings(later):
+        for place in _places(one, two[start:]):
+            if two.startswith(one[place:], start) and _is_there(earlier, later, place):
+                return Shared(place, start, len(one) - place)
+    return None
+
+
+def _beginnings(later: ChunkRow) -> Iterator[int]:
+    """Where the later chunk may go on with the earlier one's text."""
+    yield 0
+    if later.key.source == SESSIONS_SOURCE and (label := _LABEL.match(later.text)) is not None:
+        yield label.end()
+
+
+def _places(text: str, start: str) -> Iterator[int]:
+    """Where the longest end of `text` may begin with which the other text starts, the likeliest first."""
+    head = start[:_HEAD]
+    place = text.find(head)
+    for _ in range(_MAX_PLACES):
+        if place < 0:
+            break
+        yield place
+        place = text.find(head, place + 1)
+    for length in range(len(head) - 1, 0, -1):
+        yield len(text) - length
+
+
+def _is_there(earlier: ChunkRow, later: ChunkRow, place: int) -> bool:
+    """Whether the end of the earlier chunk, from `place` on, lies where the later chunk begins.
+
+    Letters that happen to be the same do not.
+    """
+    if earlier.key.source == SESSIONS_SOURCE:
+        return True  # lines are messages there
+    between = earlier.end_line - later.start_line + earlier.text.endswith("\n")
+    return earlier.text.count("\n", place) == between and not splits_word(earlier.text, place)
+
+
+def said_by(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[int, str]:
+    """Map chunks to what they say to a reader: the same for a text and its copies.
+
+    When a message was said does not count. Copies of a conversation go on differently after a while. So of chunks of
+    transcripts that begin alike only the place counts that holds all `terms` of the chunk, if there is one.
+    """
+    said = {row.id: row.text for row in rows}
+    talks = [(row, _first_line(row.text)) for row in rows if row.key.source == SESSIONS_SOURCE]
+    alike = Counter(first for _, first in talks)
+    # Most copies are of one text, which is looked into once.
+    texts = {row.id: _SAID_AT.sub("", row.text) for row, first in talks if alike[first] > 1}
+    matching = {text: _matching(text, terms) for text in set(texts.values())}
+    return said | {id_: matching[text] for id_, text in texts.items()}
+
+
+def _first_line(text: str) -> str:
+    """Return the first line of a chunk without its time, as far as it is looked at."""
+    return _SAID_AT.sub("", text[:_FIRST_CHARACTERS].partition("\n")[0])
+
+
+def _matching(text: str, terms: Sequence[str]) -> str:
+    """Return the place of a text that holds all terms that the text has; the whole text if there is none."""
+    folded = fold(text)
+    held = [term for term in terms if term in folded]
+    snippet = make_snippet(text, start_line=1, terms=held, max_chars=_MATCH_CHARACTERS) if held else None
+    if snippet is None or not all(term in fold(snippet.text) for term in held):
+        return text
+    return snippet.text

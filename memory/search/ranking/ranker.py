@@ -1,0 +1,303 @@
+"""From the scores of both sides to an answer's hits: fused, without repetitions, scored, aged, varied, cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from memory.chunking.dates import dates_in
+from memory.chunking.segmenting import index_title
+from memory.search.ranking.decay import decayed
+from memory.search.ranking.exact_match import exact_pieces
+from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
+from memory.search.ranking.overlap import repeats, said_by
+from memory.search.ranking.relevance import CROWD, Evidence, calibration_of, is_cjk, scores
+from memory.search.ranking.rerank import DecaySettings, MmrSettings, factors_of, varied_hits
+from memory.search.ranking.terms import Coverage, fold, rare_words, sought
+from memory.store.reader import ChunkRow, StoreReader
+
+
+class MinMaxWeights(Protocol):
+    """Weights of the min-max formula; `schemas.settings.MinMax` is one."""
+
+    @property
+    def vector_weight(self) -> float: ...
+    @property
+    def text_weight(self) -> float: ...
+
+
+class HybridSettings(Protocol):
+    """How both sides are put together; `schemas.settings.Hybrid` is one."""
+
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def fusion(self) -> str: ...
+    @property
+    def minmax(self) -> MinMaxWeights: ...
+    @property
+    def vector_weight(self) -> float: ...
+    @property
+    def text_weight(self) -> float: ...
+    @property
+    def candidate_multiplier(self) -> int: ...
+    @property
+    def mmr(self) -> MmrSettings: ...
+    @property
+    def temporal_decay(self) -> DecaySettings: ...
+
+
+#: What holding all that the query means exactly adds to a rank, which is 1 at most: it comes first, and so does a half.
+EXACT = 2.0
+
+#: What the standing of a name in a place adds where the query is nothing but that name, and what is left of the rank.
+STANDING, MEANING = 1.0, 0.1
+
+#: What a heading adds that holds a piece of a query with other words.
+HEADED = 0.5
+
+#: The same of a day that the query names. Less: people also speak of a day afterwards.
+DATED = 0.3
+
+
+#: Places of a list that are scored together, however few of them are asked for.
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Held:
+    """Parts of a query in a chunk: a share of what it means exactly, a day, a share of its weight, and what they lift.
+
+    More of them is greater.
+    """
+
+    exact: float = 0.0
+    dated: bool = False
+    coverage: float = 0.0
+    lift: float = 0.0
+
+
+_NOTHING = _Held()
+
+#: Chunk id -> other chunks that say the same, the best first.
+Copies: TypeAlias = Mapping[int, tuple[ChunkRow, ...]]
+
+#: Hits, best first, and the copies of what they hold.
+Ranked: TypeAlias = tuple[tuple[tuple[Fused, ChunkRow], ...], Copies]
+
+
+def ranked(
+    reader: StoreReader,
+    cosines: Mapping[int, float],
+    bm25: Mapping[int, float],
+    query: str,
+    *,
+    hybrid: HybridSettings,
+    model: str,
+    max_results: int,
+    min_score: float,
+    now: float,
+    known: Mapping[int, ChunkRow] | None = None,
+) -> Ranked:
+    """Return the hits of a search, best first, at most `max_results`, and the copies of each.
+
+    Args:
+        reader: has the candidates' texts, times and vectors.
+        cosines: chunk id -> cosine; empty when keywords are searched alone.
+        bm25: chunk id -> BM25, positive.
+        query: what was asked.
+        hybrid: how the sides are put together, and whether age and variety count.
+        model: whose vectors they are.
+        max_results: at least 1.
+        min_score: 0..1, compared before age counts. What only keywords can speak for, because it has no vector or holds
+            what the query means exactly or a rare word of a list of words, is never lost to it; neither is what ranks
+            above something that is kept, among the first `TOP`.
+        now: Unix seconds.
+        known: candidates that have been read.
+    """
+    rows = dict(known or ())
+    rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])
+    rows = {id_: rows[id_] for id_ in sorted(cosines.keys() | bm25.keys()) if id_ in rows}
+    reference = hybrid.fusion == "weighted" and bool(cosines)
+    if reference:
+        held: dict[int, _Held] = {}
+        copies = _copies(reader, rows, sought(query), held)
+        cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
+        fused = fuse_weighted(cosines, bm25, vector_weight=hybrid.vector_weight, text_weight=hybrid.text_weight)
+        fused = relevant(fused, min_score=min_score)
+    else:
+        held = _held(reader, query, {id_: row for id_, row in rows.items() if id_ in bm25})
+        copies = _copies(reader, rows, sought(query), held)
+        cosines, bm25 = _folded(cosines, copies), _folded(bm25, copies)
+        fused = fuse_minmax(
+            cosines,
+            bm25,
+            {id_: one.coverage for id_, one in held.items()},
+            lift={id_: one.lift for id_, one in held.items()},
+            vector_weight=hybrid.minmax.vector_weight,
+            text_weight=hybrid.minmax.text_weight,
+            scale=MEANING if exact_pieces(query).looked_up else 1.0,
+        )
+    reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
+    # What age and variety choose from is as much as each side was asked for.
+    wanted = max_results * hybrid.candidate_multiplier if reordered else max_results
+    hits = _distinct(fused, rows, max(wanted, TOP))
+    if not reference:
+        hits = parted(_scored(reader, query, hits, cosines, held, model=model, min_score=min_score))
+    if not reordered:
+        return tuple(hits[:max_results]), copies
+    hits = _reordered(reader, hits, copies, hybrid, max_results, now=now, model=model if cosines else None)
+    # Variety decides the order; a score goes on saying how well its place answers.
+    by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
+    reported = {item.id: item for item in by_relevance}
+    return tuple((reported[item.id], row) for item, row in hits), copies
+
+
+def _copies(
+    reader: StoreReader, rows: Mapping[int, ChunkRow], terms: Sequence[str], held: Mapping[int, _Held]
+) -> Copies:
+    """Return the chunks that say the same as another one, by that one's id, the best first.
+
+    The copy that is shown holds most of the query, as by its note's name. Of equal copies it is the newest.
+    """
+    groups: dict[str, list[ChunkRow]] = {}
+    for id_, said in said_by(rows.values(), terms).items():
+        groups.setdefault(said, []).append(rows[id_])
+    several = [group for group in groups.values() if len(group) > 1]
+    files = {key: reader.file(key) for key in {row.key for group in several for row in group}}
+    written = {key: file.stat.mtime_ns for key, file in files.items() if file is not None}
+    copies = {}
+    for group in several:
+        group.sort(
+            key=lambda row: (held.get(row.id, _NOTHING), written.get(row.key, 0), row.key.path, -row.id), reverse=True
+        )
+        copies[group[0].id] = tuple(group[1:])
+    return copies
+
+
+def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
+    """Return the scores of what stands for copies: each the best of theirs."""
+    stands_for = {row.id: id_ for id_, others in copies.items() for row in others}
+    folded: dict[int, float] = {}
+    for id_, score in scores.items():
+        first = stands_for.get(id_, id_)
+        folded[first] = max(score, folded.get(first, score))
+    return folded
+
+
+def parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
+    """Lower each score that equals the one above by a hundredth: scores tell places apart as the order does."""
+    lowered: list[tuple[Fused, ChunkRow]] = []
+    for item, row in hits:
+        above = lowered[-1][0].score if lowered else 2.0
+        lowered.append((replace(item, score=0.99 * above) if item.score >= above else item, row))
+    return lowered
+
+
+def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
+    if not rows:
+        return {}
+    coverage, exact, days = Coverage(query, reader.term_counts(query)), exact_pieces(query), tuple(dates_in(query))
+    held = {}
+    for id_, row in rows.items():
+        # As it is indexed: with the note's name.
+        title = index_title(row.key.source, row.key.path)
+        text = f"{title}\n{row.text}" if title else row.text
+        folded = fold(text)
+        share, dated = exact.share(folded), any(day in folded for day in days)
+        lift = EXACT * share + (STANDING * exact.standing(folded) if exact.looked_up else HEADED * exact.headed(folded))
+        held[id_] = _Held(share, dated, coverage.of(text, folded), max(lift, DATED * dated))
+    return held
+
+
+def _scored(
+    reader: StoreReader,
+    query: str,
+    hits: Sequence[tuple[Fused, ChunkRow]],
+    cosines: Mapping[int, float],
+    held: Mapping[int, _Held],
+    *,
+    model: str,
+    min_score: float,
+) -> list[tuple[Fused, ChunkRow]]:
+    """Put scores on hits and drop the tail that is below `min_score`."""
+    nearest = sorted(cosines.values(), reverse=True)[:CROWD]
+    asked_in_cjk = is_cjk(query)
+    places = []
+    named = any(one.exact > 0 for one in held.values()) or not exact_pieces(query).pieces
+    for item, row in hits:
+        one = held.get(item.id, _NOTHING)
+        places.append(
+            Evidence(
+                cosine=cosines.get(item.id),
+                coverage=one.coverage,
+                exact=one.exact > 0 or one.dated,
+                same_script=is_cjk(row.text) == asked_in_cjk,
+            )
+        )
+    found = scores(
+        places,
+        crowd=sum(nearest) / len(nearest) if nearest else 0.0,
+        chunks=reader.term_counts("").chunks,
+        calibration=calibration_of(model),
+        named=named,
+    )
+    # In a list of words each one was meant.
+    low = [item.id for (item, _), score in zip(hits, found, strict=True) if score < min_score]
+    words = rare_words(query, reader.term_counts(query)) if low and reader.text_reason is None else ()
+    holding = reader.text_scores(" ".join(words), low) if words else {}
+    scored = descending([replace(item, score=score) for (item, _), score in zip(hits, found, strict=True)], TOP)
+    return [
+        (item, row)
+        for item, (_, row), place in zip(scored, hits, places, strict=True)
+        if item.score >= min_score or place.exact or place.cosine is None or item.id in holding
+    ]
+
+
+def _reordered(
+    reader: StoreReader,
+    hits: Sequence[tuple[Fused, ChunkRow]],
+    copies: Copies,
+    hybrid: HybridSettings,
+    limit: int,
+    *,
+    now: float,
+    model: str | None,
+) -> list[tuple[Fused, ChunkRow]]:
+    """Return the best `limit` hits after age, or variety, or both had their say. `model` is None without vectors.
+
+    The copy that ages least counts for all.
+    """
+    row_of = {row.id: row for _, row in hits}
+    items = [item for item, _ in hits]
+    if hybrid.temporal_decay.enabled:
+        others = {row.id: row for id_ in row_of for row in copies.get(id_, ())}
+        half_life_days = hybrid.temporal_decay.half_life_days
+        factors = factors_of(reader, row_of | others, half_life_days=half_life_days, now=now)
+        factors |= {id_: max(factors[row.id] for row in (row_of[id_], *copies.get(id_, ()))) for id_ in row_of}
+        items = [replace(item, score=item.score * factors.get(item.id, 1.0)) for item in decayed(items, factors)]
+    if not hybrid.mmr.enabled:
+        return [(item, row_of[item.id]) for item in items[:limit]]
+    return varied_hits(
+        reader,
+        [(item, row_of[item.id]) for item in items],
+        share=hybrid.mmr.lambda_,
+        limit=limit,
+        unrelated=calibration_of(model).unrelated if model is not None else None,
+    )
+
+
+def _distinct(fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int) -> list[tuple[Fused, ChunkRow]]:
+    """Return the best `limit` that do not repeat a better one.
+
+    A chunk that a commit took away meanwhile is nobody's answer.
+    """
+    kept: list[tuple[Fused, ChunkRow]] = []
+    for item in fused:
+        row = rows.get(item.id)
+        if row is not None and not repeats(row, (other for _, other in kept)):
+            kept.append((item, row))
+            if len(kept) == limit:
+                break
+    return kept

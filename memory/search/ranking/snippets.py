@@ -1,0 +1,188 @@
+"""The part of a chunk that is shown: around what matched, cut nowhere ugly, with exact lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from memory.search.ranking.boundaries import cut_at_or_after, cut_at_or_before, splits_character, splits_word
+from memory.search.ranking.terms import fold
+
+#: Matches that are looked at; a chunk that repeats a word a thousand times is not worth more time.
+_MAX_MATCHES = 512
+
+#: The indentation of a first line is shown where it takes at most this share of the snippet: one part in so many.
+_INDENTED_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """`text` is the contiguous part of the chunk that begins at its character `start`; lines are 1-based, inclusive,
+    and hold exactly that text."""
+
+    text: str
+    start: int
+    start_line: int
+    end_line: int
+
+    @property
+    def end(self) -> int:
+        """The character of the chunk after the last one."""
+        return self.start + len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """The span that is to be shown, and how many different terms lie around it."""
+
+    start: int
+    end: int
+    terms: int
+
+
+def make_snippet(
+    text: str, *, start_line: int, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]] = ()
+) -> Snippet | None:
+    """Cut the best part of at most `max_chars` characters out of a chunk.
+
+    Args:
+        text: the chunk, lines joined by line ends.
+        start_line: 1-based line of the file on which the chunk starts.
+        terms: what was asked for (`memory.search.ranking.terms.sought`); without a match the chunk's start is shown.
+        max_chars: upper bound of the snippet's length, at least 1.
+        shown: parts of the chunk, as first character and the one after the last, that are not to be shown again.
+
+    Never cuts a visible character or a word in half, unless that alone is longer than `max_chars`. None when no word
+    of the chunk is left to be shown.
+    """
+    start, end = (
+        _window(text, terms, max_chars, 0, len(text)) if not shown else _window_beside(text, terms, max_chars, shown)
+    )
+    if shown and start == end:
+        return None
+    return Snippet(
+        text=text[start:end],
+        start=start,
+        start_line=start_line + text.count("\n", 0, start),
+        end_line=start_line + text.count("\n", 0, end),
+    )
+
+
+def _window_beside(
+    text: str, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
+    """The best window in what lies between and around the parts that were shown; empty when there is no word."""
+    best = (0, 0)
+    most = (-1, 0)
+    for low, high in _gaps(len(text), shown):
+        start, end = _stripped(text, low, high, indented=0)
+        if not any(map(str.isalnum, text[start:end])):
+            continue
+        found = _best_match(text, terms, start, end, max_chars)
+        worth = (found.terms, min(end - start, max_chars))
+        if worth > most:
+            most, best = worth, _window(text, terms, max_chars, start, end)
+    return best
+
+
+def _gaps(length: int, shown: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What no part covers, from left to right."""
+    free = 0
+    for start, end in sorted(shown):
+        if start > free:
+            yield free, start
+        free = max(free, end)
+    if free < length:
+        yield free, length
+
+
+def _window(text: str, terms: Sequence[str], max_chars: int, low: int, high: int) -> tuple[int, int]:
+    start, end = _stripped(text, low, high, indented=max_chars // _INDENTED_SHARE)
+    if end - start <= max_chars:
+        return start, end
+    found = _best_match(text, terms, start, end, max_chars)
+    begin = _beginning(text, found.start, found.end, start, max_chars)
+    if begin > end - max_chars:
+        # Room is left after the chunk's end: show more before the match, from the start of a line if one is near.
+        begin = max(start, end - max_chars)
+        line_end = text.find("\n", begin, min(found.start, begin + max_chars // 3))
+        begin = line_end + 1 if line_end >= 0 else begin
+    begin = _allowed_beginning(text, begin, found.start, start, max_chars)
+    finish = min(end, begin + max_chars)
+    if finish < end:
+        finish = cut_at_or_before(text, finish, lowest=begin)
+    return _stripped(text, begin, finish, indented=max_chars // _INDENTED_SHARE)
+
+
+def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars: int) -> _Match:
+    """The shortest span that holds most different terms within `max_chars`; the chunk's start when nothing matches."""
+    best = (0, 0, start)
+    nearest: dict[int, int] = {}
+    # From right to left, `nearest` is where the next match of each term ends.
+    for begin, finish, term in reversed(_matches(fold(text), terms, start, end)):
+        nearest[term] = finish
+        within = [place for place in nearest.values() if place - begin <= max_chars]
+        found = (len(within), begin - max(within, default=begin + max_chars), begin)
+        if found[:2] >= best[:2] or not best[0]:
+            best = found
+    return _Match(best[2], min(best[2] - best[1], best[2] + max_chars), best[0])
+
+
+def _matches(folded: str, terms: Sequence[str], start: int, end: int) -> list[tuple[int, int, int]]:
+    """(start, end, term number) of matches in order of place."""
+    matches = []
+    bound = max(2, _MAX_MATCHES // max(1, len(terms)))
+    for number, term in enumerate(terms):
+        place = folded.find(term, start, end)
+        for _ in range(bound):
+            if place < 0:
+                break
+            matches.append((place, place + len(term), number))
+            place = folded.find(term, place + len(term), end)
+    matches.sort()
+    return matches
+
+
+def _beginning(text: str, first: int, last: int, start: int, max_chars: int) -> int:
+    """Where the window begins: at the start of a line before the match when there is room, else a little before it."""
+    room = max_chars - (last - first)
+    lead = max(start, first - room // 2)
+    line_end = text.find("\n", lead, first)
+    if line_end >= 0:
+        return line_end + 1
+    line = max(start, text.rfind("\n", start, first) + 1)
+    return line if first - line <= room * 3 // 4 else lead
+
+
+def _allowed_beginning(text: str, begin: int, first: int, start: int, max_chars: int) -> int:
+    """The first allowed cut from `begin` to the match; else the start of the word that the match lies in."""
+    place = cut_at_or_after(text, begin, highest=max(begin, first))
+    word = place
+    while word > start and (splits_word(text, word) or splits_character(text, word)):
+        word -= 1
+    if not splits_word(text, word + max_chars) or cut_at_or_before(text, word + max_chars, lowest=word) >= first:
+        # The word fits, or what is shown of it holds the match.
+        return word
+    while place > start and splits_character(text, place):
+        place -= 1
+    return place
+
+
+def _stripped(text: str, start: int, end: int, *, indented: int) -> tuple[int, int]:
+    """Leave out white space at both ends, except where a combining mark sits on it.
+
+    Of a first line that is whole the indentation stays, if it has at most `indented` characters.
+    """
+    low = start
+    while start < end and text[start].isspace() and not _carries_mark(text, start):
+        start += 1
+    line = max(low, text.rfind("\n", 0, start) + 1)
+    if 0 < start - line <= indented and start < end and (line == 0 or text[line - 1] == "\n"):
+        start = line
+    while end > start and text[end - 1].isspace() and not _carries_mark(text, end - 1):
+        end -= 1
+    return start, end
+
+
+def _carries_mark(text: str, at: int) -> bool:
+    return text[at + 1 : at + 2] > "\u02ff" and splits_character(text, at + 1)

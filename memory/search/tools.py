@@ -1,0 +1,224 @@
+"""The two tools that agents know, over any search manager: `memory_search` and `memory_get`.
+
+Doors (MCP, a runtime's own tool loop) list `TOOLS` and hand what a model calls to `call_tool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar, get_args
+
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from memory.search.context_budget import injected
+from memory.search.manager import SearchableMemory
+from schemas.errors import UserError
+from schemas.search import Corpus, GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.validation_messages import problem_words, shown_name, shown_names
+
+SEARCH = "memory_search"
+GET = "memory_get"
+
+_log = structlog.get_logger(__name__)
+
+Request = TypeVar("Request", bound=BaseModel)
+
+
+class ToolArgumentsRefused(UserError):
+    """What the model sent is no call of a tool: unknown name, unknown or wrong arguments. For the model to read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, exit_code=2)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """A tool as a model sees it. `input_schema` is a JSON schema of the arguments. Both tools only read."""
+
+    name: str
+    title: str
+    description: str
+    input_schema: Mapping[str, Any]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the valid arguments."""
+        return tuple(self.input_schema["properties"])
+
+
+_SEARCH = ToolDefinition(
+    name=SEARCH,
+    title="Search memory",
+    description=(
+        "Mandatory recall step. Call it before you answer anything that depends on earlier work, decisions, dates, "
+        "people, preferences or todos: it looks through this agent's long-term memory, daily notes and past "
+        "conversations, by meaning and by word, in any language. Returns the best passages with their path and "
+        "lines; read more around one with memory_get, only as far as you need it. If nothing fits, say that you "
+        "looked and found nothing. If `disabled` is true, tell the user that memory is unavailable and why; if `stale` "
+        "is, that the newest changes may be missing."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "query": {
+                "type": "string",
+                "description": "What to recall: a question, or exact words, names, ids or error messages.",
+            },
+            "maxResults": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 100,
+                "description": "How many passages at most.",
+            },
+            "minScore": {
+                "type": "number",
+                "minimum": 0,
+                "maximum": 1,
+                "description": "Leave out passages whose score is lower.",
+            },
+            "corpus": {
+                "type": "string",
+                "enum": list(get_args(Corpus)),
+                "description": "Only notes (memory), only past conversations (sessions), or both (all, as without it). "
+                "There is no wiki here: asking for it finds nothing, and the answer's `corpora` says so.",
+            },
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+)
+
+_GET = ToolDefinition(
+    name=GET,
+    title="Read memory",
+    description=(
+        "Safe read of a few lines of one memory document. Use it after memory_search, with a path and lines from a "
+        "result, so that only what you need enters the conversation. Reads documents of this agent's memory and "
+        "nothing else; of a transcript it returns what was said on those lines. `nextFrom` says where to go on. "
+        "`status` is ok, not_found (no such document), or error (it could not be read, see `error`)."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "path": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 4096,
+                "description": "The document, as a result's `path` names it.",
+            },
+            "from": {"type": "integer", "minimum": 1, "description": "First line, counted from 1."},
+            "lines": {"type": "integer", "minimum": 1, "maximum": 100_000, "description": "How many lines."},
+            "corpus": {
+                "type": "string",
+                "enum": ["memory", "wiki", "all"],
+                "description": "This memory (memory, all). There is no wiki here: of it nothing is read.",
+            },
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+)
+
+#: Name -> tool, in the order in which they are listed and used.
+TOOLS: Mapping[str, ToolDefinition] = MappingProxyType({tool.name: tool for tool in (_SEARCH, _GET)})
+
+
+def call_tool(
+    manager: SearchableMemory, name: str, arguments: Mapping[str, Any], *, session_key: str | None
+) -> dict[str, Any]:
+    """Do what a model asks; the answer is ready for JSON, with names in camelCase.
+
+    Args:
+        manager: the memory of the agent that the door answers for.
+        name: one of `TOOLS`.
+        arguments: what the model sent.
+        session_key: the session that the door knows it to be in, never something that the model said; None is the
+            owner's private one.
+
+    Snippets end with their source where the session is cited, and have at most `limits.max_injected_chars` together.
+    A memory that fails is an answer with `disabled`, `unavailable`, `error`, `warning` and `action`.
+
+    Raises:
+        ToolArgumentsRefused: the call is wrong, in one sentence for the model. Nothing else is ever raised.
+    """
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise ToolArgumentsRefused(f"unknown tool {shown_name(name)}; valid are {', '.join(TOOLS)}")
+    call = _prepared(manager, tool, arguments, session_key)
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - an agent gets an answer; the log keeps the reason
+        _log.exception("tool_failed", tool=name)
+        return unavailable(name, f"memory failed: {type(error).__name__}", arguments, action="look into the log")
+
+
+def unavailable(
+    name: str, error: str, arguments: Mapping[str, Any] | None = None, *, action: str = "run `recalld status`"
+) -> dict[str, Any]:
+    """The answer of a tool whose memory cannot be asked, for doors that have no manager.
+
+    Args:
+        name: the tool that was called.
+        error: why, as `get_search_manager` says it.
+        arguments: what the model sent; the answer of memory_get names its path.
+        action: what a person can do.
+    """
+    nothing: dict[str, Any] = (
+        {"results": []}
+        if name == SEARCH
+        else {"path": str((arguments or {}).get("path", "")), "status": "error", "text": ""}
+    )
+    return {
+        **nothing,
+        "disabled": True,
+        "unavailable": True,
+        "error": error,
+        "warning": "memory is unavailable",
+        "action": action,
+    }
+
+
+def _prepared(
+    manager: SearchableMemory, tool: ToolDefinition, arguments: Mapping[str, Any], session_key: str | None
+) -> Callable[[], dict[str, Any]]:
+    if tool.name == SEARCH:
+        wanted = _request(SearchRequest, tool, arguments, session_key)
+        return lambda: _found(manager, wanted)
+    read = _request(GetRequest, tool, arguments, session_key)
+    return lambda: _json(manager.read_file(read))
+
+
+def _found(manager: SearchableMemory, wanted: SearchRequest) -> dict[str, Any]:
+    answer = manager.search(wanted)
+    max_chars = manager.limits.max_injected_chars
+    shown = injected(answer.results, max_chars=max_chars)
+    update: dict[str, Any] = {"results": shown}
+    left_out = len(answer.results) - len(shown)
+    if left_out:
+        update["warning"] = (
+            f"{left_out} more {'result was' if left_out == 1 else 'results were'} left out: an answer has at most "
+            f"{max_chars} characters; ask more precisely, or read on with memory_get"
+        )
+    return _json(answer.model_copy(update=update))
+
+
+def _request(
+    model: type[Request], tool: ToolDefinition, arguments: Mapping[str, Any], session_key: str | None
+) -> Request:
+    unknown = [str(name) for name in arguments if name not in tool.arguments]
+    if unknown:
+        raise ToolArgumentsRefused(
+            f"{tool.name}: unknown argument {shown_names(unknown)}; valid are {', '.join(tool.arguments)}"
+        )
+    try:
+        return model.model_validate({**arguments, "sessionKey": session_key})
+    except ValidationError as error:
+        problems = [dict(problem) for problem in error.errors(include_url=False, include_input=False)]
+        raise ToolArgumentsRefused(f"{tool.name}: {problem_words(problems)}") from None
+
+
+def _json(answer: SearchAnswer | GetAnswer) -> dict[str, Any]:
+    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,138 @@
+"""State that all agents of a home share, for status: cache, broker, disk, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import apsw
+
+from memory.embedding.cache import EmbeddingCache
+from schemas.metrics import EMBEDDING_CACHE
+from schemas.ports import PendingReader
+from schemas.settings import Settings
+from schemas.status import BrokerState, CacheState, DiskUse, Versions
+from schemas.version import recalld_version
+
+
+@dataclass(frozen=True, slots=True)
+class HomeSizes:
+    """Sizes in a home. Looking them up costs more with every agent, so a service does it in the background."""
+
+    cache: CacheState
+    disk_use: DiskUse
+
+
+def home_sizes(settings: Settings, pending: PendingReader | None) -> HomeSizes:
+    """Open the embedding cache and walk the home."""
+    return HomeSizes(cache_state(settings, pending), disk_use(settings))
+
+
+def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState:
+    """Size of the embedding cache, opened only when it is there, and how often it helped.
+
+    Raises what `EmbeddingCache` raises.
+    """
+    path = settings.home / "cache" / "embeddings.sqlite"
+    if not settings.cache.enabled or not path.is_file():
+        return CacheState(enabled=settings.cache.enabled)
+    sizes = (_size(path.with_name(path.name + suffix)) for suffix in ("", "-wal"))
+    fleet = pending.fleet() if pending is not None else None
+    counts = fleet.counts if fleet is not None else ()
+    looks = {count.labels: count.number for count in counts if count.metric == EMBEDDING_CACHE.name}
+    kept = EmbeddingCache(path)
+    try:
+        return CacheState(
+            enabled=True,
+            entries=kept.entries(),
+            disk_bytes=sum(sizes),
+            hits=looks.get(("hit",), 0),
+            misses=looks.get(("miss",), 0),
+        )
+    finally:
+        kept.close()
+
+
+def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerState:
+    """The server of the queue, as far as it tells."""
+    facts = pending.broker() if pending is not None else None
+    if facts is not None and facts.refuses:
+        return BrokerState(reachable=False, private=settings.broker.url is None, warning=facts.warning, writable=False)
+    return BrokerState(
+        reachable=facts is not None,
+        private=settings.broker.url is None,
+        server=facts.server if facts is not None else None,
+        persistence=facts.persistence if facts is not None else None,
+        warning=facts.warning if facts is not None else None,
+        writable=facts is None or facts.writable,
+    )
+
+
+def disk_use(settings: Settings) -> DiskUse:
+    """Bytes that recalld keeps, and those that are free beside them."""
+    home = settings.home
+    models = tree_bytes(home / "cache" / "models")
+    try:
+        free: int | None = shutil.disk_usage(_existing(home)).free
+    except OSError:
+        free = None
+    return DiskUse(
+        indexes=tree_bytes(settings.indexes_path),
+        cache=tree_bytes(home / "cache") - models,
+        models=models,
+        broker=tree_bytes(home / "broker"),
+        log=tree_bytes(home / "log"),
+        free=free,
+    )
+
+
+def versions(broker: BrokerState) -> Versions:
+    """Versions of this process and the broker."""
+    return Versions(
+        recalld=recalld_version(),
+        python=platform.python_version(),
+        sqlite=apsw.sqlite_lib_version(),
+        sqlite_vec=_sqlite_vec_version(),
+        broker=broker.server,
+    )
+
+
+@cache
+def _sqlite_vec_version() -> str | None:
+    try:
+        return version("sqlite-vec")
+    except PackageNotFoundError:
+        return None
+
+
+def tree_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder; what cannot be looked at counts nothing. Links are not followed."""
+    total = 0
+    waiting = [os.fspath(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return total
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,240 @@
+"""What an agent's index says of itself, for status: counts, dead letters, both sides of search, integrity."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from memory.documents.agent_files import Scan
+from memory.documents.ignored_documents import left_out
+from memory.documents.known_files import KnownFiles
+from memory.documents.session_roots import SESSIONS_SOURCE
+from memory.documents.walk import MEMORY_SOURCE
+from memory.embedding.selection import NO_VECTORS
+from memory.index.fingerprint import fingerprint
+from memory.index.generations import Generations, begun_at
+from memory.status.sources import StatusSources
+from memory.store.errors import CheckUnfinished
+from memory.store.reader import IndexCounts, IndexedFile, StoreReader
+from memory.wire_forms import dead_letter
+from schemas.documents import DocumentKey
+from schemas.errors import RecalldError
+from schemas.settings import AgentSettings, Settings
+from schemas.status import Availability, BuildState, DeadLetter, DeepFindings, IndexState, SourceCount
+
+#: How a finding about rows that belong to nothing, or that lack what belongs to them, begins (`StoreReader.check`).
+_ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|marks of|stale chunks of) ")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLook:
+    """What a look showed. `noted` are the documents that have remarks. `integrity` is None unless it was asked for;
+    `trouble` is why the index cannot be read, `unfinished` why it is not known whether it holds together; `left_out`
+    are documents whose letters were dropped."""
+
+    state: IndexState
+    known: KnownFiles
+    noted: tuple[IndexedFile, ...]
+    dead_letters: tuple[DeadLetter, ...]
+    vector_search: Availability
+    text_search: Availability
+    integrity: tuple[str, ...] | None
+    trouble: str | None
+    unfinished: str | None = None
+    left_out: frozenset[DocumentKey] = frozenset()
+
+
+def look_into_index(settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool) -> IndexLook:
+    broken = Availability(available=False, reason="the index cannot be read")
+    try:
+        with sources.lease() as reader:
+            if reader is None:
+                nothing = Availability(available=True)
+                return IndexLook(_no_index(sources), KnownFiles(), (), (), nothing, nothing, () if deep else None, None)
+            return _look(settings, agent, sources, reader, deep=deep)
+    except RecalldError as error:
+        return IndexLook(
+            _no_index(sources), KnownFiles(), (), (), broken, broken, (str(error),) if deep else None, str(error)
+        )
+
+
+def _no_index(sources: StatusSources) -> IndexState:
+    try:
+        return IndexState(generation=sources.generations.current(), building=sources.generations.next())
+    except RecalldError:
+        return IndexState()  # the pointers cannot be read: that is the trouble to tell
+
+
+def with_build(state: IndexState, sources: StatusSources, scan: Scan, *, rate: float) -> IndexState:
+    if state.building is None:
+        return state
+    try:
+        # Imported transcripts are not in the scan, but in the generation that answers.
+        documents = max(scan.count, state.files)
+        return state.model_copy(update={"build": build_progress(sources.generations, documents=documents, rate=rate)})
+    except RecalldError:
+        return state  # a worker sets it aside and begins anew
+
+
+def _look(
+    settings: Settings, agent: AgentSettings, sources: StatusSources, reader: StoreReader, *, deep: bool
+) -> IndexLook:
+    counts = reader.counts()
+    provider = sources.choice.provider
+    wanted = fingerprint(agent, provider.identity if provider is not None else NO_VECTORS)
+    noted: list[IndexedFile] = []
+    known = KnownFiles(_telling(reader.files(), noted))
+    dead_letters = tuple(map(dead_letter, reader.dead_letters()))
+    state = IndexState(
+        files=counts.files,
+        chunks=counts.chunks,
+        source_counts=tuple(_source_counts(reader)),
+        vectors_ready=counts.vectors_ready,
+        vectors_pending=counts.vectors_pending,
+        vectors_refused=counts.vectors_refused,
+        generation=sources.generations.current(),
+        building=sources.generations.next(),
+        identity=reader.meta("identity"),
+        # A provider that cannot be had leaves the index as it is: its identity is not known, so it is not wrong.
+        identity_matches=sources.choice.error is not None or reader.meta("fingerprint") == wanted.digest,
+        last_commit_at=counts.last_commit_at,
+        disk_bytes=counts.disk_bytes,
+    )
+    integrity = unfinished = None
+    if deep:
+        try:
+            integrity = tuple(reader.check())
+        except CheckUnfinished as error:
+            unfinished = str(error)
+    return IndexLook(
+        state=state,
+        known=known,
+        noted=tuple(noted),
+        dead_letters=dead_letters,
+        vector_search=_vector_search(settings, sources),
+        text_search=_text_search(reader),
+        integrity=integrity,
+        trouble=None,
+        unfinished=unfinished,
+        left_out=frozenset(left_out(reader, sources.files)),
+    )
+
+
+def absent_documents(sources: StatusSources, known: KnownFiles) -> list[DocumentKey]:
+    """Names of what a look knew and the disk does not have; none when the index cannot be read any more."""
+    if not known.absentees:
+        return []
+    try:
+        with sources.lease() as reader:
+            return known.absent(reader.files()) if reader is not None else []
+    except RecalldError:
+        return []
+
+
+def forgotten_transcripts(sources: StatusSources, absent: Iterable[DocumentKey], scan: Scan) -> list[DocumentKey]:
+    """Return the absent transcripts that are to be forgotten; none when the index cannot be read any more."""
+    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
+    if not transcripts:
+        return []
+    try:
+        with sources.lease() as reader:
+            return sources.files.forgotten_transcripts(transcripts, scan, reader) if reader is not None else []
+    except RecalldError:
+        return []
+
+
+def _telling(files: Iterable[IndexedFile], noted: list[IndexedFile]) -> Iterator[IndexedFile]:
+    """The same, those with remarks put down."""
+    for file in files:
+        if file.notes:
+            noted.append(file)
+        yield file
+
+
+def _source_counts(reader: StoreReader) -> Iterator[SourceCount]:
+    for source in (MEMORY_SOURCE, SESSIONS_SOURCE):
+        chunks = reader.chunks_by_path(source)
+        yield SourceCount(source=source, files=len(chunks), chunks=sum(chunks.values()))
+
+
+def _vector_search(settings: Settings, sources: StatusSources) -> Availability:
+    choice = sources.choice
+    if not settings.store.vector.enabled:
+        return Availability(available=False, reason="store.vector.enabled = false")
+    if choice.provider is None:
+        return Availability(available=False, reason=choice.error or choice.reason or "provider = none: keywords only")
+    if sources.provider_failure is not None:
+        return Availability(available=False, reason=sources.provider_failure)
+    return Availability(available=True)
+
+
+def _text_search(reader: StoreReader) -> Availability:
+    try:
+        reader.search_text("a", 1)
+    except RecalldError as error:
+        return Availability(available=False, reason=str(error))
+    return Availability(available=True)
+
+
+def deep_findings(sources: StatusSources, index: IndexLook) -> DeepFindings | None:
+    """The numbers that the findings of a deep look begin with, and the files that nobody uses."""
+    if index.integrity is None:
+        return None
+    unused, damaged = sources.generations.leftovers()
+    counts = (_ORPHANS.match(finding) for finding in index.integrity)
+    return DeepFindings(
+        orphan_rows=sum(int(count.group(1)) for count in counts if count is not None),
+        unused_files=len(unused),
+        damaged_files=len(damaged),
+    )
+
+
+def build_progress(generations: Generations, *, documents: int, rate: float) -> BuildState | None:
+    """Look at the generation under construction; None when there is none.
+
+    `documents` is how many it will hold, about; `rate` how many vectors a second come in at the moment, 0 when that is
+    not known.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt: it cannot be read.
+    """
+    name = generations.next()
+    reader = generations.open_named(name) if name is not None else None
+    if name is None or reader is None:
+        return None
+    try:
+        counts = reader.counts()
+    finally:
+        reader.close()
+    began = begun_at(name)
+    return BuildState(
+        generation=name,
+        files=counts.files,
+        of_files=max(documents, counts.files),
+        chunks=counts.chunks,
+        vectors_ready=counts.vectors_ready,
+        vectors_pending=counts.vectors_pending,
+        begun_at=began,
+        last_change_at=counts.last_commit_at or began,
+        eta_seconds=seconds_left(counts, began=began, documents=documents, rate=rate),
+    )
+
+
+def seconds_left(counts: IndexCounts, *, began: float | None, documents: int, rate: float) -> float | None:
+    """Seconds until it may answer, None when nobody can say.
+
+    The documents that are left take as long as those that are there did, from the beginning to the last commit (a pause
+    in between counts as work); then the vectors that wait come in at their rate.
+    """
+    seconds = 0.0
+    left = max(0, documents - counts.files)
+    if left:
+        if not counts.files or counts.last_commit_at is None or began is None:
+            return None
+        seconds += max(0.0, counts.last_commit_at - began) * left / counts.files
+    if counts.vectors_pending:
+        if rate <= 0:
+            return None
+        seconds += counts.vectors_pending / rate
+    return round(seconds, 1)

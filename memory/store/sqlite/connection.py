@@ -1,0 +1,325 @@
+"""Opening SQLite the way an index wants it, and saying in our words what went wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from memory.store.errors import KeywordsUnavailable, OtherVersion, StoreBusy, StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.options import StoreOptions
+from memory.store.sqlite.schema import (
+    APPLICATION_ID,
+    OLDEST_READABLE_SCHEMA_NUMBER,
+    PAGE_SIZE,
+    SCHEMA_NUMBER,
+)
+
+#: KiB of page cache. A writer touches most pages of the keyword index; readers have their memory map.
+WRITER_CACHE_KIB = 65_536
+READER_CACHE_KIB = 4_096
+
+#: Bytes of an index that readers map into memory; beyond it they read. Address space, not resident memory.
+READER_MMAP_BYTES = 2_147_483_648
+
+#: Pages after which a commit copies the write-ahead log back (16 MB).
+AUTOCHECKPOINT_PAGES = 1_024
+
+#: Bytes that a write-ahead log is cut down to once it has been copied back.
+JOURNAL_SIZE_LIMIT_BYTES = 16_777_216
+
+#: What SQLite says when a write failed. Quotas and broken disks are among them, and all are worth another try.
+_WRITE_FAILURES = frozenset(
+    {
+        apsw.SQLITE_IOERR_WRITE,
+        apsw.SQLITE_IOERR_SHMSIZE,
+        apsw.SQLITE_IOERR_SHMOPEN,
+        apsw.SQLITE_IOERR_TRUNCATE,
+        apsw.SQLITE_IOERR_FSYNC,
+        apsw.SQLITE_IOERR_DIR_FSYNC,
+    }
+)
+
+#: What is said of an SQLite without full-text search, and what to do about it.
+NO_FTS5 = "this SQLite has no FTS5; install the apsw package from PyPI, which brings one that has"
+
+_MISSING_PARTS = ("no such table", "no such column", "vtable constructor failed")
+
+
+def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False) -> apsw.Connection:
+    """Open the read and write connection of a store; the schema is the caller's.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt, StoreBusy, StoreFull
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    with translated(path):
+        connection = apsw.Connection(str(path), flags=flags)
+        try:
+            connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
+            connection.pragma("page_size", PAGE_SIZE)  # of a new file; later it has no effect
+            connection.pragma("journal_mode", "wal")
+            _keep_wal(connection)
+            connection.pragma("synchronous", "normal")
+            connection.pragma("cache_size", -WRITER_CACHE_KIB)
+            connection.pragma("mmap_size", 0)
+            connection.pragma("temp_store", "memory")
+            connection.pragma("wal_autocheckpoint", AUTOCHECKPOINT_PAGES)
+            connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_for_reading(path: Path, options: StoreOptions, *, immutable: bool = False) -> apsw.Connection:
+    """Open a read-only connection and look whether the file is an index that this program can read.
+
+    `immutable` reads the file alone, without the -wal and -shm files beside it: only right as long as
+    nobody writes.
+
+    Raises:
+        apsw.Error: not translated, the caller may know another way.
+        StoreUnreadable, StoreCorrupt
+    """
+    flags = apsw.SQLITE_OPEN_READONLY
+    if immutable:
+        connection = apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags | apsw.SQLITE_OPEN_URI)
+    else:
+        connection = apsw.Connection(str(path), flags=flags)
+    try:
+        connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
+        _keep_wal(connection)
+        connection.pragma("cache_size", -READER_CACHE_KIB)
+        connection.pragma("mmap_size", READER_MMAP_BYTES)
+        connection.pragma("temp_store", "memory")
+        refuse_strangers(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
+    """Look at the header before the tables.
+
+    Raises:
+        StoreCorrupt: the file is not an index.
+        OtherVersion: it is one of another version of recalld.
+    """
+    number = int(connection.pragma("user_version"))
+    if int(connection.pragma("application_id")) != APPLICATION_ID or number < 1:
+        raise StoreCorrupt(f"{path} holds no index", generation=path.name)
+    if number > SCHEMA_NUMBER:
+        raise OtherVersion(f"{path} was written by a newer recalld; update this one, or run `recalld rebuild`")
+    if number < OLDEST_READABLE_SCHEMA_NUMBER:
+        raise OtherVersion(f"{path} was written by an older recalld; run `recalld rebuild`")
+
+
+def load_sqlite_vec(connection: apsw.Connection, extension_path: Path | None) -> str | None:
+    """Load sqlite-vec, the installed one or the library at a path. Return why it cannot be had, None if it can."""
+    try:
+        if extension_path is None:
+            import sqlite_vec
+
+            library = sqlite_vec.loadable_path()
+        else:
+            library = str(extension_path)
+        connection.enable_load_extension(True)  # noqa: FBT003 - apsw's signature
+        try:
+            connection.load_extension(library)
+        finally:
+            connection.enable_load_extension(False)  # noqa: FBT003 - apsw's signature
+    except (apsw.Error, ImportError, OSError) as error:
+        return f"sqlite-vec cannot be loaded: {error}"
+    return None
+
+
+def missing_keywords(connection: apsw.Connection) -> str | None:
+    """Why keywords cannot be had on this connection, None when they can."""
+    modules = {str(row[0]).lower() for row in connection.execute("PRAGMA module_list")}
+    return None if "fts5" in modules else NO_FTS5
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise the store's errors instead of apsw's."""
+    try:
+        yield
+    except apsw.Error as error:
+        ours = in_our_words(error, path)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
+    """The store's error for what SQLite reported; None for what can only be a mistake in this program."""
+    extended = getattr(error, "extendedresult", 0)
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy(f"{path} is being written by another process; trying again")
+        case apsw.FullError():
+            return StoreFull(f"no space left for {path}; free some and indexing goes on")
+        case apsw.IOError() if extended in _WRITE_FAILURES:
+            return StoreFull(f"{path} cannot be written ({error}); free space or check the disk and indexing goes on")
+        case apsw.ConstraintError() if "chunks.id" in str(error):
+            # The number after the last one that was ever given is taken: the table that counts them is damaged.
+            return StoreCorrupt(f"{path} contradicts itself ({error})", generation=path.name)
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreCorrupt(f"{path} is damaged ({error})", generation=path.name)
+        case apsw.IOError() if extended == apsw.SQLITE_IOERR_SHORT_READ:
+            # What processes believe of the log lies in memory that they share: it stays so until the last one ends.
+            return StoreCorrupt(f"{path} or its write-ahead log was cut short ({error})", generation=path.name)
+        case apsw.IOError():
+            return StoreUnreadable(f"{path} cannot be read ({error}); check the disk")
+        case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
+            return StoreUnreadable(f"{path} cannot be opened ({error}); check that it exists and its permissions")
+        case apsw.SQLError() if "no such module: fts5" in str(error):
+            return KeywordsUnavailable(NO_FTS5)
+        case apsw.SQLError() if any(part in str(error) for part in _MISSING_PARTS):
+            return StoreCorrupt(f"{path} is incomplete ({error})", generation=path.name)
+    return None
+
+
+def _keep_wal(connection: apsw.Connection) -> None:
+    """Leave -wal and -shm in place when the last connection closes.
+
+    A reader that may not write the folder could not make them and so could not open the index.
+    """
+    yes = ctypes.c_int(1)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
+
+
+#: Connections of one index that are kept open between uses; an idle one holds two descriptors and about 100 KB.
+MAX_IDLE_CONNECTIONS = 4
+
+#: Connections that a process keeps beside the first one of each index, over all indexes.
+MAX_FURTHER_CONNECTIONS = 64
+
+#: What is left of them. Descriptors are the process's, so this is, too.
+_further = threading.BoundedSemaphore(MAX_FURTHER_CONNECTIONS)
+
+#: What SQLite says when it needs a -shm file and can neither read nor make one.
+_NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.PermissionsError)
+
+
+class ReadConnections:
+    """Lends connections, each to one thread at a time. Opens one at once, so that errors come at the start.
+
+    `text_reason` says why there are no keywords.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt: from the constructor, and from `borrow` when the file changed.
+    """
+
+    def __init__(self, path: Path, options: StoreOptions) -> None:
+        self._path = path
+        self._options = options
+        self._idle: list[apsw.Connection] = []
+        #: Number of the state of the file that idle connections were opened in.
+        self._state = 0
+        self._lent = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        # Of a file that is read as immutable: what it looked like. None in the normal way.
+        self._frozen: tuple[int, ...] | None = None
+        self.text_reason: str | None = None
+        self._idle.append(self._open())
+
+    @contextmanager
+    def borrow(self) -> Iterator[apsw.Connection]:
+        """Lend a connection; apsw's errors come out as the store's."""
+        with translated(self._path):
+            connection, state = self._take()
+            try:
+                yield connection
+            finally:
+                self._give_back(connection, state)
+
+    def close(self) -> None:
+        """Wait for the connections that are lent, then close all."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._lent == 0)
+            self._close_idle()
+
+    def _take(self) -> tuple[apsw.Connection, int]:
+        with self._changed:
+            if self._closed:
+                raise StoreUnreadable(f"{self._path} was closed")
+            if self._frozen is not None and self._frozen != self._looks():
+                self._close_idle()
+                self._frozen = None
+                self._state += 1
+            self._lent += 1
+            state = self._state
+            if self._idle:
+                return self._pop_idle(), self._state
+        try:
+            return self._open(), state
+        except BaseException:
+            self._forget_lent()
+            raise
+
+    def _give_back(self, connection: apsw.Connection, state: int) -> None:
+        with self._changed:
+            if state == self._state and self._has_room():
+                self._idle.append(connection)
+            else:
+                connection.close()
+        self._forget_lent()
+
+    def _forget_lent(self) -> None:
+        with self._changed:
+            self._lent -= 1
+            self._changed.notify_all()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._pop_idle().close()
+
+    def _has_room(self) -> bool:
+        """Whether one more may be kept; it has its place then."""
+        if not self._idle:
+            return True
+        return len(self._idle) < MAX_IDLE_CONNECTIONS and _further.acquire(blocking=False)
+
+    def _pop_idle(self) -> apsw.Connection:
+        connection = self._idle.pop()
+        if self._idle:
+            _further.release()
+        return connection
+
+    def _open(self) -> apsw.Connection:
+        with translated(self._path):
+            try:
+                connection = open_for_reading(self._path, self._options)
+            except _NO_SHARED_MEMORY as error:
+                connection = self._open_immutable(error)
+        self.text_reason = missing_keywords(connection)
+        return connection
+
+    def _open_immutable(self, error: apsw.Error) -> apsw.Connection:
+        """Open a database without its -wal and -shm files, if it is whole without them."""
+        if not self._path.is_file() or self._wal_size() > 0:
+            raise in_our_words(error, self._path) or error
+        self._frozen = self._looks()
+        return open_for_reading(self._path, self._options, immutable=True)
+
+    def _looks(self) -> tuple[int, ...]:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return ()
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, self._wal_size()
+
+    def _wal_size(self) -> int:
+        try:
+            return self._path.with_name(f"{self._path.name}-wal").stat().st_size
+        except OSError:
+            return 0

@@ -1,0 +1,373 @@
+"""Reading one SQLite generation. Never writes, never waits for a writer."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+
+import apsw
+
+from memory.chunking.segmenting import match_terms, query_terms
+from memory.store.errors import VectorSearchUnavailable
+from memory.store.options import StoreOptions
+from memory.store.reader import (
+    MOST_BEGUN,
+    MOST_NAMED,
+    ChunkRow,
+    DeadLetterRow,
+    Hit,
+    IndexCounts,
+    IndexedFile,
+    PendingChunk,
+    RefusedChunk,
+    StoredChunk,
+    StoreReader,
+    TermCounts,
+    TranscriptMark,
+    Vector,
+)
+from memory.store.sqlite import keywords, vec0_tables
+from memory.store.sqlite import search as sqlite_search
+from memory.store.sqlite.check import findings
+from memory.store.sqlite.connection import ReadConnections
+from memory.store.sqlite.keywords import TermFrequencies
+from memory.store.sqlite.rows import (
+    DEAD_LETTER_COLUMNS,
+    FILE_COLUMNS,
+    FILE_COLUMNS_WITHOUT_CTIME,
+    SELECT_FILE_ID,
+    STORED_CHUNK_COLUMNS,
+    as_json,
+    chunk_row,
+    current_revision,
+    dead_letter,
+    fetch,
+    fetch_one,
+    indexed_file,
+    mark_of,
+    meta_value,
+    name_of,
+    refused_of,
+    stored_chunk,
+)
+from memory.store.sqlite.schema import CTIME_SCHEMA_NUMBER, FILE_NAME, NAMES_SCHEMA_NUMBER, TRANSCRIPTS_SCHEMA_NUMBER
+from memory.store.sqlite.vector_cache import HeldVectors, VectorShelf
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
+
+SELECT_FILE = f"SELECT {FILE_COLUMNS} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
+SELECT_FILES = f"SELECT id, {FILE_COLUMNS} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
+SELECT_OLD_FILE = f"SELECT {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
+SELECT_OLD_FILES = f"SELECT id, {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
+
+#: Documents that are read at a time.
+_FILES_PAGE = 2_000
+
+# By the index on (file_id, ordinal): no chunk is read.
+SELECT_CHUNKS_BY_PATH = """
+SELECT f.path, (SELECT count(*) FROM chunks AS c WHERE c.file_id = f.id) FROM files AS f WHERE f.source = ?
+"""
+
+SELECT_CHUNKS_OF = f"""
+SELECT {STORED_CHUNK_COLUMNS}
+FROM chunks WHERE file_id = (SELECT id FROM files WHERE source = ? AND path = ?)
+ORDER BY ordinal
+"""  # noqa: S608 - a constant
+
+# Two ranges of the index on names: this name, and this name with a full stop.
+_IN_FOLDER = "substr('/' || lower(rtrim(path, replace(path, '/', ''))), -length(?1)) = lower(?1)"
+SELECT_NAMED = f"""
+SELECT * FROM (
+    SELECT source, path FROM files WHERE {FILE_NAME} = lower(?2) AND {_IN_FOLDER} ORDER BY id DESC LIMIT {MOST_NAMED}
+) UNION ALL SELECT * FROM (
+    SELECT source, path FROM files WHERE {FILE_NAME} > lower(?2) || '.' AND {FILE_NAME} < lower(?2) || '/'
+    AND {_IN_FOLDER} ORDER BY id DESC LIMIT {MOST_NAMED}
+)
+"""  # noqa: S608 - constants
+
+SELECT_BEGUN_BY = """
+SELECT f.source, f.path
+FROM chunks AS c INDEXED BY chunks_by_hash JOIN files AS f ON f.id = c.file_id
+WHERE c.text_hash = ? AND c.ordinal = 0 AND f.source = ?
+ORDER BY c.id LIMIT ?
+"""
+
+SELECT_TIMES = """
+SELECT id, said_at FROM chunks WHERE said_at IS NOT NULL AND id IN (SELECT value FROM json_each(?))
+"""
+
+SELECT_CHUNK_ROWS = """
+SELECT c.id, f.source, f.path, c.ordinal, c.start_line, c.end_line, c.text
+FROM chunks AS c JOIN files AS f ON f.id = c.file_id
+WHERE c.id IN (SELECT value FROM json_each(?))
+"""
+
+SELECT_PENDING = "SELECT id, text_hash, text FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
+SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id"
+
+# Somebody may have given one its vector since its id was read.
+SELECT_PENDING_AMONG = """
+SELECT id, text_hash, text FROM chunks
+WHERE id IN (SELECT value FROM json_each(?)) AND vector_state = 'pending' ORDER BY id
+"""
+
+# One chunk a text; any of several with the same text will do.
+SELECT_READY_BY_HASH = """
+SELECT min(id), text_hash FROM chunks
+WHERE text_hash IN (SELECT value FROM json_each(?)) AND vector_state = 'ready'
+GROUP BY text_hash
+"""
+
+SELECT_DEAD_LETTERS = f"""
+SELECT {DEAD_LETTER_COLUMNS}
+FROM dead_letters ORDER BY last_at DESC, source, path
+"""  # noqa: S608 - a constant
+
+# The number of ready ones is what is left: counting them would read every row.
+SELECT_COUNTS = """
+SELECT
+    (SELECT count(*) FROM files),
+    (SELECT count(*) FROM chunks),
+    (SELECT count(*) FROM chunks WHERE vector_state = 'pending'),
+    (SELECT count(*) FROM chunks WHERE vector_state = 'refused'),
+    (SELECT value FROM meta WHERE name = 'last_commit_at')
+"""
+
+COUNT_PENDING = "SELECT count(*) FROM chunks WHERE vector_state = 'pending'"
+
+
+class SqliteReader(StoreReader):
+    """One generation, read-only. Works in a folder that this user cannot write, and while others write.
+
+    With a place on a shelf its vectors are held in memory once it is searched often.
+
+    Raises:
+        StoreUnreadable: the file cannot be opened, or belongs to another version of recalld.
+        StoreCorrupt: the file is damaged, or is no index.
+    """
+
+    def __init__(self, path: Path, options: StoreOptions, *, shelf: VectorShelf | None = None) -> None:
+        self._path = path
+        self._options = options
+        self._readers = ReadConnections(path, options)
+        self._known_dimensions: int | None = None
+        self._held = HeldVectors(shelf) if shelf is not None else None
+        self._frequencies = TermFrequencies()
+
+    @property
+    def name(self) -> str:
+        """The generation's file name, as the pointers spell it."""
+        return self._path.name
+
+    @property
+    def vector_reason(self) -> str | None:
+        return None if self._options.vector_enabled else "vectors are switched off (store.vector.enabled)"
+
+    @property
+    def text_reason(self) -> str | None:
+        return self._readers.text_reason
+
+    def meta(self, name: str) -> str | None:
+        with self._readers.borrow() as connection:
+            return meta_value(connection, name)
+
+    def revision(self, key: DocumentKey) -> int:
+        with self._readers.borrow() as connection:
+            return current_revision(connection, key)
+
+    def file(self, key: DocumentKey) -> IndexedFile | None:
+        with self._readers.borrow() as connection:
+            statement = SELECT_FILE if _knows_ctime(connection) else SELECT_OLD_FILE
+            row = fetch_one(connection, statement, name_of(key))
+        return indexed_file(row) if row else None
+
+    def files(self) -> Iterator[IndexedFile]:
+        # Pages, each fetched at once: a half-read statement would hold its snapshot, and the write-ahead log with it.
+        last = 0
+        while True:
+            with self._readers.borrow() as connection:
+                statement = SELECT_FILES if _knows_ctime(connection) else SELECT_OLD_FILES
+                rows = fetch(connection, statement, (last, _FILES_PAGE))
+            for row in rows:
+                yield indexed_file(row[1:])
+            if len(rows) < _FILES_PAGE:
+                return
+            last = rows[-1][0]
+
+    def chunks_by_path(self, source: str) -> dict[str, int]:
+        with self._readers.borrow() as connection:
+            return dict(fetch(connection, SELECT_CHUNKS_BY_PATH, (source,)))
+
+    def transcript(self, key: DocumentKey) -> TranscriptMark | None:
+        with self._readers.borrow() as connection:
+            return mark_of(connection, key)
+
+    def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_CHUNKS_OF, name_of(key))
+        chunks = [stored_chunk(row) for row in rows]
+        stale = bisect_left(chunks, 0, key=attrgetter("ordinal"))
+        return chunks[stale:] + sorted(chunks[:stale], key=lambda chunk: (-chunk.ordinal, chunk.id))
+
+    def named(self, folder: str, name: str) -> list[DocumentKey]:
+        with self._readers.borrow() as connection:
+            if int(connection.pragma("user_version")) < NAMES_SCHEMA_NUMBER:
+                return []
+            rows = fetch(connection, SELECT_NAMED, (folder, name))
+        return [DocumentKey(*row) for row in rows]
+
+    def begun_by(self, text_hash: str) -> list[DocumentKey]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_BEGUN_BY, (text_hash, SESSIONS_SOURCE, MOST_BEGUN))
+        return [DocumentKey(*row) for row in rows]
+
+    def times_of(self, ids: Sequence[int]) -> dict[int, float]:
+        with self._readers.borrow() as connection:
+            if int(connection.pragma("user_version")) < TRANSCRIPTS_SCHEMA_NUMBER:
+                return {}
+            return dict(fetch(connection, SELECT_TIMES, (as_json(ids),)))
+
+    def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_CHUNK_ROWS, (as_json(ids),))
+        return {row[0]: chunk_row(row) for row in rows}
+
+    def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
+        if among is not None and not among:
+            return []
+        with self._readers.borrow() as connection:
+            if among is None:
+                rows = fetch(connection, SELECT_PENDING, (limit,))
+            else:
+                wanted = (row[0] for row in fetch(connection, SELECT_PENDING_HASHES) if row[1] in among)
+                rows = fetch(connection, SELECT_PENDING_AMONG, (as_json(list(islice(wanted, limit))),))
+        return [PendingChunk(id=row[0], text_hash=row[1], text=row[2]) for row in rows]
+
+    def pending_hashes(self) -> dict[int, str]:
+        with self._readers.borrow() as connection:
+            return {int(row[0]): str(row[1]) for row in fetch(connection, SELECT_PENDING_HASHES)}
+
+    def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
+        with self._readers.borrow() as connection:
+            row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
+            return refused_of(connection, row[0]) if row is not None else []
+
+    def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
+        with self._readers.borrow() as connection:
+            dimensions = self._dimensions(connection)
+            if dimensions is None:
+                return {}
+            rows = fetch(connection, SELECT_READY_BY_HASH, (as_json(text_hashes),))
+            hashes = {int(row[0]): str(row[1]) for row in rows}
+            vectors = vec0_tables.vectors_of(connection, list(hashes), dimensions)
+        return {hashes[chunk_id]: vector for chunk_id, vector in vectors.items()}
+
+    def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
+        with self._readers.borrow() as connection:
+            dimensions = self._dimensions(connection)
+            return vec0_tables.vectors_of(connection, ids, dimensions) if dimensions is not None else {}
+
+    def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        with self._readers.borrow() as connection:
+            if self._searchable_dimensions(connection, vector) is None or k < 1:
+                return []
+            return sqlite_search.nearest(connection, vector, k, sources, self._held)
+
+    def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
+        with self._readers.borrow() as connection:
+            dimensions = self._searchable_dimensions(connection, vector)
+            if dimensions is None or not ids:
+                return {}
+            vectors = vec0_tables.vectors_of(connection, ids, dimensions)
+        return sqlite_search.dot_products(vectors, vector)
+
+    def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
+        terms = match_terms(query)
+        if not terms or k < 1:
+            return []
+        with self._readers.borrow() as connection:
+            return sqlite_search.best_texts(connection, terms, k, sources, partial(self._frequencies.of, connection))
+
+    def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
+        terms = match_terms(query)
+        if not terms or not ids:
+            return {}
+        with self._readers.borrow() as connection:
+            return keywords.scores(connection, terms, ids)
+
+    def term_counts(self, query: str) -> TermCounts:
+        names = [term.text for term in query_terms(query)]
+        with self._readers.borrow() as connection:
+            held = self._frequencies.of(connection, match_terms(query))
+            return TermCounts(self._frequencies.chunks(connection), dict(zip(names, held, strict=True)))
+
+    def dead_letters(self) -> list[DeadLetterRow]:
+        with self._readers.borrow() as connection:
+            rows = fetch(connection, SELECT_DEAD_LETTERS)
+        return [dead_letter(row) for row in rows]
+
+    def counts(self) -> IndexCounts:
+        with self._readers.borrow() as connection:
+            [(files, chunks, pending, refused, last)] = fetch(connection, SELECT_COUNTS)
+        return IndexCounts(
+            files=files,
+            chunks=chunks,
+            vectors_ready=chunks - pending - refused,
+            vectors_pending=pending,
+            vectors_refused=refused,
+            last_commit_at=None if last is None else float(last),
+            disk_bytes=sum(_size(self._path.with_name(self._path.name + end)) for end in ("", "-wal", "-shm")),
+        )
+
+    def vectors_pending(self) -> int:
+        with self._readers.borrow() as connection:
+            return int(fetch(connection, COUNT_PENDING)[0][0])
+
+    def size(self) -> int:
+        return _size(self._path)
+
+    def change_token(self) -> object:
+        return self._path.name, self.meta("transactions")
+
+    def check(self) -> list[str]:
+        with self._readers.borrow() as connection:
+            return findings(connection)
+
+    def close(self) -> None:
+        self._readers.close()
+        if self._held is not None:
+            self._held.close()
+
+    def _dimensions(self, connection: apsw.Connection) -> int | None:
+        """None as long as the index never held a vector."""
+        if self._known_dimensions is None:
+            value = meta_value(connection, "dimensions")
+            self._known_dimensions = None if value is None else int(value)
+        return self._known_dimensions
+
+    def _searchable_dimensions(self, connection: apsw.Connection, vector: Vector) -> int | None:
+        dimensions = self._dimensions(connection)
+        if dimensions is None:
+            return None
+        if self.vector_reason is not None:
+            raise VectorSearchUnavailable(f"the index holds vectors, but {self.vector_reason}")
+        if vector.shape != (dimensions,):
+            raise VectorSearchUnavailable(
+                f"the index holds vectors of {dimensions} dimensions and the query's has {vector.size}; "
+                "`recalld rebuild` makes them one"
+            )
+        return dimensions
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _knows_ctime(connection: apsw.Connection) -> bool:
+    return int(connection.pragma("user_version")) >= CTIME_SCHEMA_NUMBER

@@ -1,0 +1,293 @@
+"""The tables of one SQLite generation, and how they came to be.
+
+`chunks_vec` is missing from the migrations: it is made when the number of dimensions is first known, in
+the transaction that brings the first vectors (`create_chunks_vec`).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import apsw
+
+from memory.chunking.segmenting import FTS5_TOKENIZER
+
+#: Marks the file as ours ("rcld"), so that another application's database is never taken for an index.
+APPLICATION_ID = 0x72636C64
+
+#: Bytes. Vectors are kept in blobs of up to 1.5 MB; with SQLite's default of 4096 inserting is 30 times slower.
+PAGE_SIZE = 16_384
+
+#: Bytes of one vec0 chunk (rows times dimensions times 4): insert rates collapse with blobs much above it.
+MAX_VECTOR_BLOCK_BYTES = 1_572_864
+
+# Facts about the generation as name and value: fingerprint, identity, dimensions, and the counters below.
+CREATE_META = """
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID
+"""
+
+# `revision` is the number of the transaction that wrote the document last: it never repeats, not even for a
+# document that went and came back. `notes` is a JSON array.
+CREATE_FILES = """
+CREATE TABLE files (
+    id           INTEGER PRIMARY KEY,
+    source       TEXT NOT NULL,
+    path         TEXT NOT NULL,
+    size         INTEGER NOT NULL,
+    mtime_ns     INTEGER NOT NULL,
+    inode        INTEGER NOT NULL,
+    content_hash TEXT NOT NULL,
+    revision     INTEGER NOT NULL,
+    indexed_at   REAL NOT NULL,
+    notes        TEXT NOT NULL,
+    UNIQUE (source, path)
+) STRICT
+"""
+
+# AUTOINCREMENT: an id that a reader still holds must never come to mean another chunk.
+# The text comes last, so that a scan of the small columns does not walk through its overflow pages.
+CREATE_CHUNKS = """
+CREATE TABLE chunks (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    file_id      INTEGER NOT NULL,
+    ordinal      INTEGER NOT NULL,
+    start_line   INTEGER NOT NULL,
+    end_line     INTEGER NOT NULL,
+    vector_state TEXT NOT NULL CHECK (vector_state IN ('ready', 'pending', 'refused')),
+    text_hash    TEXT NOT NULL,
+    refusal      TEXT,
+    text         TEXT NOT NULL
+) STRICT
+"""
+
+CREATE_CHUNKS_BY_FILE = "CREATE INDEX chunks_by_file ON chunks (file_id, ordinal)"
+CREATE_CHUNKS_BY_HASH = "CREATE INDEX chunks_by_hash ON chunks (text_hash)"
+
+# Partial: the next chunks to embed, and the counts of status, without a scan of all chunks.
+CREATE_CHUNKS_PENDING = "CREATE INDEX chunks_pending ON chunks (id) WHERE vector_state = 'pending'"
+CREATE_CHUNKS_REFUSED = "CREATE INDEX chunks_refused ON chunks (id) WHERE vector_state = 'refused'"
+
+# Contentless: the text is in `chunks` already. What is indexed is `memory.chunking.segmenting.index_text` of it.
+CREATE_CHUNKS_FTS = f"""
+CREATE VIRTUAL TABLE chunks_fts USING fts5 (
+    text, content = '', contentless_delete = 1, tokenize = '{FTS5_TOKENIZER}'
+)
+"""
+
+CREATE_DEAD_LETTERS = """
+CREATE TABLE dead_letters (
+    source      TEXT NOT NULL,
+    path        TEXT NOT NULL,
+    reason      TEXT NOT NULL,
+    error_class TEXT NOT NULL,
+    attempts    INTEGER NOT NULL,
+    first_at    REAL NOT NULL,
+    last_at     REAL NOT NULL,
+    PRIMARY KEY (source, path)
+) STRICT, WITHOUT ROWID
+"""
+
+# How far each transcript has been read: see `memory.store.reader.TranscriptMark`. Chunks of a transcript with a
+# negative ordinal are stale: they were at -1 - ordinal, and wait for their text to come again.
+CREATE_TRANSCRIPTS = """
+CREATE TABLE transcripts (
+    file_id INTEGER PRIMARY KEY,
+    "offset" INTEGER NOT NULL,
+    lines   INTEGER NOT NULL,
+    digest  TEXT NOT NULL,
+    state   TEXT NOT NULL
+) STRICT
+"""
+
+# Unix time of the last message in a chunk of a transcript. Comes after the text: search must not ask for it.
+ADD_SAID_AT = "ALTER TABLE chunks ADD COLUMN said_at REAL"
+
+# By file: each commit of a document with a letter asks for its refused chunks, and it may have 500,000 others.
+DROP_CHUNKS_REFUSED = "DROP INDEX chunks_refused"
+CREATE_CHUNKS_REFUSED_BY_FILE = """
+CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'refused'
+"""
+
+# NULL in rows that nobody wrote since. `touches`: see `memory.store.reader.IndexedFile`.
+ADD_CTIME = "ALTER TABLE files ADD COLUMN ctime_ns INTEGER"
+# A worker of the version before, which still has the index open, writes a file's other times only.
+FORGET_OUTDATED_CTIME = """
+CREATE TRIGGER files_forget_outdated_ctime AFTER UPDATE OF size, mtime_ns, inode ON files
+WHEN new.ctime_ns > 0 AND new.ctime_ns = old.ctime_ns
+  AND (new.mtime_ns <> old.mtime_ns OR new.size <> old.size OR new.inode <> old.inode)
+BEGIN UPDATE files SET ctime_ns = NULL WHERE id = new.id; END
+"""
+ADD_TOUCHES = "ALTER TABLE files ADD COLUMN touches INTEGER NOT NULL DEFAULT 0"
+
+# The tables in which sqlite-vec 0.1 keeps a vec0 table
+# (https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md).
+CREATE_CHUNKS_VEC_TABLES = """
+CREATE TABLE chunks_vec_info (key TEXT PRIMARY KEY, value ANY);
+CREATE TABLE chunks_vec_chunks (
+    chunk_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    size     INTEGER NOT NULL,
+    validity BLOB NOT NULL,
+    rowids   BLOB NOT NULL
+);
+CREATE TABLE chunks_vec_rowids (
+    rowid        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id,
+    chunk_id     INTEGER,
+    chunk_offset INTEGER
+);
+CREATE TABLE chunks_vec_vector_chunks00 (rowid PRIMARY KEY, vectors BLOB NOT NULL);
+INSERT INTO chunks_vec_info (key, value) VALUES
+    ('CREATE_VERSION', 'v0.1.9'),
+    ('CREATE_VERSION_MAJOR', 0),
+    ('CREATE_VERSION_MINOR', 1),
+    ('CREATE_VERSION_PATCH', 9);
+"""
+
+SELECT_VEC0 = "SELECT 1 FROM pragma_module_list WHERE name = 'vec0'"
+
+# As SQLite's own `.dump` brings back a virtual table: its module need not be there.
+DECLARE_CHUNKS_VEC = """
+INSERT INTO sqlite_schema (type, name, tbl_name, rootpage, sql) VALUES ('table', 'chunks_vec', 'chunks_vec', 0, ?)
+"""
+
+#: The name of a document's file, ASCII letters in lower case, of a Codex rollout without its time
+#: (`StoreReader.named`). Its folders are what is left when all letters of the name are taken from the end of the path.
+FILE_NAME = (
+    "lower(substr(path, length(rtrim(path, replace(path, '/', ''))) + 1"
+    " + 28 * (path GLOB '*/rollout-????-??-??T??-??-??-*')))"
+)
+CREATE_FILES_BY_NAME = f"CREATE INDEX files_by_name ON files ({FILE_NAME})"
+
+# Thai, Lao, Burmese and Khmer were indexed without pairs before. An index that holds some is built anew from its own
+# vectors, since its fingerprint is not the wanted one any more; others stay as they are.
+MARK_UNSPACED = """
+UPDATE meta SET value = value || ' without pairs of Thai, Lao, Burmese and Khmer' WHERE name = 'fingerprint' AND (
+    EXISTS (SELECT 1 FROM chunks WHERE text GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
+    OR EXISTS (SELECT 1 FROM files WHERE path GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
+)
+"""
+
+# `transactions` counts commits, `deletions` documents that were deleted, `last_commit_at` is Unix time.
+INITIAL_COUNTERS = "INSERT INTO meta (name, value) VALUES ('transactions', '0'), ('deletions', '0')"
+
+SELECT_META = "SELECT value FROM meta WHERE name = ?"
+SET_META = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema; its number is its place in `MIGRATIONS`, starting at 1."""
+
+    name: str
+    statements: tuple[str, ...]
+
+
+MIGRATIONS = (
+    Migration(
+        "first tables",
+        (
+            CREATE_META,
+            CREATE_FILES,
+            CREATE_CHUNKS,
+            CREATE_CHUNKS_BY_FILE,
+            CREATE_CHUNKS_BY_HASH,
+            CREATE_CHUNKS_PENDING,
+            CREATE_CHUNKS_REFUSED,
+            CREATE_CHUNKS_FTS,
+            CREATE_DEAD_LETTERS,
+            INITIAL_COUNTERS,
+        ),
+    ),
+    Migration(
+        "transcripts",
+        (
+            CREATE_TRANSCRIPTS,
+            ADD_SAID_AT,
+            DROP_CHUNKS_REFUSED,
+            CREATE_CHUNKS_REFUSED_BY_FILE,
+        ),
+    ),
+    Migration("change times of files", (ADD_CTIME, ADD_TOUCHES, FORGET_OUTDATED_CTIME)),
+    Migration("names of files", (CREATE_FILES_BY_NAME, MARK_UNSPACED)),
+)
+
+#: The first schema that knows transcripts. A reader may meet an older one that no writer has opened since.
+TRANSCRIPTS_SCHEMA_NUMBER = 2
+
+#: The first schema that knows change times of files.
+CTIME_SCHEMA_NUMBER = 3
+
+#: The first schema that finds files by their names without looking at all of them.
+NAMES_SCHEMA_NUMBER = 4
+
+#: What `PRAGMA user_version` says of an index that has all migrations.
+SCHEMA_NUMBER = len(MIGRATIONS)
+
+#: The oldest schema that can still be read without migrating it; readers cannot.
+OLDEST_READABLE_SCHEMA_NUMBER = 1
+
+
+def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> int:
+    """Apply the migrations that the database does not have yet, each in a transaction of its own.
+
+    Each is recorded in `meta` as "migration:<number>" with its name and time. Several processes may
+    try at once. Returns the number of migrations applied.
+    """
+    applied = 0
+    for number, migration in enumerate(migrations, start=1):
+        if _user_version(connection) >= number:
+            continue
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _user_version(connection) < number:  # nobody else was faster
+                for statement in migration.statements:
+                    connection.execute(statement)
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                connection.execute(SET_META, (f"migration:{number}", f"{migration.name}, {when}"))
+                connection.pragma("user_version", number)
+                connection.pragma("application_id", APPLICATION_ID)
+                applied += 1
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return applied
+
+
+def create_chunks_vec(connection: apsw.Connection, dimensions: int) -> None:
+    """Make `chunks_vec` in the open transaction: rowid = chunks.id, unit vectors, L2 metric.
+
+    Where sqlite-vec is missing the same tables come about, and it reads them wherever it is there. L2 orders unit
+    vectors like cosine does, and sqlite-vec computes it faster.
+    """
+    rows = vector_block_rows(dimensions)
+    declared = f"CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[{dimensions:d}], chunk_size = {rows:d})"
+    if has_sqlite_vec(connection):
+        connection.execute(declared)
+        return
+    connection.pragma("writable_schema", True)  # noqa: FBT003 - apsw's signature
+    try:
+        connection.execute(DECLARE_CHUNKS_VEC, (declared,))
+    finally:
+        connection.pragma("writable_schema", False)  # noqa: FBT003 - apsw's signature
+    connection.execute(CREATE_CHUNKS_VEC_TABLES)  # which makes other connections read the schema anew
+
+
+def has_sqlite_vec(connection: apsw.Connection) -> bool:
+    """Return True if sqlite-vec is loaded into the connection."""
+    return bool(connection.execute(SELECT_VEC0).fetchall())
+
+
+def vector_block_rows(dimensions: int) -> int:
+    """Rows of one vec0 chunk: a power of two from 8 to 1024 that keeps it below `MAX_VECTOR_BLOCK_BYTES`."""
+    rows = max(8, min(1024, MAX_VECTOR_BLOCK_BYTES // (dimensions * 4)))
+    return 1 << (rows.bit_length() - 1)
+
+
+def _user_version(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version"))

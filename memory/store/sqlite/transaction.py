@@ -1,0 +1,234 @@
+"""What one transaction does to the tables of a SQLite generation."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+
+import apsw
+
+from memory.store.dead_letters import FORGOTTEN
+from memory.store.reader import Vector, VectorState
+from memory.store.sqlite import chunks as sqlite_transcripts
+from memory.store.sqlite import letters as sqlite_letters
+from memory.store.sqlite.chunks import ChunkRows
+from memory.store.sqlite.rows import (
+    SELECT_FILE_ID,
+    as_json,
+    current_revision,
+    fetch,
+    fetch_one,
+    mark_of,
+    meta_value,
+    name_of,
+    stat_values,
+)
+from memory.store.sqlite.schema import SET_META
+from memory.store.writer import (
+    DocumentChange,
+    DocumentDelete,
+    DocumentWrite,
+    Refusal,
+    TranscriptWrite,
+    WriteOutcome,
+)
+from schemas.documents import DocumentKey, FileStat
+
+#: No text has this content hash: a document of which a part is there is read again.
+PARTLY = ""
+
+UPSERT_FILE = """
+INSERT INTO files (source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (source, path) DO UPDATE SET
+    size = excluded.size, mtime_ns = excluded.mtime_ns, inode = excluded.inode,
+    ctime_ns = excluded.ctime_ns, touches = iif(content_hash = excluded.content_hash, touches + 1, 0),
+    content_hash = excluded.content_hash, revision = excluded.revision,
+    indexed_at = excluded.indexed_at, notes = excluded.notes
+RETURNING id
+"""
+
+RENAME_FILE = "UPDATE files SET source = ?, path = ?, revision = ? WHERE id = ?"
+DELETE_FILE = "DELETE FROM files WHERE id = ?"
+TOUCH_FILE = """
+UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ?, touches = touches + 1 WHERE source = ? AND path = ?
+"""
+TOUCH_FILE_OF_CONTENT = f"{TOUCH_FILE} AND content_hash = ?"
+
+SELECT_CHUNKS_OF_FILE = "SELECT id, vector_state FROM chunks WHERE file_id = ?"
+SELECT_THESE_CHUNKS_OF_FILE = """
+SELECT id, vector_state FROM chunks WHERE file_id = ? AND id IN (SELECT value FROM json_each(?))
+"""
+
+MOVE_CHUNK = "UPDATE chunks SET ordinal = ?, start_line = ?, end_line = ? WHERE id = ? AND file_id = ?"
+SET_VECTOR_STATE = "UPDATE chunks SET vector_state = ?, refusal = ? WHERE id = ?"
+
+SELECT_PENDING_HASHES = """
+SELECT id, text_hash FROM chunks
+WHERE vector_state = 'pending' AND id IN (SELECT value FROM json_each(?))
+"""
+
+INCREMENT_META = "UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) WHERE name = ? RETURNING value"
+
+
+class WriteTransaction:
+    """The changes of one transaction. Rows are collected and written table by table at its end."""
+
+    def __init__(self, connection: apsw.Connection, *, keeps_vectors: bool) -> None:
+        self.changed = False
+        self.connection = connection
+        self._connection = connection
+        self._rows = ChunkRows(connection, keeps_vectors=keeps_vectors)
+        self._now = time.time()
+        self._number = int(meta_value(connection, "transactions") or 0) + 1
+        self._settled: dict[DocumentKey, bool] = {}  # document, whether it brought a refusal
+
+    def apply(self, change: DocumentChange) -> WriteOutcome:
+        match change:
+            case DocumentWrite():
+                return self.put(change)
+            case TranscriptWrite():
+                return self.put_slice(change)
+            case DocumentDelete():
+                return self.drop(change)
+
+    def put(self, change: DocumentWrite) -> WriteOutcome:
+        if current_revision(self._connection, change.key) != change.expected_revision:
+            return WriteOutcome.CONFLICT
+        if mark_of(self._connection, change.key) is not None:
+            return WriteOutcome.CONFLICT
+        file_id = self._put_file(change.key, change.stat, change.content_hash, change.notes)
+        if change.removed:
+            bindings = (file_id, as_json(change.removed))
+            self._rows.remove(file_id, fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, bindings))
+        self._connection.executemany(
+            MOVE_CHUNK, [(kept.ordinal, kept.start_line, kept.end_line, kept.id, file_id) for kept in change.moved]
+        )
+        self._rows.add(file_id, change.key, change.added)
+        return self._settle(change.key, refusal=any(chunk.refused is not None for chunk in change.added))
+
+    def put_slice(self, change: TranscriptWrite) -> WriteOutcome:
+        mark = mark_of(self._connection, change.key)
+        if change.continues is None:
+            # No mark is not enough: what is known without one is a note.
+            if fetch_one(self._connection, SELECT_FILE_ID, name_of(change.key)) is not None:
+                return WriteOutcome.CONFLICT
+        elif mark is None or not mark.is_of(change.continues):
+            return WriteOutcome.CONFLICT
+        file_id = self._put_file(change.key, change.stat, change.mark.digest, change.notes)
+        sqlite_transcripts.set_mark(self._connection, file_id, change.mark)
+        refusal = sqlite_transcripts.write_chunks(self._connection, self._rows, file_id, change)
+        if not change.final and not refusal:
+            # What could not be read of it is still a dead letter.
+            self.changed = True
+            return WriteOutcome.COMMITTED
+        return self._settle(change.key, refusal=refusal)
+
+    def drop(self, change: DocumentDelete) -> WriteOutcome:
+        if current_revision(self._connection, change.key) != change.expected_revision:
+            return WriteOutcome.CONFLICT
+        row = fetch_one(self._connection, SELECT_FILE_ID, name_of(change.key))
+        if row is not None:
+            [file_id] = row
+            self._rows.flush_file(file_id)
+            self._rows.remove(file_id, fetch(self._connection, SELECT_CHUNKS_OF_FILE, row))
+            self._connection.execute(DELETE_FILE, row)
+            sqlite_transcripts.forget_mark(self._connection, file_id)
+            fetch(self._connection, INCREMENT_META, ("deletions",))
+        return self._settle(change.key, refusal=False)
+
+    def rename(self, old: DocumentKey, new: DocumentKey) -> bool:
+        known = [fetch_one(self._connection, SELECT_FILE_ID, name_of(key)) for key in (old, new)]
+        if known[0] is None or known[1] is not None:
+            return False
+        self._connection.execute(RENAME_FILE, (*name_of(new), self._number, *known[0]))
+        sqlite_letters.move(self._connection, old, new)
+        # Somebody may have asked for the revision of one of the two names while it was unknown.
+        fetch(self._connection, INCREMENT_META, ("deletions",))
+        self.changed = True
+        return True
+
+    def remove(self, file_id: int, rows: Sequence[tuple[int, str]]) -> None:
+        """Delete chunks of a document: id and vector state of each. The document is not settled by that."""
+        self._rows.remove(file_id, rows)
+        self.changed = self.changed or bool(rows)
+
+    def thin(self, key: DocumentKey, ids: Sequence[int]) -> None:
+        """Delete chunks of a known document that is to go. Until it has gone it counts as changed, and as not read."""
+        file_id = self._put_file(key, FORGOTTEN, PARTLY, ())
+        if mark_of(self._connection, key) is not None:
+            sqlite_transcripts.set_mark(self._connection, file_id, sqlite_transcripts.NOWHERE)
+        self.remove(file_id, fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, (file_id, as_json(ids))))
+
+    def _put_file(self, key: DocumentKey, stat: FileStat, content_hash: str, notes: Sequence[str]) -> int:
+        remarks = json.dumps(notes, ensure_ascii=False)
+        values = (*name_of(key), *stat_values(stat), content_hash, self._number, self._now, remarks)
+        [(file_id,)] = fetch(self._connection, UPSERT_FILE, values)
+        return int(file_id)
+
+    def _settle(self, key: DocumentKey, *, refusal: bool) -> WriteOutcome:
+        self._settled[key] = refusal or self._settled.get(key, False)
+        self.changed = True
+        return WriteOutcome.COMMITTED
+
+    def join_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
+        pending = fetch(self._connection, SELECT_PENDING_HASHES, (as_json(vectors),))
+        states: list[tuple[str, str | None, int]] = []
+        rows: list[tuple[int, Vector]] = []
+        for chunk_id, text_hash in pending:
+            expected, given = vectors[chunk_id]
+            if expected != text_hash:
+                continue
+            if isinstance(given, Refusal):
+                states.append((VectorState.REFUSED, given.reason, chunk_id))
+            elif self._rows.keeps_vectors:
+                states.append((VectorState.READY, None, chunk_id))
+                rows.append((chunk_id, given))
+        self._connection.executemany(SET_VECTOR_STATE, states)
+        self._rows.insert_vectors(rows)
+        refused = [chunk_id for state, _, chunk_id in states if state == VectorState.REFUSED]
+        if refused:
+            sqlite_letters.record_refusals(self._connection, refused, now=self._now)
+        self.changed = self.changed or bool(states)
+        return len(states)
+
+    def touch(self, stats: Mapping[DocumentKey, FileStat], content_hashes: Mapping[DocumentKey, str] | None) -> None:
+        for key, stat in stats.items():
+            values = (*stat_values(stat), *name_of(key))
+            if content_hashes is None:
+                self._connection.execute(TOUCH_FILE, values)
+            else:
+                self._connection.execute(TOUCH_FILE_OF_CONTENT, (*values, content_hashes.get(key)))
+            if self._connection.changes():
+                self._settled[key] = False
+        self.changed = bool(stats)
+
+    def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str, attempts: int) -> None:
+        sqlite_letters.add(
+            self._connection, key, reason=reason, error_class=error_class, attempts=attempts, now=self._now
+        )
+        self.changed = True
+
+    def retry(self, key: DocumentKey) -> int:
+        released, self.changed = sqlite_letters.retry(self._connection, key)
+        return released
+
+    def drop_letter(self, key: DocumentKey) -> bool:
+        self.changed = sqlite_letters.remove(self._connection, key)
+        return self.changed
+
+    def set_meta(self, values: Mapping[str, str]) -> None:
+        self._connection.executemany(SET_META, list(values.items()))
+        self.changed = bool(values)
+
+    def flush(self) -> None:
+        """Write the chunks that were collected, then the letters: they say what the tables hold of refused chunks."""
+        self._rows.flush()
+        for key, refusal in self._settled.items():
+            sqlite_letters.settle(self._connection, key, fresh=refusal, now=self._now)
+
+    def finish(self) -> None:
+        """Count the transaction."""
+        if self.changed:
+            self.set_meta({"transactions": str(self._number), "last_commit_at": repr(self._now)})

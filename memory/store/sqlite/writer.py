@@ -1,0 +1,247 @@
+"""Writing one SQLite generation: one transaction a call, all tables or none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import apsw
+
+from memory.store.errors import KeywordsUnavailable, StoreBusy
+from memory.store.options import StoreOptions
+from memory.store.reader import Vector
+from memory.store.sqlite import large_changes as sqlite_thinning
+from memory.store.sqlite import maintenance as sqlite_maintenance
+from memory.store.sqlite.connection import (
+    load_sqlite_vec,
+    missing_keywords,
+    open_for_writing,
+    refuse_strangers,
+    translated,
+)
+from memory.store.sqlite.large_changes import Size
+from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.schema import SET_META, migrate
+from memory.store.sqlite.transaction import WriteTransaction
+from memory.store.writer import DocumentChange, Maintained, Refusal, Store, WriteOutcome
+from schemas.documents import DocumentKey, FileStat
+
+#: Bytes of the write-ahead log after which a commit waits a moment for readers, so that the log starts over.
+#: SQLite's own checkpoints never wait, and with a reader always somewhere the log would grow for ever.
+WAL_RESTART_BYTES = 33_554_432
+WAL_RESTART_SECONDS = 1.0
+
+#: Bytes of a log that maintenance takes the trouble to cut.
+WAL_WORTH_CUTTING_BYTES = 1_048_576
+
+
+class SqliteStore(SqliteReader, Store):
+    """One generation, to read and to write. The file must exist: `create_generation` makes one.
+
+    Reads go through connections of their own and see what is committed.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt, StoreBusy, StoreFull: like its methods, from the constructor, too.
+    """
+
+    def __init__(self, path: Path, options: StoreOptions) -> None:
+        self._write_lock = threading.Lock()
+        self._writer = open_for_writing(path, options)
+        try:
+            with translated(path):
+                refuse_strangers(self._writer, path)
+                migrate(self._writer)
+            super().__init__(path, options)
+            if options.vector_enabled:
+                load_sqlite_vec(self._writer, options.extension_path)
+            if self.text_reason is None:
+                with translated(path), suppress(apsw.BusyError):  # the next one does it
+                    sqlite_maintenance.leave_deletions(self._writer)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
+        if self.text_reason is not None:
+            raise KeywordsUnavailable(f"nothing is indexed by this process: {self.text_reason}")
+        outcomes: list[WriteOutcome] = []
+        together: list[DocumentChange] = []
+        size = Size()
+        for change in changes:
+            more = self._size_of(change, after_others=change.key in {other.key for other in together})
+            if together and (size + more).too_large:
+                outcomes += self._write_together(together)
+                together, size = [], Size()
+                more = self._size_of(change, after_others=False)
+            if more.too_large:
+                together = [sqlite_thinning.thinned(self._flushed_transaction, change)]
+                size = Size(changed=sqlite_thinning.MOST_CHANGED)
+            else:
+                together.append(change)
+                size += more
+        return outcomes + self._write_together(together)
+
+    def _size_of(self, change: DocumentChange, *, after_others: bool) -> Size:
+        with self._readers.borrow() as connection:
+            return sqlite_thinning.size_of(connection, change, after_others=after_others)
+
+    def _write_together(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
+        if not changes:
+            return []
+        with self._flushed_transaction() as transaction:
+            return [transaction.apply(change) for change in changes]
+
+    def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
+        with self._transaction() as transaction:
+            return transaction.rename(old, new)
+
+    def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
+        with self._transaction() as transaction:
+            changed = transaction.join_vectors(vectors)
+            transaction.flush()
+        return changed
+
+    def touch(
+        self, stats: Mapping[DocumentKey, FileStat], *, content_hashes: Mapping[DocumentKey, str] | None = None
+    ) -> None:
+        with self._transaction() as transaction:
+            transaction.touch(stats, content_hashes)
+            transaction.flush()
+
+    def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
+        with self._transaction() as transaction:
+            transaction.add_dead_letter(key, reason, error_class, attempts)
+
+    def retry_dead_letter(self, key: DocumentKey) -> int:
+        with self._transaction() as transaction:
+            return transaction.retry(key)
+
+    def drop_dead_letter(self, key: DocumentKey) -> bool:
+        with self._transaction() as transaction:
+            return transaction.drop_letter(key)
+
+    def set_meta(self, values: Mapping[str, str]) -> None:
+        with self._transaction() as transaction:
+            transaction.set_meta(values)
+
+    def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:
+        vectors = keywords = 0
+        begun = time.monotonic()
+        with self._idle_step() as connection:
+            compact = self.vector_reason is None and sqlite_maintenance.is_worth_compacting(connection)
+            merge = self.text_reason is None and sqlite_maintenance.is_worth_merging(connection)
+        while compact and go_on():
+            with self._idle_step() as connection:
+                compact = sqlite_maintenance.compact_vectors(connection)
+            vectors += compact
+        compacted = time.monotonic()
+        while merge and go_on():
+            with self._idle_step() as connection:
+                merge = sqlite_maintenance.merge_keywords(connection)
+            keywords += merge
+        merged = time.monotonic()
+        cut = self._cut_the_log() if go_on() else 0
+        took = {"vectors": compacted - begun, "keywords": merged - compacted, "log": time.monotonic() - merged}
+        did = {"vectors": vectors, "keywords": keywords, "log": cut}
+        return Maintained(vectors, keywords, cut, seconds={of: took[of] for of in took if did[of]})
+
+    def close(self) -> None:
+        """Copy the write-ahead log back as far as nobody reads from it, and let go."""
+        with self._write_lock:
+            with suppress(apsw.Error):  # the next one to open the file does it
+                self._writer.set_busy_timeout(0)
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._writer.close()
+        super().close()
+
+    @contextmanager
+    def _flushed_transaction(self) -> Iterator[WriteTransaction]:
+        with self._transaction() as transaction:
+            yield transaction
+            transaction.flush()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[WriteTransaction]:
+        with self._write_lock, translated(self._path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                transaction = WriteTransaction(self._writer, keeps_vectors=self.vector_reason is None)
+                yield transaction
+                transaction.finish()
+                self._writer.execute("COMMIT" if transaction.changed else "ROLLBACK")
+            except BaseException:
+                # A full disk has rolled back already.
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+            self._bound_the_log()
+
+    @contextmanager
+    def _idle_step(self) -> Iterator[apsw.Connection]:
+        """A transaction that changes nothing that anybody finds, and is not counted as one."""
+        with self._write_lock, translated(self._path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    def _cut_the_log(self) -> int:
+        """Copy the write-ahead log back and empty it, if nobody reads or writes just now; the bytes that it had."""
+        size = self._log_bytes()
+        if size < WAL_WORTH_CUTTING_BYTES:
+            return 0
+        with self._write_lock, suppress(StoreBusy), translated(self._path):
+            self._writer.set_busy_timeout(0)
+            try:
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            finally:
+                self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+        return max(0, size - self._log_bytes())
+
+    def _log_bytes(self) -> int:
+        try:
+            return self._path.with_name(f"{self._path.name}-wal").stat().st_size
+        except OSError:
+            return 0
+
+    def _bound_the_log(self) -> None:
+        if self._log_bytes() < WAL_RESTART_BYTES:
+            return
+        with suppress(apsw.Error):  # what was to be written is committed; the next commit tries again
+            self._writer.set_busy_timeout(round(WAL_RESTART_SECONDS * 1000))
+            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._writer.set_busy_timeout(round(self._options.busy_timeout_seconds * 1000))
+
+
+def create_generation(path: Path, options: StoreOptions, *, fingerprint: str, description: str) -> None:
+    """Make a new, empty generation that is on the disk for good when this returns.
+
+    Raises:
+        FileExistsError: there is a file of that name.
+        KeywordsUnavailable: this SQLite has no FTS5; nothing was made.
+        StoreFull, StoreUnreadable
+    """
+    if path.exists():
+        raise FileExistsError(path)
+    with closing(apsw.Connection(":memory:")) as memory:
+        reason = missing_keywords(memory)
+    if reason is not None:
+        raise KeywordsUnavailable(f"no index can be made by this process: {reason}")
+    connection = open_for_writing(path, options, create=True)
+    try:
+        with translated(path):
+            migrate(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(SET_META, [("fingerprint", fingerprint), ("identity", description)])
+            connection.execute("COMMIT")
+            # With synchronous NORMAL only a checkpoint syncs; a pointer to this file must not outlive its content.
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    finally:
+        connection.close()

@@ -1,0 +1,403 @@
+"""What happens with an event, wherever it comes from, and when files and index are compared."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import structlog
+
+from memory.documents.agent_files import AgentFiles
+from memory.documents.session_roots import SESSIONS_SOURCE, is_transcript_name
+from memory.pulses import Pulse, Pulses
+from memory.store.reader import StoreReader
+from producers import spool
+from producers.dispatcher import HandOver
+from producers.hook_events import UnclaimedHook, event_of
+from producers.hook_payloads import Hook
+from producers.reconciling import ReconcileReport, reconcile
+from producers.rejected_events import PART as REFUSED_PATHS
+from producers.rejected_events import Refusals
+from producers.scheduling import ReconcileSchedule
+from producers.tailing import Tailer
+from producers.watching.report import WatchReport
+from producers.watching.watcher import Watcher, WatchMode, WatchState
+from schemas.documents import DocumentKey
+from schemas.errors import RecalldError
+from schemas.ports import Event, FiguresRecorder, JobQueue, TroubleReporter
+from schemas.settings import AgentSettings, Settings
+
+log = structlog.get_logger(__name__)
+
+#: A comparison that a moved root or lost events ask for waits so long for the turmoil to be over.
+SETTLE_SECONDS = 1.0
+
+#: After a move, a job that had read a document at its old place may still commit it; so there is a second look.
+SECOND_LOOK_SECONDS = 30.0
+
+#: Seconds that comparing one agent's files with its index may take.
+COMPARISON_LIMIT_SECONDS = 300.0
+
+#: Seconds that one step of the other threads may take: one call of the queue, a look at some transcripts.
+STEP_LIMIT_SECONDS = 120.0
+
+#: Seconds that each of those who are flushed gets to say that it is done.
+SETTLED_WITHIN_SECONDS = 0.5
+
+EPOCH_SECONDS = 5.0
+
+_NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
+
+#: The loop looks at `stop` and at the spool this often; neither can be waited for together with our own event.
+_STOP_SECONDS = 0.25
+
+
+@runtime_checkable
+class _HasEpoch(Protocol):
+    def epoch(self) -> str | None:
+        """A name of what the broker holds: another one after it lost something. None while it does not answer."""
+
+
+class Producers:
+    """The watcher's listener and the handler of events; `start` and `loop` belong to one thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        queue: JobQueue,
+        troubles: TroubleReporter,
+        *,
+        figures: FiguresRecorder,
+        indexed: Callable[[AgentSettings], StoreReader | None],
+        answering: Callable[[AgentSettings], StoreReader | None],
+        building: Callable[[AgentSettings], bool],
+        pulses: Pulses | None = None,
+    ) -> None:
+        pulses = pulses or Pulses()
+        self._pulse = pulses.of("comparing", limit_seconds=COMPARISON_LIMIT_SECONDS)
+        self._event_pulses = threading.local()
+        self._pulses = pulses
+        self._settings = settings
+        self._agents = {agent.id: agent for agent in settings.agents if agent.enabled}
+        self._files = {agent.id: AgentFiles.of(settings, agent) for agent in self._agents.values()}
+        self._queue = queue
+        self._troubles = troubles
+        self._figures = figures
+        self._indexed = indexed
+        self._answering = answering
+        self._building = building
+        self._report = WatchReport(settings.home, self._agents, troubles)
+        self._schedule = ReconcileSchedule(
+            {agent.id: agent.sync.interval_minutes * 60 or None for agent in self._agents.values()},
+            now=time.monotonic(),
+        )
+        self._schedule_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._watcher: Watcher | None = None
+        self._epoch: str | None = None
+        self._broker_was_away = False
+        self._reconcile_troubles: dict[str, str] = {}
+        self._moved: set[str] = set()
+        self._next_epoch = 0.0
+        self.hand_over = HandOver(
+            queue,
+            troubles,
+            quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
+            on_recovered=lambda: self._request_all("the queue answers again"),
+            pulse=pulses.of("hand-over", limit_seconds=STEP_LIMIT_SECONDS),
+        )
+        self._tailer = Tailer(
+            self._files,
+            sync=lambda agent: self._agents[agent].sync.sessions,
+            indexed=lambda agent: indexed(self._agents[agent]),
+            hand_over=self.hand_over.submit,
+            pulse=pulses.of("tail", limit_seconds=STEP_LIMIT_SECONDS),
+        )
+        self._refusals = Refusals(troubles)
+
+    def start_threads(self) -> None:
+        """Start what hands over; nothing is lost before, it only waits."""
+        self.hand_over.start()
+        self._tailer.start()
+
+    # The watcher's listener
+
+    def on_change(self, agent: str, path: str) -> None:
+        """A document may have changed; other paths are not ours."""
+        with self._event_pulse().at("tells of a change"):
+            self._changed_on_disk(agent, path)
+
+    def _changed_on_disk(self, agent: str, path: str) -> None:
+        key = self._files[agent].key_of(path)
+        if key is not None:
+            self._report.event(agent)
+            if key.source == SESSIONS_SOURCE:
+                self._tailer.touch(agent, key)
+            else:
+                self.hand_over.touch(agent, key)
+
+    def _event_pulse(self) -> Pulse:
+        """The calling watcher thread's."""
+        pulse: Pulse | None = getattr(self._event_pulses, "pulse", None)
+        if pulse is None:
+            name = threading.current_thread().name
+            pulse = self._event_pulses.pulse = self._pulses.of(f"watching ({name})", limit_seconds=STEP_LIMIT_SECONDS)
+        return pulse
+
+    def on_overflow(self) -> None:
+        """Events were lost."""
+        log.warning("file_events_lost")
+        self._report.overflow()
+        # Delayed, so that a storm of events is answered once a second at most.
+        self._request_all("file events were lost", delay_seconds=SETTLE_SECONDS)
+
+    def on_uncertain(self, agent: str) -> None:
+        """Roots came, went or changed places."""
+        self._moved.add(agent)
+        self._request(agent, "what is watched changed", delay_seconds=SETTLE_SECONDS)
+
+    # Events from outside
+
+    def handle(self, event: Event) -> None:
+        """Do what an event from the inbox or the spool asks for. Events that make no sense are logged."""
+        agent = self._agents.get(event.agent)
+        if agent is None:
+            log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown agent")
+        elif event.kind == "changed" and event.paths:
+            self._changed(agent.id, event.paths)
+        elif event.kind in ("compaction", "grew") and event.paths:
+            self._grew(agent, event)
+        elif event.kind in ("reconcile", "changed", "compaction", "grew"):
+            self._request(agent.id, event.kind, urgent=True)
+        elif event.kind == "session-start":
+            if agent.sync.on_session_start:
+                self._request(agent.id, event.kind, urgent=True)
+        elif event.kind == "flush":
+            self._flush(agent.id)
+        else:
+            log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown kind")
+
+    def _flush(self, agent: str) -> None:
+        """Queue everything that was written before, and wait until it is queued."""
+        if self._watcher is None or not self._watcher.settle(agent, SETTLED_WITHIN_SECONDS):
+            # Polled, or not watched at all: only a comparison can tell.
+            self._request(agent, "flush", urgent=True)
+        self._tailer.flush(agent)
+        self._tailer.settle(SETTLED_WITHIN_SECONDS)
+        self.hand_over.flush(agent)
+        self.hand_over.settle(SETTLED_WITHIN_SECONDS)
+
+    def _changed(self, agent: str, paths: tuple[str, ...]) -> None:
+        files = self._files[agent]
+        keys = {path: files.key_of(path) for path in paths}
+        self.hand_over.submit(agent, [key for key in keys.values() if key is not None])
+        for path, key in keys.items():
+            if key is None and files.reason_of(path) is not None:
+                continue
+            if key is None and files.owns_directory(Path(path)):
+                self._request(agent, "a folder changed", urgent=True)
+            elif key is None and is_transcript_name(os.path.basename(path)):  # noqa: PTH119 - a plain string
+                self._refusals.refuse(agent, "changed", path, reason=_NOT_A_TRANSCRIPT)
+            elif key is None:
+                log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
+
+    def _grew(self, agent: AgentSettings, event: Event) -> None:
+        """What a hook says of transcripts. Its paths are anybody's words: none is opened that is not the agent's."""
+        files = self._files[agent.id]
+        for path in event.paths:
+            key = files.key_of(path)
+            if key is None and files.reason_of(path) is not None:
+                continue
+            if key is None or key.source != SESSIONS_SOURCE:
+                self._refusals.refuse(agent.id, event.kind, path, reason=_NOT_A_TRANSCRIPT)
+            elif _is_barred(files, key):
+                self._refusals.refuse(agent.id, event.kind, path, reason="behind a symbolic link, or no regular file")
+            elif event.kind == "compaction" and agent.sync.sessions.post_compaction_force:
+                self._tailer.force(agent.id, key)
+            else:
+                self._tailer.touch(agent.id, key)
+
+    # The scheduler's thread
+
+    def start(self, watcher: Watcher, stop: threading.Event) -> None:
+        """Watch every agent, then compare each for the first time.
+
+        The watch comes first, so that no change falls between the two, and nobody's edit waits for the others'
+        comparisons.
+        """
+        self._watcher = watcher
+        self._watch_epoch()
+        for agent in self._agents.values():
+            if stop.is_set():
+                return
+            self._troubles.resolve(REFUSED_PATHS, agent=agent.id)  # of an earlier run
+            if agent.sync.watch:
+                watcher.add_root(agent.id, self._files[agent.id])
+            self._note_state(agent)
+        for _ in self._agents:
+            if stop.is_set():
+                return
+            self._compare_next()
+            self._report.publish(now=time.monotonic())
+
+    def loop(self, stop: threading.Event) -> None:
+        """Compare what is due, deliver the spool and publish the state, until `stop`."""
+        while not stop.is_set():
+            self._wake.clear()
+            self._pulse.busy("compares files and index")
+            now = time.monotonic()
+            self._drain_spool()
+            if now >= self._next_epoch:
+                self._next_epoch = now + EPOCH_SECONDS
+                self._watch_epoch()
+                self._watch_watcher()
+            self._report.publish(now=now)
+            self._refusals.publish()
+            if not self._compare_next():
+                self._pulse.idle()
+                self._wake.wait(_STOP_SECONDS)
+
+    def close(self) -> None:
+        """Hand over what waits and say that nobody watches any more."""
+        self._tailer.stop()
+        self.hand_over.stop()
+        self._report.close()
+
+    def _compare_next(self) -> bool:
+        with self._schedule_lock:
+            due = self._schedule.take(now=time.monotonic())
+        if due is None:
+            return False
+        agent, reason = due
+        try:
+            self._compare(self._agents[agent], reason)
+        except Exception as error:  # noqa: BLE001 - told through the troubles, and tried again
+            with self._schedule_lock:
+                pause = self._schedule.failed(agent, now=time.monotonic())
+            self._figures.record_figures(agent, None, commits=0)
+            self._tell(agent, f"files and index could not be compared ({error}); tried again in {pause:.0f} s")
+        else:
+            with self._schedule_lock:
+                self._schedule.done(agent, now=time.monotonic())
+        return True
+
+    def _compare(self, agent: AgentSettings, reason: str) -> None:
+        if self._watcher is not None and agent.sync.watch and reason != "start":
+            self._watcher.refresh(agent.id)
+        commits = self._figures.commits(agent.id)
+        report = reconcile(
+            agent,
+            self._files[agent.id],
+            lambda: self._indexed(agent),
+            self._queue,
+            answering=lambda: self._answering(agent),
+            building=lambda: self._building(agent),
+        )
+        self._figures.record_figures(agent.id, report.figures, commits=commits)
+        self._note_state(agent)
+        self._report.reconciled(agent.id)
+        self._tell(agent.id, "; ".join(report.problems))
+        _log_report(report, reason)
+        if agent.id in self._moved:
+            self._moved.discard(agent.id)
+            self._request(agent.id, "what was watched changed before", delay_seconds=SECOND_LOOK_SECONDS)
+
+    def _note_state(self, agent: AgentSettings) -> None:
+        if not agent.sync.watch:
+            minutes = agent.sync.interval_minutes
+            instead = f"files are compared every {minutes:g} minutes" if minutes else "files are compared on demand"
+            self._report.watched(agent.id, WatchState(WatchMode.OFF, f"sync.watch is off; {instead}"))
+        elif self._watcher is not None:
+            self._report.watched(agent.id, self._watcher.state(agent.id))
+
+    def _tell(self, agent: str, message: str) -> None:
+        if self._reconcile_troubles.get(agent) == message:
+            return
+        self._reconcile_troubles[agent] = message
+        if message:
+            self._troubles.report("reconcile", message, agent=agent)
+        else:
+            self._troubles.resolve("reconcile", agent=agent)
+
+    def _drain_spool(self) -> None:
+        try:
+            set_aside = spool.drain(self._settings.home, self._handle_safely)
+        except OSError as error:
+            self._troubles.report("spool", f"the spool cannot be read: {error}")
+            return
+        if set_aside:
+            self._troubles.report("spool", "; ".join(set_aside))
+
+    def _handle_safely(self, found: Event | Hook) -> None:
+        """Handle an event or a hook. One that cannot be handled does not hold up those behind it."""
+        try:
+            if isinstance(found, Hook):
+                found = event_of(found, self._settings, agent=found.meant)
+            self.handle(found)
+        except UnclaimedHook as error:
+            log.info("hook_refused", reason=str(error))  # programs send the hooks of all their sessions
+        except Exception:
+            log.exception("event_unreadable")
+
+    def _watch_epoch(self) -> None:
+        """A broker that lost what it held, or was away, may have lost marks: compare everything."""
+        if not isinstance(self._queue, _HasEpoch):
+            return
+        epoch = self._ask_epoch()
+        if epoch is None:
+            self._broker_was_away = True
+            return
+        if self._broker_was_away or self._epoch not in (None, epoch):
+            log.warning("broker_came_back", lost_data=self._epoch not in (None, epoch))
+            self._report.tell_again()
+            self._refusals.tell_again()
+            self._reconcile_troubles.clear()
+            self._request_all("the broker came back")
+        self._broker_was_away = False
+        self._epoch = epoch
+
+    def _watch_watcher(self) -> None:
+        """One that tells nobody of changes any more is begun anew by the comparisons, which find what it missed."""
+        problem = self._watcher.problem() if self._watcher is not None else None
+        if problem is not None:
+            log.error("watcher_lost", reason=problem)
+            self._request_all(problem)
+
+    def _ask_epoch(self) -> str | None:
+        return self._queue.epoch() if isinstance(self._queue, _HasEpoch) else None
+
+    def _request(self, agent: str, reason: str, *, delay_seconds: float = 0.0, urgent: bool = False) -> None:
+        with self._schedule_lock:
+            self._schedule.request(agent, reason, now=time.monotonic(), delay_seconds=delay_seconds, urgent=urgent)
+        self._wake.set()
+
+    def _request_all(self, reason: str, *, delay_seconds: float = 0.0) -> None:
+        with self._schedule_lock:
+            self._schedule.request(self._agents, reason, now=time.monotonic(), delay_seconds=delay_seconds)
+        self._wake.set()
+
+
+def _is_barred(files: AgentFiles, key: DocumentKey) -> bool:
+    """Whether there is something that is not to be opened: no link below a folder is followed."""
+    try:
+        return files.stat(key) is None and os.path.lexists(files.path_of(key))
+    except RecalldError:
+        return False  # the system does not say; whoever reads it records why
+
+
+def _log_report(report: ReconcileReport, reason: str) -> None:
+    write = log.info if report.marked or report.problems else log.debug
+    write(
+        "files_compared",
+        agent=report.agent,
+        reason=reason,
+        on_disk=report.on_disk,
+        new=report.new,
+        changed=report.changed,
+        vanished=report.vanished,
+        seconds=round(report.seconds, 4),
+    )

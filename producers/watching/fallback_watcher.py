@@ -1,0 +1,173 @@
+"""Events where the system grants them, polling where it does not."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+
+from producers.watching.network_mounts import blind_folder
+from producers.watching.polling_watcher import PollingWatcher
+from producers.watching.watcher import (
+    NativeListener,
+    WatchedFiles,
+    Watcher,
+    WatchLimitReached,
+    WatchListener,
+    WatchMode,
+    WatchState,
+)
+
+
+def open_watcher(listener: WatchListener, *, poll_interval_seconds: float = 5.0) -> FallingBackWatcher:
+    """The watcher for this machine."""
+    return FallingBackWatcher(_native_watcher, listener, poll_interval_seconds=poll_interval_seconds)
+
+
+def _native_watcher(listener: NativeListener) -> Watcher:
+    if sys.platform == "linux":
+        from producers.watching.inotify_watcher import InotifyWatcher  # its import fails elsewhere
+
+        return InotifyWatcher(listener)
+    else:  # noqa: RET505 - mypy knows this form of a platform check
+        from producers.watching.observer_watcher import ObserverWatcher
+
+        return ObserverWatcher(listener)
+
+
+class FallingBackWatcher(Watcher):
+    """Watches each agent with the native watcher; those for whom it has no room are polled.
+
+    Every `refresh` of a polled agent tries the native watcher again, so that a raised limit is noticed.
+    """
+
+    def __init__(
+        self,
+        make_native: Callable[[NativeListener], Watcher],
+        listener: WatchListener,
+        *,
+        poll_interval_seconds: float = 5.0,
+    ) -> None:
+        self._make_native = make_native
+        self._listener = listener
+        self._lock = threading.RLock()
+        self._native: Watcher | None = None
+        self._polling = PollingWatcher(listener, interval_seconds=poll_interval_seconds)
+        self._files: dict[str, WatchedFiles] = {}
+        self._reasons: dict[str, str] = {}
+        # Those of them that are polled because nothing else would do.
+        self._blind: set[str] = set()
+
+    def add_root(self, agent: str, files: WatchedFiles) -> None:
+        with self._lock:
+            self._files[agent] = files
+            self._try_native(agent)
+
+    def remove_root(self, agent: str) -> None:
+        with self._lock:
+            self._files.pop(agent, None)
+            self._reasons.pop(agent, None)
+            self._polling.remove_root(agent)
+            native = self._native
+        if native is not None:
+            native.remove_root(agent)
+
+    def refresh(self, agent: str) -> None:
+        with self._lock:
+            if agent not in self._files:
+                return
+            if self._native is not None and self._native.problem() is not None:
+                self._begin_anew(self._native)
+                return
+            if agent in self._reasons:
+                self._try_native(agent)
+                return
+            native = self._native
+        try:
+            if native is not None:
+                native.refresh(agent)
+        except WatchLimitReached as limit:
+            self._poll(agent, str(limit))
+
+    def problem(self) -> str | None:
+        with self._lock:
+            native = self._native
+        return native.problem() if native is not None else None
+
+    def settle(self, agent: str, timeout_seconds: float) -> bool:
+        with self._lock:
+            native = self._native if agent not in self._reasons else None
+        return native is not None and native.settle(agent, timeout_seconds)
+
+    def state(self, agent: str) -> WatchState:
+        with self._lock:
+            reason = self._reasons.get(agent)
+            blind = agent in self._blind
+            native = self._native
+        if reason is not None:
+            said = f"{reason}. Files are looked at every few seconds instead"
+            return WatchState(WatchMode.POLLING, said, wanted=blind)
+        return native.state(agent) if native is not None else WatchState(WatchMode.OFF)
+
+    def close(self) -> None:
+        with self._lock:
+            native, self._native = self._native, None
+        if native is not None:
+            native.close()
+        self._polling.close()
+
+    # As the native watcher's listener
+
+    def on_change(self, agent: str, path: str) -> None:
+        """Passed on."""
+        self._listener.on_change(agent, path)
+
+    def on_overflow(self) -> None:
+        """Passed on."""
+        self._listener.on_overflow()
+
+    def on_uncertain(self, agent: str) -> None:
+        """Passed on."""
+        self._listener.on_uncertain(agent)
+
+    def on_limit(self, agent: str, reason: str) -> None:
+        """Poll the agent from now on; what happened in between is found by a comparison."""
+        self._poll(agent, reason)
+        self._listener.on_uncertain(agent)
+
+    def _begin_anew(self, dead: Watcher) -> None:
+        """A watcher whose thread has ended tells nobody of anything: another one takes all agents."""
+        self._native = None
+        dead.close()
+        for agent in self._files:
+            self._try_native(agent)
+
+    def _try_native(self, agent: str) -> None:
+        blind = blind_folder([root.path for root in self._files[agent].watch_roots()])
+        if blind is not None:
+            folder, kind = blind
+            if self._native is not None:
+                self._native.remove_root(agent)
+            self._blind.add(agent)
+            self._poll(agent, f"{folder} lies on {kind}, where the system does not tell what other machines change")
+            return
+        self._blind.discard(agent)
+        try:
+            if self._native is None:
+                self._native = self._make_native(self)
+            self._native.add_root(agent, self._files[agent])
+        except WatchLimitReached as limit:
+            self._poll(agent, str(limit))
+            return
+        self._reasons.pop(agent, None)
+        self._polling.remove_root(agent)
+
+    def _poll(self, agent: str, reason: str) -> None:
+        with self._lock:
+            files = self._files.get(agent)
+            if files is None:
+                return
+            already = agent in self._reasons
+            self._reasons[agent] = reason
+            if not already:
+                self._polling.add_root(agent, files)

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.chunking.chunker import SLACK_TOKENS, Chunk, chunk_text, estimate_tokens, text_hash
+
+_FRAGMENTS = st.sampled_from(
+    [
+        "\n",
+        "\n\n",
+        "\r\n",
+        "\r",
+        "\n \t\n",
+        "# Heading\n",
+        "## 第二章 计划\n",
+        "#\n",
+        "#no heading\n",
+        "###### deep\r\n",
+        "####### too deep\n",
+        "```\n",
+        "```python\n",
+        "````\n",
+        "  ~~~\n",
+        "~~~ end\n",
+        "```inline```\n",
+        "``",
+        "#",
+        "# ",
+        "- item one\n",
+        "The gateway was restarted at noon. It recovered. ",
+        "今天我们讨论了数据库迁移的问题。决定先部署！然后观察日志",
+        "👩‍👩‍👧‍👦👍🏽",
+        "e\u0301a\u0308",
+        "Привет мир ",
+        " " * 40,
+        "x" * 300,
+        "word " * 60,
+        "中" * 150,
+        "\u3000",
+        "\x85",
+        "\u2028",
+        "\x0c",
+        "\ufffd",
+    ]
+)
+_TEXTS = st.lists(st.one_of(_FRAGMENTS, st.text(max_size=30)), max_size=60).map("".join)
+_SIZES = st.sampled_from([(16, 0, 8191), (16, 8, 160), (32, 0, 8191), (32, 16, 8191), (40, 8, 170), (100, 20, 300)])
+
+_EXAMPLES = settings(max_examples=250, deadline=None)
+
+
+def _cut(text: str, size: tuple[int, int, int]) -> list[Chunk]:
+    tokens, overlap, max_bytes = size
+    return chunk_text(text, tokens=tokens, overlap=overlap, max_bytes=max_bytes)
+
+
+@_EXAMPLES
+@given(_TEXTS, _SIZES)
+def test_own_parts_concatenate_back_to_the_text(text: str, size: tuple[int, int, int]) -> None:
+    chunks = _cut(text, size)
+    assert "".join(text[chunk.own_start : chunk.end] for chunk in chunks) == text
+    assert all(chunk.text == text[chunk.start : chunk.end] for chunk in chunks)
+    assert all(chunk.start <= chunk.own_start < chunk.end for chunk in chunks)
+
+
+@_EXAMPLES
+@given(_TEXTS, _SIZES)
+def test_no_chunk_is_above_the_caps(text: str, size: tuple[int, int, int]) -> None:
+    tokens, _, max_bytes = size
+    chunks = _cut(text, size)
+    for chunk in chunks:
+        assert len(chunk.text.encode("utf-8", "surrogatepass")) <= max_bytes
+        assert chunk.tokens == estimate_tokens(chunk.text)
+        assert chunk.tokens <= tokens + SLACK_TOKENS
+    assert all(chunk.tokens <= tokens for chunk in chunks[:-1])
+
+
+@_EXAMPLES
+@given(_TEXTS, _SIZES)
+def test_every_line_with_text_is_in_a_chunk_and_line_ranges_are_exact(text: str, size: tuple[int, int, int]) -> None:
+    lines = text.split("\n")
+    covered = set()
+    for chunk in _cut(text, size):
+        assert chunk.start_line == text.count("\n", 0, chunk.start) + 1
+        assert chunk.end_line == text.count("\n", 0, chunk.end - 1) + 1
+        assert chunk.text.removesuffix("\n") in "\n".join(lines[chunk.start_line - 1 : chunk.end_line])
+        covered.update(range(chunk.start_line, chunk.end_line + 1))
+    assert {number for number, line in enumerate(lines, start=1) if line} <= covered
+
+
+@settings(max_examples=400, deadline=None)
+@given(_TEXTS, _SIZES, st.data())
+def test_chunks_of_a_prefix_are_a_prefix_of_the_chunks_the_last_one_aside(
+    text: str, size: tuple[int, int, int], data: st.DataObject
+) -> None:
+    whole = _cut(text, size)
+    for length in data.draw(st.lists(st.integers(0, len(text)), min_size=1, max_size=20)):
+        part = _cut(text[:length], size)
+        assert part[:-1] == whole[: max(len(part) - 1, 0)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_text_that_grows_by_single_characters_keeps_all_chunks_but_the_last(seed: int) -> None:
+    source = random.Random(seed)
+    pieces = ["# Title\n", "```\n", "~~~\n", "\n", "a few words here. ", "\r\n", "长句子。", "👍🏽", "y" * 90, "## "]
+    text = "".join(source.choice(pieces) for _ in range(120))[:1500]
+    size = ((16, 8, 8191), (32, 8, 8191), (16, 0, 160))[seed % 3]
+    whole = _cut(text, size)
+    for length in range(len(text)):
+        part = _cut(text[:length], size)
+        assert part[:-1] == whole[: max(len(part) - 1, 0)], length
+
+
+@pytest.mark.parametrize(
+    "line", ["###### Deep heading\n", "   ```python\n", "plain text here\n", "\r\nmore\r\n", "x\ry\n"]
+)
+@pytest.mark.parametrize("paragraph", ["\n", "\r\n\r\n"])
+def test_a_chunk_that_is_almost_full_waits_for_what_tells_where_to_break(line: str, paragraph: str) -> None:
+    for fill in range(40, 70):
+        text = "a" * 70 + "\n" + paragraph + "b" * fill + "\n" + line + "c d " * 30
+        whole = chunk_text(text, tokens=32, overlap=0)
+        for length in range(len(text)):
+            part = chunk_text(text[:length], tokens=32, overlap=0)
+            assert part[:-1] == whole[: max(len(part) - 1, 0)], (fill, length)
+
+
+@_EXAMPLES
+@given(_TEXTS, _SIZES)
+def test_crlf_and_lf_give_the_same_line_ranges(text: str, size: tuple[int, int, int]) -> None:
+    text = text.replace("\r", "")
+    unix, windows = _cut(text, size), _cut(text.replace("\n", "\r\n"), size)
+    assert [(c.start_line, c.end_line) for c in unix] == [(c.start_line, c.end_line) for c in windows]
+    assert [c.text for c in unix] == [c.text.replace("\r\n", "\n") for c in windows]
+
+
+def test_the_same_text_gives_the_same_chunks() -> None:
+    text = "# A\n\n" + "Some words of a note. " * 400
+    assert chunk_text(text) == chunk_text(str(text.encode(), "utf-8"))
+
+
+def test_empty_text_has_no_chunks() -> None:
+    assert chunk_text("") == []
+
+
+def test_a_short_note_is_one_chunk() -> None:
+    (chunk,) = chunk_text("# Day\n\nBought coffee.\n")
+    assert (chunk.start_line, chunk.end_line, chunk.text) == (1, 3, "# Day\n\nBought coffee.\n")
+
+
+@pytest.mark.parametrize("arguments", [{"tokens": 15}, {"overlap": -1}, {"max_bytes": 100}])
+def test_bounds_that_leave_no_room_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="chunks need"):
+        chunk_text("text", **arguments)
+
+
+def test_tokens_are_estimated_by_what_scripts_cost() -> None:
+    assert estimate_tokens("abcd") == 1
+    assert estimate_tokens("数据库") == 3
+    assert estimate_tokens("привет!!") == 6 * 5 / 8 + 2 / 4
+    assert estimate_tokens("👍") == 11 / 8
+
+
+def test_text_hashes_are_32_hex_characters_and_tell_texts_apart() -> None:
+    assert len(text_hash("a")) == 32
+    assert text_hash("a") != text_hash("b")
+    assert text_hash("\ud800") != text_hash("?")
+
+
+# Where a break goes ------------------------------------------------------------------------------------
+
+
+def _starts(text: str, *, tokens: int = 100, overlap: int = 0) -> list[str]:
+    """First line of the own part of every chunk."""
+    chunks = chunk_text(text, tokens=tokens, overlap=overlap)
+    return [text[chunk.own_start : chunk.end].split("\n")[0] for chunk in chunks]
+
+
+def _lines(count: int, label: str) -> str:
+    """Lines of 9 tokens."""
+    return "".join(f"{label:6} line {number:02} with a few words in\n" for number in range(count))
+
+
+def test_a_heading_starts_a_chunk_once_the_one_before_is_half_full() -> None:
+    assert _starts(_lines(6, "a") + "# Next\n" + _lines(2, "b")) == [_lines(1, "a").strip(), "# Next"]
+    assert _starts(_lines(3, "a") + "# Next\n" + _lines(2, "b")) == [_lines(1, "a").strip()]
+
+
+def test_a_paragraph_is_preferred_to_a_line() -> None:
+    assert _starts(_lines(7, "a") + "\n" + _lines(5, "b"))[1] == _lines(1, "b").strip()
+
+
+def test_a_fence_is_not_broken_when_a_place_before_it_is_near() -> None:
+    text = (
+        _lines(6, "a") + "\n" + _lines(1, "b") + "```\n" + _lines(5, "code") + "\n# no heading\n```\n" + _lines(1, "c")
+    )
+    assert _starts(text) == [_lines(1, "a").strip(), "```"]
+
+
+def test_a_heading_inside_a_fence_is_code() -> None:
+    text = "~~~\n" + _lines(6, "code") + "# comment\n```\n" + _lines(1, "code") + "~~~\n"
+    assert len(chunk_text(text, tokens=100, overlap=0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("opening", "inside"), [("````", "```"), ("```", "``` text"), ("~~~", "```"), ("```", "    ```")]
+)
+def test_a_fence_is_closed_only_by_its_own_kind(opening: str, inside: str) -> None:
+    text = f"{opening}\n{_lines(6, 'code')}{inside}\n# comment\n{_lines(1, 'code')}{opening}\n"
+    assert len(chunk_text(text, tokens=100, overlap=0)) == 1
+
+
+def test_a_long_fence_is_broken_after_a_blank_line() -> None:
+    text = "```\n" + _lines(8, "code") + "\n" + _lines(8, "more") + "```\n"
+    assert _starts(text)[1] == _lines(1, "more").strip()
+
+
+def test_backticks_closed_on_their_line_open_no_fence() -> None:
+    text = "```x```\n" + _lines(6, "a") + "# Next\n" + _lines(2, "b")
+    assert _starts(text)[1] == "# Next"
+
+
+def test_a_heading_is_not_parted_from_its_text() -> None:
+    text = _lines(4, "a") + "# Next\n\n" + "A long paragraph that does not fit any more. " * 8 + "\n"
+    assert _starts(text)[1] == "# Next"
+
+
+def test_an_outline_of_headings_only_is_cut_anyway() -> None:
+    text = "".join(f"## Heading number {number}\n" for number in range(100))
+    assert 6 <= len(chunk_text(text, tokens=100, overlap=0)) <= 9
+
+
+def test_whole_lines_of_the_chunk_before_are_repeated() -> None:
+    first, second = chunk_text(_lines(15, "a"), tokens=100, overlap=20)[:2]
+    assert second.start_line == first.end_line - 1
+    assert second.own_start == first.end
+
+
+def test_a_lone_long_line_lends_its_last_sentence() -> None:
+    paragraph = "This is one sentence of some length. " * 8 + "It ends with this one."
+    first, second = chunk_text(f"{paragraph}\n\n{paragraph}\n", tokens=100, overlap=20)[:2]
+    assert second.own_start == first.end
+    assert second.text.startswith("This is one sentence")
+    assert second.start_line == first.end_line - 1
+
+
+def test_nothing_is_repeated_across_a_heading() -> None:
+    text = _lines(8, "a") + "# Next\n" + _lines(8, "b")
+    second = chunk_text(text, tokens=100, overlap=20)[1]
+    assert second.text.startswith("# Next")
+    assert second.start == second.own_start
+
+
+def test_a_line_that_fits_alone_stays_whole_at_the_cost_of_the_overlap() -> None:
+    long_line = "y" * 380
+    text = _lines(8, "a") + long_line + "\n"
+    chunks = chunk_text(text, tokens=100, overlap=20)
+    assert chunks[-1].text == long_line + "\n"
+
+
+def test_a_line_that_fits_with_less_overlap_gets_less() -> None:
+    text = _lines(11, "a") + "y" * 330 + "\n"
+    last = chunk_text(text, tokens=100, overlap=30)[-1]
+    assert (last.start_line, last.end_line) == (11, 12)
+
+
+def test_sentences_of_a_long_line_stay_whole() -> None:
+    for sentence in ("The gateway was restarted at noon and then it worked. ", "今天我们讨论了数据库迁移的问题。"):
+        text = sentence * 100
+        for chunk in chunk_text(text, tokens=100, overlap=20):
+            assert len(chunk.text) % len(sentence) == 0
+            assert chunk.start % len(sentence) == 0
+
+
+def test_words_of_a_long_line_without_sentences_stay_whole() -> None:
+    text = "gateway " * 500
+    assert all(chunk.text.startswith("gateway") and chunk.text.endswith(" ") for chunk in chunk_text(text, tokens=50))
+
+
+def test_joined_emoji_are_not_parted() -> None:
+    family = "👩‍👩‍👧‍👦"
+    text = family * 200
+    for chunk in chunk_text(text, tokens=100, overlap=20):
+        assert chunk.text == family * (len(chunk.text) // len(family))
+
+
+def test_an_edit_keeps_the_chunks_it_did_not_touch() -> None:
+    sections = [f"## Topic {number}\n\n{_lines(9, str(number))}\n" for number in range(40)]
+    before = {chunk.text for chunk in chunk_text("".join(sections), tokens=150, overlap=30)}
+    sections[20] = "## Topic 20\n\nSomething else entirely.\n\n"
+    after = [chunk.text for chunk in chunk_text("".join(sections), tokens=150, overlap=30)]
+    assert sum(text not in before for text in after) <= 2
+
+
+@pytest.mark.parametrize("unit", ["x", "中", "word ", "👍", "a\u0301", "\r"])
+def test_a_line_of_a_megabyte_loses_nothing_and_takes_no_quadratic_time(unit: str) -> None:
+    text = "start\n" + unit * (1_000_000 // len(unit.encode())) + "\nend"
+    begun = time.thread_time()
+    chunks = chunk_text(text)
+    assert time.thread_time() - begun < 10
+    assert "".join(text[chunk.own_start : chunk.end] for chunk in chunks) == text
+    assert all(len(chunk.text.encode()) <= 8191 for chunk in chunks)
+    assert {chunk.start_line for chunk in chunks[2:-1]} == {2}
+
+
+def test_tight_byte_bounds_hold_for_large_targets() -> None:
+    for unit in ("中", "a", "👍"):
+        assert all(len(c.text.encode()) <= 511 for c in chunk_text(unit * 5000, tokens=4000, overlap=80, max_bytes=511))

@@ -1,0 +1,209 @@
+"""What the full-text index sees and what it is asked."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.chunking.segmenting import (
+    FTS5_TOKENIZER,
+    MAX_QUERY_TERMS,
+    index_text,
+    match_terms,
+    query_terms,
+)
+
+
+class Index:
+    """A real FTS5 table with the tokenizer that the product uses."""
+
+    def __init__(self) -> None:
+        self.connection = apsw.Connection(":memory:")
+        self.connection.execute(f"CREATE VIRTUAL TABLE notes USING fts5(body, content='', tokenize='{FTS5_TOKENIZER}')")
+        self.count = 0
+
+    def add(self, *texts: str) -> None:
+        for text in texts:
+            self.count += 1
+            self.connection.execute("INSERT INTO notes(rowid, body) VALUES (?, ?)", (self.count, index_text(text)))
+
+    def find(self, query: str) -> list[int]:
+        terms = match_terms(query)
+        if not terms:
+            return []
+        found = " OR ".join(terms)
+        rows = self.connection.execute("SELECT rowid FROM notes WHERE notes MATCH ? ORDER BY rank", (found,))
+        return [row[0] for row in rows]
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    made = Index()
+    yield made
+    made.connection.close()
+
+
+@pytest.mark.parametrize(
+    ("note", "query"),
+    [
+        ("今天我们讨论了数据库迁移的问题", "迁移"),
+        ("今天我们讨论了数据库迁移的问题", "数据库迁移"),
+        ("今天我们讨论了数据库迁移的问题", "题"),
+        ("缓存命中率下降", "命"),
+        ("用Python写脚本", "python"),
+        ("用Python写脚本", "脚本"),
+        ("ｶﾀｶﾅの設定", "カタカナ"),
+        ("ＯＰＥＮ　ＧＡＴＥ", "open gate"),
+        ("𠀀𠀁𠀂 is rare", "𠀁𠀂"),
+        ("서울에서 만났다", "서울"),
+        ("Café Olé", "cafe"),
+        ("the deployments were rolled back", "deployment"),
+        ("see src/gateway/retry.ts:12", "src/gateway/retry.ts:12"),
+        ("see src/gateway/retry.ts:12", "retry"),
+        ("ticket OPS-4711 is closed", "OPS-4711"),
+        ("call openReader() first", "reader"),
+        ("call openReader() first", "openreader"),
+        ("written in C++ and Go", "C++"),
+        ("rewritten in C#", "c#"),
+        ("Caroline's birthday", "what is caroline's plan?"),
+        ("हिन्दी में नोट", "हिन्दी"),
+        ("เมื่อวานเราประชุมทีมเรื่องฐานข้อมูล", "ประชุม"),
+        ("เมื่อวานเราประชุมทีมเรื่องฐานข้อมูล", "ฐานข้อมูล"),
+        ("เมื่อวานเราประชุมทีมเรื่องฐานข้อมูล", "ทีม"),
+        ("วันนี้ดื่มน้ำส้มคั้น", "น้ำส้ม"),
+        ("วันนี้ดื่มน้ําส้มคั้น", "น้ำ"),
+        ("วันนี้ดื่มน้ำส้มคั้น", "นํ้าส้ม"),
+        ("ใช้Pythonเขียนสคริปต์", "python"),
+        ("ใช้Pythonเขียนสคริปต์", "สคริปต์"),
+        ("ມື້ວານພວກເຮົາປະຊຸມກັນ", "ປະຊຸມ"),
+        ("ຢາກດື່ມນ້ຳໝາກກ້ຽງ", "ນ້ຳ"),
+        ("មុនពេលប្រជុំក្រុមយើង", "ប្រជុំ"),
+        ("ប្រជុំ\u200bក្រុម\u200bយើង", "ប្រជុំក្រុម"),
+        ("မနေ့ကအစည်းအဝေးလုပ်ခဲ့တယ်", "အစည်းအဝေး"),
+        ("မနေ့ကအစည်းအဝေးလုပ်ခဲ့တယ်", "လုပ်"),
+    ],
+)
+def test_a_note_is_found_by_what_it_says(index: Index, note: str, query: str) -> None:
+    index.add("nothing of the kind 毫不相干", note)
+    assert index.find(query) == [2]
+
+
+def test_a_whole_chinese_question_finds_a_note_that_has_a_small_part_of_it(index: Index) -> None:
+    index.add("周末去爬山", "网关重启之后恢复正常", "方案：蓝绿部署")
+    assert index.find("上次我们定下来的部署办法是什么样的呢") == [3]
+
+
+def test_the_exact_wording_ranks_before_the_same_pairs_elsewhere(index: Index) -> None:
+    index.add("数据很多，据库是别的，库迁，迁移", "数据库迁移", *["填充文字"] * 8)
+    assert index.find("数据库迁移")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("note", "query"),
+    [("เสื่อ", "เสือ"), ("ประชุม", "ชุบ"), ("น้ำ", "นา"), ("ប្រជុំ", "រជ"), ("အစည်း", "အစာ"), ("ม้า", "ม")],
+)
+def test_a_mark_makes_another_word(index: Index, note: str, query: str) -> None:
+    index.add(note)
+    assert index.find(query) == []
+
+
+def test_a_run_is_cut_alike_wherever_a_word_of_it_begins() -> None:
+    sentence = ["เมื่อวาน", "เรา", "ประชุม", "ทีม", "เรื่อง", "การ", "ย้าย", "ฐานข้อมูล", "และ", "ดื่ม", "น้ำ", "ใหม่"]
+    indexed = index_text("".join(sentence)).split()
+    for word in sentence:
+        assert set(index_text(word).split()[:-1]) <= set(indexed)
+
+
+def test_an_index_of_earlier_versions_is_still_asked_for_a_run_as_it_stands(index: Index) -> None:
+    index.connection.execute("INSERT INTO notes(rowid, body) VALUES (7, ?)", ("คำว่า ประชุม ทีม",))
+    assert index.find("ประชุม") == [7]
+
+
+def test_c_plus_plus_is_not_every_c(index: Index) -> None:
+    index.add("vitamin C", "C++ templates")
+    assert index.find("C++") == [2]
+
+
+def test_stop_words_do_not_find_anything_beside_a_word_that_says_something(index: Index) -> None:
+    index.add("where is the thing that we had", "我们的东西", "gateway", "网关")
+    assert index.find("what is the gateway") == [3]
+    assert index.find("我们的网关") == [4]
+
+
+def test_stop_words_alone_are_still_looked_for(index: Index) -> None:
+    index.add("to be or not to be", "gateway", "为什么")
+    assert index.find("to be") == [1]
+    assert index.find("为什么") == [3]
+
+
+@pytest.mark.parametrize("query", ["", "   ", "?!", '""\'', "\0", "()*^", "-- ++", "。。。", "🙂"])
+def test_a_query_without_letters_asks_for_nothing(query: str) -> None:
+    assert match_terms(query) == ()
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["AND", "a OR", 'x" OR "y', "NEAR(a b)", "body:gateway", "gate*", "^gate", "-gateway", "(((", "{body}: x", "a\0b"],
+)
+def test_operators_are_words(index: Index, query: str) -> None:
+    index.add("gateway")
+    index.find(query)
+
+
+def test_a_column_filter_is_not_obeyed(index: Index) -> None:
+    index.add("gateway", "body gateway")
+    assert index.find("body:gateway")[0] == 2
+
+
+def test_a_pasted_page_is_a_bounded_query(index: Index) -> None:
+    index.add("needle")
+    page = "needle " + " ".join(f"word{number}x" for number in range(5_000)) + "长" * 5_000
+    assert len(query_terms(page)) == MAX_QUERY_TERMS
+    assert index.find(page) == [1]
+
+
+def test_ascii_text_without_humps_is_left_alone() -> None:
+    text = "Plain notes, with - some / signs.\n# Heading\n"
+    assert index_text(text) is text
+
+
+# Mostly signs and words that mean something to FTS5, between any characters at all.
+_NASTY = st.lists(
+    st.one_of(
+        st.sampled_from(
+            ['"', "'", "*", "^", "(", ")", "{", "}", ":", "+", "-", ",", "\0", " ", "AND", "OR", "NOT", "NEAR", "body"]
+        ),
+        st.text(alphabet=st.characters(codec="utf-8"), max_size=6),
+        st.text(alphabet="数据库的了𠀀ｶﾞ가각ﷺé", max_size=6),
+    ),
+    max_size=40,
+).map("".join)
+
+_shared = Index()
+_shared.add("gateway body AND OR NOT", "数据库的迁移")
+
+
+@settings(max_examples=400, deadline=None)
+@given(_NASTY)
+def test_no_query_is_ever_an_operator_or_an_error(query: str) -> None:
+    _shared.find(query)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet=st.sampled_from("数据库迁移方案部署网关缓存𠀀カ한 aB,。"), min_size=1, max_size=40), st.data())
+def test_every_pair_of_characters_of_a_run_finds_it(text: str, data: st.DataObject) -> None:
+    runs = [run for run in unicodedata.normalize("NFKC", text).replace("。", " ").replace(",", " ").split() if run]
+    runs = [run for run in runs if len(run) > 1 and not any(character.isascii() for character in run)]
+    if not runs:
+        return
+    run = data.draw(st.sampled_from(runs))
+    start = data.draw(st.integers(0, len(run) - 2))
+    index = Index()
+    index.add(text)
+    assert index.find(run[start : start + 2]) == [1]
+    index.connection.close()

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from memory.documents.known_files import KnownFiles
+from memory.documents.walk import file_stat
+from memory.store.dead_letters import FORGOTTEN
+from memory.store.reader import IndexedFile
+from schemas.documents import DocumentKey, FileStat
+
+
+def note(name: str) -> DocumentKey:
+    return DocumentKey("memory", f"memory/{name}.md")
+
+
+def rows(*names: str) -> list[IndexedFile]:
+    return [IndexedFile(note(name), FileStat(5, 7, 9), "", 1, 0.0) for name in names]
+
+
+def test_what_is_on_the_disk_is_new_changed_or_as_it_was_and_the_rest_is_absent() -> None:
+    known = KnownFiles(rows("same", "changed", "gone"))
+    assert not known.differs(note("same"), FileStat(5, 7, 9))
+    assert known.differs(note("changed"), FileStat(5, 8, 9))
+    assert known.differs(note("new"), FileStat(5, 7, 9))
+    assert (len(known), known.unchanged, known.absentees) == (3, 1, 1)
+    assert known.absent(rows("same", "changed", "gone")) == [note("gone")]
+    assert [note(name) in known for name in ("same", "changed", "gone", "new")] == [True, True, True, False]
+
+
+def test_a_document_that_is_listed_twice_counts_once() -> None:
+    known = KnownFiles(rows("same"))
+    for _ in range(2):
+        assert not known.differs(note("same"), FileStat(5, 7, 9))
+    assert (known.unchanged, known.absentees) == (1, 0)
+
+
+def test_the_index_is_not_read_again_when_nothing_is_absent() -> None:
+    def unread() -> Iterator[IndexedFile]:
+        raise AssertionError
+        yield
+
+    known = KnownFiles(rows("same"))
+    known.differs(note("same"), FileStat(5, 7, 9))
+    assert known.absent(unread()) == []
+
+
+@pytest.mark.parametrize(
+    "stat", [FileStat(0, 0, 0), FileStat(2**62, 2**62, 2**64 - 1), FileStat(1, -(2**62), 2**63)], ids=str
+)
+def test_sizes_times_and_inodes_of_any_file_system_are_kept(stat: FileStat) -> None:
+    known = KnownFiles([IndexedFile(note("a"), stat, "", 1, 0.0)])
+    assert not known.differs(note("a"), stat)
+
+
+def test_documents_whose_names_are_alike_are_told_apart() -> None:
+    known = KnownFiles(rows(*map(str, range(2_000))))
+    differing = [number for number in range(4_000) if known.differs(note(str(number)), FileStat(5, 7, 9))]
+    assert differing == list(range(2_000, 4_000))
+
+
+def test_a_document_that_is_to_be_read_anew_differs_whatever_is_on_the_disk() -> None:
+    known = KnownFiles([IndexedFile(note("forgotten"), FORGOTTEN, "", 1, 0.0)])
+    assert known.differs(note("forgotten"), FileStat(5, 7, 9))
+
+
+@given(times=st.tuples(st.integers(), st.integers()))
+@example(times=(2**63, 2**63))
+@example(times=(-(2**80), -1))
+def test_a_file_is_known_again_whatever_its_times_say(times: tuple[int, int]) -> None:
+    stat = file_stat(stat_result(*times))
+    known = KnownFiles([IndexedFile(note("a"), stat, "", 1, 0.0)])
+    assert not known.differs(note("a"), stat)
+    assert stat.ctime_ns >= 0, "a negative one says something else"
+    earlier = file_stat(stat_result(times[0] - 1, times[1]))
+    assert earlier.mtime_ns <= stat.mtime_ns
+
+
+def stat_result(mtime_ns: int, ctime_ns: int) -> os.stat_result:
+    """A stat as no file system of this machine may give it."""
+    made = SimpleNamespace(st_size=5, st_mtime_ns=mtime_ns, st_ino=9, st_ctime_ns=ctime_ns)
+    return cast("os.stat_result", made)

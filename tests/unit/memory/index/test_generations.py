@@ -1,0 +1,475 @@
+"""Which index file answers, and how one takes the place of another."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory.index import generation_writer as generation_writing
+from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import Generations
+from memory.store.errors import StoreCorrupt, StoreFull, StoreUnreadable
+from memory.store.options import StoreOptions
+from memory.store.reader import StoreReader
+from tests.storing import document, filled, key, vector
+
+CHECKOUT = Path(__file__).parents[3]
+NOTE = key("memory/note.md")
+OPTIONS = StoreOptions()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "indexes" / "main"
+
+
+@pytest.fixture
+def writer(folder: Path) -> Iterator[GenerationWriter]:
+    made = GenerationWriter(folder, OPTIONS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def generations(folder: Path) -> Generations:
+    return Generations(folder, OPTIONS)
+
+
+def fingerprint_of(reader: StoreReader | None) -> str | None:
+    if reader is None:
+        return None
+    try:
+        return reader.meta("fingerprint")
+    finally:
+        reader.close()
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.name.endswith(".sqlite")}
+
+
+def damage(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def test_readers_of_an_agent_that_was_never_indexed_find_nothing_and_make_nothing(
+    generations: Generations, folder: Path
+) -> None:
+    assert generations.current() is None
+    assert generations.next() is None
+    assert generations.open_reader() is None
+    assert generations.target_reader("f1") is None
+    assert generations.pointer_token() is None
+    assert not folder.exists()
+
+
+def test_the_first_generation_answers_at_once(writer: GenerationWriter, generations: Generations) -> None:
+    [store] = writer.open_writer("f1", "first")
+    store.write([document(NOTE, "gateway")])
+    reader = generations.open_reader()
+    assert reader is not None
+    assert len(reader.search_text("gateway", 5)) == 1
+    assert (reader.meta("fingerprint"), reader.meta("identity")) == ("f1", "first")
+    assert generations.next() is None
+    reader.close()
+
+
+def test_stores_stay_open_from_call_to_call(writer: GenerationWriter) -> None:
+    [first] = writer.open_writer("f1", "first")
+    [second] = writer.open_writer("f1", "first")
+    assert first is second
+    assert writer.open_stores() == [first]
+
+
+def test_another_fingerprint_is_built_aside_while_the_old_one_answers(
+    writer: GenerationWriter, generations: Generations
+) -> None:
+    [old] = writer.open_writer("f1", "first")
+    old.write([document(NOTE, "gateway")])
+    token = generations.pointer_token()
+
+    target, current = writer.open_writer("f2", "second")
+    assert (target.meta("fingerprint"), current.meta("fingerprint")) == ("f2", "f1")
+    assert generations.pointer_token() == token
+    assert fingerprint_of(generations.open_reader()) == "f1"
+    assert fingerprint_of(generations.target_reader("f2")) == "f2"
+    assert fingerprint_of(generations.target_reader("f1")) == "f1"
+    assert generations.target_reader("f3") is None
+
+    again = writer.open_writer("f2", "second")
+    assert again == [target, current]
+
+
+def test_a_flip_changes_the_token_and_takes_no_file_from_those_who_read_it(
+    writer: GenerationWriter, generations: Generations, folder: Path
+) -> None:
+    [old] = writer.open_writer("f1", "first")
+    old.write([document(NOTE, "gateway")])
+    reader = generations.open_reader()
+    assert reader is not None
+    token = generations.pointer_token()
+
+    target, _ = writer.open_writer("f2", "second")
+    target.write([document(NOTE, "deploy")])
+    assert not writer.complete("f1")
+    assert generations.pointer_token() == token
+    assert writer.complete("f2")
+    assert not writer.complete("f2")
+
+    assert generations.pointer_token() != token
+    assert generations.next() is None
+    assert len(reader.search_text("gateway", 5)) == 1  # the reader from before still has its own
+    writer.sweep(older_than_seconds=0)
+    assert files_in(folder) == {generations.current()}
+    assert len(reader.search_text("gateway", 5)) == 1  # even after the file is gone
+    reader.close()
+
+    fresh = generations.open_reader()
+    assert fresh is not None
+    assert len(fresh.search_text("deploy", 5)) == 1
+    fresh.close()
+    assert writer.open_writer("f2", "second") == [target]
+
+
+def test_a_third_fingerprint_replaces_what_was_being_built(writer: GenerationWriter, generations: Generations) -> None:
+    writer.open_writer("f1", "first")
+    writer.open_writer("f2", "second")
+    abandoned = generations.next()
+    target, current = writer.open_writer("f3", "third")
+    assert (target.meta("fingerprint"), current.meta("fingerprint")) == ("f3", "f1")
+    assert generations.next() != abandoned
+
+
+def test_going_back_to_the_fingerprint_that_answers_builds_nothing(writer: GenerationWriter) -> None:
+    [old] = writer.open_writer("f1", "first")
+    old.write([document(NOTE, "gateway", vectors=[vector(1)])])
+    writer.open_writer("f2", "second")
+    assert writer.open_writer("f1", "first") == [old]
+    assert writer.next() is None
+
+
+def test_a_rebuild_starts_afresh_although_the_fingerprint_is_the_same(
+    writer: GenerationWriter, generations: Generations
+) -> None:
+    [old] = writer.open_writer("f1", "first")
+    old.write([document(NOTE, "gateway")])
+    before = generations.current()
+    writer.start_rebuild("f1", "first")
+    target, current = writer.open_writer("f1", "first")
+    assert (target.counts().files, current.counts().files) == (0, 1)
+    assert generations.current() == before
+    assert writer.complete("f1")
+    assert generations.current() != before
+
+
+def test_a_worker_learns_of_the_flip_of_another(writer: GenerationWriter, folder: Path) -> None:
+    writer.open_writer("f1", "first")
+    other = GenerationWriter(folder, OPTIONS)
+    target, _ = other.open_writer("f2", "second")
+    mine, _ = writer.open_writer("f2", "second")
+    mine.write([document(NOTE, "gateway")])
+    assert target.counts().files == 1
+    other.complete("f2")
+    assert [store.counts().files for store in writer.open_writer("f2", "second")] == [1]
+    other.close()
+
+
+def test_a_replaced_store_stays_usable_for_those_in_the_middle_of_something(writer: GenerationWriter) -> None:
+    [old] = writer.open_writer("f1", "first")
+    writer.open_writer("f2", "second")
+    writer.complete("f2")
+    writer.open_writer("f2", "second")
+    assert old not in writer.open_stores()
+    old.write([document(NOTE, "late")])
+
+
+def test_an_index_file_that_somebody_deleted_is_made_anew(
+    writer: GenerationWriter, generations: Generations, folder: Path
+) -> None:
+    [lost] = writer.open_writer("f1", "first")
+    lost.write([document(NOTE, "gateway")])
+    (folder / str(generations.current())).unlink()
+    assert generations.open_reader() is None
+    [store] = writer.open_writer("f1", "first")
+    assert store is not lost
+    assert store.counts().files == 0
+    assert fingerprint_of(generations.open_reader()) == "f1"
+
+
+def test_a_damaged_generation_is_set_aside_and_made_anew(
+    writer: GenerationWriter, generations: Generations, folder: Path
+) -> None:
+    [store] = writer.open_writer("f1", "first")
+    filled(store, documents=3)  # type: ignore[arg-type]
+    writer.close()
+    name = str(generations.current())
+    damage(folder / name)
+
+    with pytest.raises(StoreCorrupt) as caught:
+        writer.open_writer("f1", "first")
+    assert caught.value.generation == name
+    with pytest.raises(StoreCorrupt):
+        generations.open_reader()
+
+    [aside] = writer.set_aside_damaged()
+    assert re.fullmatch(re.escape(name) + r"\.corrupt-\d+", aside.name)
+    assert aside.exists()
+    assert generations.open_reader() is None
+    [fresh] = writer.open_writer("f1", "first")
+    assert fresh.counts().files == 0
+    assert writer.set_aside_damaged() == []
+    assert generations.current() is not None
+
+
+def test_a_second_worker_that_saw_the_damage_does_not_set_the_new_generation_aside(
+    writer: GenerationWriter, generations: Generations, folder: Path
+) -> None:
+    writer.open_writer("f1", "first")
+    damaged = str(generations.current())
+    writer.set_aside(damaged)
+    [fresh] = writer.open_writer("f1", "first")
+    writer.set_aside(damaged)
+    assert writer.set_aside_damaged(suspect=damaged) == []
+    assert writer.open_writer("f1", "first") == [fresh]
+
+
+def test_what_is_being_built_answers_when_the_old_one_is_set_aside(
+    writer: GenerationWriter, generations: Generations
+) -> None:
+    writer.open_writer("f1", "first")
+    target, _ = writer.open_writer("f2", "second")
+    target.write([document(NOTE, "deploy")])
+    writer.set_aside(str(generations.current()))
+    assert writer.open_writer("f2", "second") == [target]
+    assert fingerprint_of(generations.open_reader()) == "f2"
+
+
+def test_two_corrupt_files_are_kept(writer: GenerationWriter, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for age in range(4):
+        for suffix in ("", "-wal"):
+            (folder / f"g.sqlite.corrupt-{1000 + age}{suffix}").touch()
+    writer.sweep(older_than_seconds=1e9)
+    left = sorted(path.name for path in folder.iterdir() if "corrupt" in path.name)
+    assert left == [f"g.sqlite.corrupt-{1002 + age}{suffix}" for age in range(2) for suffix in ("", "-wal")]
+
+
+def test_a_sweep_spares_what_was_replaced_a_moment_ago(writer: GenerationWriter, folder: Path) -> None:
+    writer.open_writer("f1", "first")
+    [only] = files_in(folder)
+    os.utime(folder / only, (0, 0))  # an old file; what counts is when it was replaced
+    writer.open_writer("f2", "second")
+    writer.complete("f2")
+    writer.sweep(older_than_seconds=60)
+    assert only in files_in(folder)
+    writer.sweep(older_than_seconds=0)
+    assert only not in files_in(folder)
+
+
+def test_a_crash_between_the_two_steps_of_a_flip_is_no_rebuild(
+    writer: GenerationWriter, generations: Generations, folder: Path
+) -> None:
+    [store] = writer.open_writer("f1", "first")
+    (folder / "NEXT").write_text(f"{generations.current()}\n")
+    assert generations.next() is None
+    assert writer.open_writer("f1", "first") == [store]
+    assert not writer.complete("f1")
+    assert not (folder / "NEXT").exists()
+
+
+@pytest.mark.parametrize("content", ["", "../../etc/passwd", ".hidden", "\n"])
+def test_a_pointer_never_leads_out_of_its_folder(generations: Generations, folder: Path, content: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "CURRENT").write_text(content)
+    assert generations.current() is None
+    assert generations.open_reader() is None
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnreadable, match="cannot be changed"):
+        GenerationWriter(tmp_path / "file" / "main", OPTIONS).open_writer("f1", "first")
+
+
+def test_stores_that_were_put_away_long_ago_are_closed(
+    writer: GenerationWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [old] = writer.open_writer("f1", "first")
+    monkeypatch.setattr(generation_writing, "RETIREMENT_SECONDS", 0.0)
+    writer.open_writer("f2", "second")
+    writer.complete("f2")
+    writer.open_writer("f2", "second")
+    writer.start_rebuild("f2", "second")
+    writer.open_writer("f2", "second")
+    with pytest.raises(StoreUnreadable, match="closed"):
+        old.counts()
+
+
+# Several processes -----------------------------------------------------------------------------------
+
+OPEN_AND_WRITE = """
+    import sys
+    from pathlib import Path
+    from memory.index.generation_writer import GenerationWriter
+    from memory.store.options import StoreOptions
+    from tests.storing import document, key
+
+    writer = GenerationWriter(Path(sys.argv[1]), StoreOptions())
+    sys.stdin.readline()
+    [store] = writer.open_writer("f1", "first")
+    store.write([document(key(f"memory/{sys.argv[2]}.md"), "gateway")])
+    writer.close()
+"""
+
+
+def test_processes_that_start_together_agree_on_one_generation(generations: Generations, folder: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(OPEN_AND_WRITE), str(folder), str(number)],
+            stdin=subprocess.PIPE,
+            cwd=CHECKOUT,
+        )
+        for number in range(3)
+    ]
+    for process in processes:
+        process.communicate(b"go\n", timeout=60)
+        assert process.returncode == 0
+    assert files_in(folder) == {generations.current()}
+    reader = generations.open_reader()
+    assert reader is not None
+    assert reader.counts().files == 3
+    reader.close()
+
+
+def test_pointers_are_changed_by_one_at_a_time(writer: GenerationWriter, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        opening = threading.Thread(target=writer.open_writer, args=("f1", "first"))
+        opening.start()
+        opening.join(0.1)
+        assert opening.is_alive()
+        assert writer.current() is None
+    opening.join(60)
+    assert writer.current() is not None
+
+
+FLIP_FOR_EVER = """
+    import itertools, sys
+    from pathlib import Path
+    from memory.index.generation_writer import GenerationWriter
+    from memory.store.options import StoreOptions
+    from tests.storing import document, key
+
+    writer = GenerationWriter(Path(sys.argv[1]), StoreOptions())
+    for number in itertools.count():
+        fingerprint = f"f{number}"
+        store = writer.open_writer(fingerprint, "")[0]
+        store.write([document(key("memory/note.md"), f"gateway {number}")])
+        writer.complete(fingerprint)
+        writer.sweep(older_than_seconds=0)
+        print(number, flush=True)
+"""
+
+
+def test_readers_find_a_whole_generation_however_fast_another_process_flips(
+    generations: Generations, folder: Path
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(FLIP_FOR_EVER), str(folder)], stdout=subprocess.PIPE, cwd=CHECKOUT
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"0\n"
+    flips = threading.Thread(target=process.stdout.read)
+    flips.start()
+    seen = set()
+    looks = 0
+    deadline = time.monotonic() + 30
+    # On a busy machine the other process may not get far between two looks.
+    while looks < 150 or (len(seen) <= 3 and time.monotonic() < deadline):
+        looks += 1
+        reader = generations.open_reader()
+        assert reader is not None
+        assert [file.key for file in reader.files()] == [NOTE]
+        assert len(reader.search_text("gateway", 5)) == 1
+        seen.add(reader.meta("fingerprint"))
+        reader.close()
+    process.kill()
+    process.wait()
+    flips.join()
+    process.stdout.close()
+    assert len(seen) > 3
+
+
+def test_kills_while_flipping_leave_a_generation_that_answers(generations: Generations, folder: Path) -> None:
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(FLIP_FOR_EVER), str(folder)], stdout=subprocess.PIPE, cwd=CHECKOUT
+        )
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        reader = generations.open_reader()
+        assert reader is not None
+        assert reader.check() == []
+        reader.close()
+    survivor = GenerationWriter(folder, OPTIONS)
+    assert survivor.open_writer("f0", "")[0].meta("fingerprint") == "f0"
+    survivor.sweep(older_than_seconds=0)
+    assert files_in(folder) <= {generations.current(), generations.next()}
+    survivor.close()
+
+
+def test_an_index_is_its_owners_alone(tmp_path: Path) -> None:
+    writer = GenerationWriter(tmp_path / "indexes" / "main", StoreOptions())
+    writer.open_writer("fingerprint", "{}")
+    writer.close()
+    assert (tmp_path / "indexes" / "main").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("step", ["begin", "rebuild", "flip"])
+def test_a_pointer_that_finds_no_space_leaves_the_old_one_and_the_next_try_goes_on(
+    writer: GenerationWriter, generations: Generations, step: str
+) -> None:
+    steps = {
+        "begin": lambda: writer.open_writer("f2", "{}"),
+        "rebuild": lambda: writer.start_rebuild("f2", "{}"),
+        "flip": lambda: writer.complete("f2"),
+    }
+    [old] = writer.open_writer("f1", "{}")
+    old.write([document(NOTE, "gateway")])
+    if step == "flip":
+        writer.open_writer("f2", "{}")
+    before = generations.current(), generations.next()
+    with pytest.MonkeyPatch.context() as patched:
+
+        def no_space(_descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patched.setattr("memory.index.generation_writer.os.fsync", no_space)
+        with pytest.raises(StoreFull, match=r"no space left for .*; free some and indexing goes on"):
+            steps[step]()
+    assert (generations.current(), generations.next()) == before
+    answering = generations.open_reader()
+    assert answering is not None
+    assert answering.search_text("gateway", 5)
+    answering.close()
+    steps[step]()
+    assert (generations.current(), generations.next()) != before

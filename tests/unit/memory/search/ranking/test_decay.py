@@ -1,0 +1,86 @@
+"""What age takes away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.search.ranking.decay import age_in_days, decayed, factor
+from memory.search.ranking.fusion import Fused
+
+DAYS = st.floats(0, 20_000, allow_nan=False)
+HALF_LIVES = st.floats(0.01, 5_000, allow_nan=False)
+NOON = datetime(2026, 11, 21, 12).timestamp()  # local time, as notes are dated
+
+
+@pytest.mark.parametrize(
+    ("path", "said_at", "expected"),
+    [
+        ("memory/2026-11-21.md", None, 0.0),
+        ("memory/2026-11-20-slug.md", None, 1.0),
+        ("memory/2025-11-21.md", None, 365.0),
+        ("memory/2026-11-22.md", None, 0.0),
+        ("memory/9999-12-31.md", None, 0.0),
+        ("MEMORY.md", None, None),
+        ("memory/garden.md", None, None),
+        ("sessions/talk.jsonl", None, None),
+        ("sessions/talk.jsonl", NOON - 36 * 3600, 1.5),
+        ("sessions/talk.jsonl", NOON + 3600, 0.0),
+        ("sessions/2020-01-01.jsonl", NOON - 24 * 3600, 1.0),
+    ],
+)
+def test_notes_are_as_old_as_their_date_and_talk_is_as_old_as_its_message(
+    path: str, said_at: float | None, expected: float | None
+) -> None:
+    assert age_in_days(path, said_at, now=NOON) == expected
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Shanghai")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_days_are_those_of_local_time(far_east: None) -> None:
+    early = 1_795_195_800.0  # 2026-11-20 17:30 in London, 2026-11-21 01:30 in Shanghai
+    assert age_in_days("memory/2026-11-20.md", None, now=early) == 1.0
+    assert age_in_days("memory/2026-11-21.md", None, now=early) == 0.0
+
+
+@given(young=DAYS, old=DAYS, half_life=HALF_LIVES)
+def test_what_is_older_never_counts_more(young: float, old: float, half_life: float) -> None:
+    young, old = sorted((young, old))
+    assert 0 <= factor(old, half_life_days=half_life) <= factor(young, half_life_days=half_life) <= 1
+
+
+@given(age=st.floats(0, 500), half_life=st.floats(1, 5_000))
+def test_a_half_life_more_halves(age: float, half_life: float) -> None:
+    assert factor(half_life, half_life_days=half_life) == 0.5
+    later = factor(age + half_life, half_life_days=half_life)
+    assert later == pytest.approx(factor(age, half_life_days=half_life) / 2)
+
+
+def test_what_is_new_or_evergreen_counts_in_full() -> None:
+    assert factor(0.0, half_life_days=30) == factor(None, half_life_days=30) == 1.0
+
+
+def test_an_absurd_half_life_leaves_a_number() -> None:
+    assert factor(1e5, half_life_days=1e-300) == 0.0
+    assert factor(1e5, half_life_days=1e300) == 1.0
+
+
+def test_ranks_are_multiplied_and_sorted_and_scores_left_alone() -> None:
+    fused = [Fused(id_, rank, 0.9, 0.5, None) for id_, rank in ((1, 0.8), (2, 0.6), (3, 0.6), (4, 0.3))]
+
+    aged = decayed(fused, {1: 0.25, 3: 1.0})
+
+    assert [(item.id, item.rank) for item in aged] == [(2, 0.6), (3, 0.6), (4, 0.3), (1, 0.2)]
+    assert {item.score for item in aged} == {0.9}

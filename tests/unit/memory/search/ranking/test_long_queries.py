@@ -1,0 +1,104 @@
+"""What is searched of a query that somebody pasted a file into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from memory.redaction import redact
+from memory.search.builtin import BuiltinManager
+from memory.search.opening import SearchResources
+from memory.search.ranking.long_queries import SEARCHED_CHARACTERS, asked_for
+from memory.search.tools import SEARCH, call_tool
+from schemas.search import GetRequest, SearchRequest
+from schemas.settings import Settings
+from tests.written_index import write_index
+
+LONG = "the dentist appointment " + "and so on " * 10_000
+
+
+@pytest.fixture
+def manager(settings: Settings) -> Iterator[BuiltinManager]:
+    (settings.agents[0].workspace / "memory" / "a.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
+    write_index(settings).close()
+    resources = SearchResources(settings, model_wait_seconds=5)
+    made = BuiltinManager(settings, settings.agents[0], resources=resources)
+    yield made
+    made.close()
+    resources.close()
+
+
+def test_a_question_is_searched_whole():
+    for query in ("", "what did we decide?", "我们决定了什么？", "word " * (SEARCHED_CHARACTERS // 5)):
+        asked = asked_for(query, redact)
+        assert (asked.text, asked.remark) == (query.strip(), None)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [LONG, "appointment " * 10_000, "很长的问题。" * 20_000, "x" * 100_000, "\u0301" * 100_000, "🇩🇪" * 50_000],
+)
+def test_of_a_very_long_query_the_beginning_is_searched_up_to_a_word(query: str):
+    asked = asked_for(query, redact)
+
+    assert query.startswith(asked.text)
+    assert SEARCHED_CHARACTERS - 256 <= len(asked.text) <= SEARCHED_CHARACTERS
+    assert (
+        asked.remark == f"the query has {len(query.strip()):,} characters: its first {len(asked.text):,} were searched"
+    )
+    if " " in query:
+        assert query[len(asked.text)] == " " or asked.text.endswith(" ")
+
+
+def test_blanks_before_a_long_query_are_not_what_is_searched():
+    assert asked_for(" \n" * 50_000 + "dentist", redact).text == "dentist"
+
+
+@pytest.mark.parametrize("before", range(SEARCHED_CHARACTERS - 700, SEARCHED_CHARACTERS + 20, 20))
+def test_no_part_of_a_secret_is_searched_where_the_query_is_cut(before: int):
+    key = "".join(f"line{number:02}" + "Qm9" * 19 + "\n" for number in range(20))
+    pem = f"-----BEGIN PRIVATE KEY-----\n{key}-----END PRIVATE KEY-----\n"
+    rest = "sk-proj-" + "a1B2c3D4" * 6 + " and more" * 2_000
+    for secret in (pem, "postgres://ada:" + "Zx9-" * 12 + "@db.example/x "):
+        asked = asked_for("word " * (before // 5) + secret + rest, redact)
+
+        assert not any(part in asked.text for part in ("Qm9", "a1B2", "Zx9"))
+
+
+def test_secrets_that_hide_most_of_a_query_leave_no_half_of_the_next_one():
+    secrets = [f"sk-proj-{number:04}" + "a1B2c3D4" * 6 for number in range(300)]
+
+    assert "a1B2" not in asked_for(" ".join(secrets), redact).text
+
+
+def test_the_answer_says_what_was_searched_and_finds_it(manager: BuiltinManager):
+    answer = manager.search(SearchRequest(query=LONG))
+
+    assert answer.results[0].path == "memory/a.md"
+    assert answer.degraded == (f"the query has {len(LONG.strip()):,} characters: its first 2,000 were searched",)
+    assert (answer.mode, answer.fallback, answer.error) == ("hybrid", False, None)
+    assert manager.search(SearchRequest(query="dentist")).degraded == ()
+
+
+def test_an_agent_that_pastes_a_file_is_answered_too(manager: BuiltinManager):
+    answer = call_tool(manager, SEARCH, {"query": LONG}, session_key=None)
+
+    assert answer["results"][0]["path"] == "memory/a.md"
+    assert "its first" in answer["degraded"][0]
+
+
+@pytest.mark.parametrize("query", ["dentist \ud83d", "\udd8a dentist", "dentist \ud83e\udd8a"])
+def test_halves_of_a_surrogate_pair_are_no_reason_to_refuse(manager: BuiltinManager, query: str):
+    request = SearchRequest(query=query)
+
+    assert request.query.isprintable()
+    assert manager.search(request).results[0].path == "memory/a.md"
+
+
+@pytest.mark.parametrize("path", ["memory/\ud83d.md", "\udcff", "memory/a\udcff.md"])
+def test_no_path_with_half_a_surrogate_pair_is_a_document(manager: BuiltinManager, path: str):
+    answer = manager.read_file(GetRequest(path=path))
+
+    assert answer.text == ""
+    assert answer.error

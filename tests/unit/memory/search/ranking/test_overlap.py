@@ -1,0 +1,97 @@
+"""A list of results says nothing twice."""
+
+from __future__ import annotations
+
+from memory.search.ranking.overlap import Shared, repeats, said_by, shared
+from memory.store.reader import ChunkRow
+from schemas.documents import DocumentKey
+
+NOTE = DocumentKey("memory", "memory/a.md")
+
+
+def row(ordinal: int, first: int, text: str, *, key: DocumentKey = NOTE) -> ChunkRow:
+    return ChunkRow(
+        id=ordinal, key=key, ordinal=ordinal, start_line=first, end_line=first + text.count("\n"), text=text
+    )
+
+
+LINES = [f"line number {n}" for n in range(1, 21)]
+
+
+def test_a_chunk_that_mostly_repeats_a_better_one_is_dropped():
+    better = row(0, 1, "\n".join(LINES[:10]))
+
+    assert repeats(row(1, 4, "\n".join(LINES[3:12])), [better])
+    assert repeats(better, [row(1, 4, "\n".join(LINES[3:12]))])
+    assert repeats(row(1, 3, "\n".join(LINES[2:5])), [better])
+
+
+def test_the_usual_overlap_of_neighbours_keeps_both():
+    assert not repeats(row(1, 9, "\n".join(LINES[8:18])), [row(0, 1, "\n".join(LINES[:10]))])
+
+
+def test_the_same_text_again_further_down_says_nothing_new():
+    text = "\n".join(LINES[:10])
+
+    assert repeats(row(9, 400, text), [row(0, 1, text)])
+
+
+def test_the_same_lines_of_another_document_are_another_place():
+    text = "\n".join(LINES)
+    assert not repeats(row(1, 1, text, key=DocumentKey("memory", "memory/b.md")), [row(0, 1, text)])
+
+
+def test_pieces_of_one_long_line_share_their_number_only():
+    assert not repeats(row(1, 7, "the second half of it"), [row(0, 7, "the first half of a long line")])
+
+
+def test_what_neighbours_share_is_the_same_in_either_order():
+    one, two = row(0, 1, "\n".join(LINES[:10])), row(1, 9, "\n".join(LINES[8:18]))
+    common = len("\n".join(LINES[8:10]))
+
+    assert shared(one, two) == Shared(len(one.text) - common, 0, common)
+    assert shared(two, one) == Shared(0, len(one.text) - common, common)
+
+
+def test_lines_that_say_the_same_are_not_the_same_lines():
+    one = ChunkRow(id=0, key=NOTE, ordinal=0, start_line=1, end_line=3, text="same\nsame\nsame\n")
+    two = row(1, 3, "same\nsame\nnew")
+
+    assert shared(one, two) == Shared(len("same\nsame\n"), 0, len("same\n"))
+
+
+def test_letters_at_the_ends_of_a_cut_line_that_happen_to_be_the_same_are_not_shared():
+    assert shared(row(0, 7, "so much for the cat"), row(1, 7, "t-shirts are next")) is None
+    assert shared(row(0, 7, "so much for the cat"), row(1, 7, "the cat sleeps")) == Shared(12, 0, 7)
+
+
+TALKS = [DocumentKey("sessions", f"sessions/{name}.jsonl") for name in "abc"]
+
+
+def told(*texts: str, about: str = "key") -> list[str]:
+    """Texts that chunks of as many transcripts show to a reader who asks about something."""
+    said = said_by([row(number, 1, text, key=TALKS[number]) for number, text in enumerate(texts)], [about])
+    return [said[number] for number in range(len(texts))]
+
+
+def test_when_a_message_was_said_is_not_what_it_says():
+    one, two, other = told(
+        "[2026-02-03 09:00] User: Where is the key?\n[2026-02-03 09:01] Assistant: Behind the door.",
+        "[2026-05-06 10:07] User: Where is the key?\n[2026-05-06 10:08] Assistant: Behind the door.",
+        "[2026-02-03 09:00] User: Where is the key?\n[2026-02-03 09:01] Assistant: In the chest.",
+    )
+    assert one == two != other
+
+
+def test_times_that_a_person_wrote_into_a_note_are_its_text():
+    notes = [row(n, 1, f"[2026-02-0{n} 09:00] standup", key=DocumentKey("memory", f"{n}.md")) for n in (1, 2)]
+    assert len(set(said_by(notes, ["standup"]).values())) == 2
+
+
+def test_copies_of_a_conversation_say_the_same_where_it_matched_and_not_where_they_went_on():
+    going_on = "\n".join(f"User: Go on {n}." for n in range(30))
+    common = f"User: Where is the key?\nAssistant: Behind the door.\n{going_on}"
+    ends = [f"{common}\nAssistant: {word} it is." for word in ("Red", "Blue", "Green")]
+    assert len(set(told(*ends))) == 1
+    assert len(set(told(*ends, about="it is"))) == 3
+    assert len(set(told(*ends, about="blue"))) == 3, "what nothing matched is told apart by all of it"

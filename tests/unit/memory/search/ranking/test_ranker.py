@@ -1,0 +1,91 @@
+"""From scores to hits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memory.search.ranking.ranker import ranked
+from memory.store.stub import InMemoryStore
+from schemas.memory_sections import Hybrid
+from tests.storing import document, key, vector
+
+NOTE = key("memory/a.md")
+
+
+def texts(hybrid: dict[str, Any], *, by_vectors: bool) -> list[str]:
+    """Three chunks, best first: the second says in other words what the first does."""
+    store = InMemoryStore()
+    vectors = [vector(1), vector(1), vector(2), vector(3)]
+    store.write([document(NOTE, "seven boats", "sept bateaux", "green hills", "nothing", vectors=vectors)])
+    scores = dict(zip((chunk.id for chunk in store.chunks_of(NOTE)), (0.9, 0.8, 0.7, 0.1), strict=True))
+    hits, copies = ranked(
+        store,
+        scores if by_vectors else {},
+        {} if by_vectors else scores,
+        "boats",
+        hybrid=Hybrid.model_validate(hybrid),
+        model="stub",
+        max_results=2,
+        min_score=0.0,
+        now=0.0,
+    )
+    assert copies == {}
+    return [row.text for _, row in hits]
+
+
+@pytest.mark.parametrize(
+    ("by_vectors", "expected"),
+    [(True, ["seven boats", "green hills"]), (False, ["seven boats", "sept bateaux"])],
+)
+def test_variety_is_by_meaning_where_meaning_is_searched(*, by_vectors: bool, expected: list[str]) -> None:
+    assert texts({}, by_vectors=by_vectors) == ["seven boats", "sept bateaux"]
+    assert texts({"mmr": {"enabled": True, "lambda": 0.5}}, by_vectors=by_vectors) == expected
+
+
+def found(query: str, *notes: str, cosines: dict[int, float] | None = None) -> list[tuple[str, float]]:
+    """The beginnings and scores of notes that all hold `query`, best first; `cosines` by place."""
+    store = InMemoryStore()
+    store.write([document(key(f"memory/{number}.md"), text) for number, text in enumerate(notes)])
+    ids = [store.chunks_of(key(f"memory/{number}.md"))[0].id for number in range(len(notes))]
+    hits, _ = ranked(
+        store,
+        {ids[place]: cosine for place, cosine in (cosines or {}).items()},
+        store.text_scores(query, ids),
+        query,
+        hybrid=Hybrid(),
+        model="stub",
+        max_results=10,
+        min_score=0.0,
+        now=0.0,
+    )
+    return [(row.text.split("\n")[0], item.score) for item, row in hits]
+
+
+NOTES = (
+    "Once, FP-131 was said.",
+    "FP-131 after FP-131, and then FP-131.",
+    "Near: FP-131 was said once, too.",
+    "# Retro\nLeonie asked for FP-131, and FP-131 it was: FP-131.",
+    "## Incident FP-131: the wrong language\nBetween nine and ten all messages were in Norwegian, as seldom before.",
+)
+
+
+@pytest.mark.parametrize("cosines", [None, {0: 0.1, 1: 0.1, 2: 0.3, 3: 0.6, 4: 0.05}])
+def test_a_name_finds_what_it_heads_then_what_says_it_most(cosines: dict[int, float] | None) -> None:
+    order = [text for text, _ in found("FP-131", *NOTES, cosines=cosines)]
+    assert order[0] == "## Incident FP-131: the wrong language"
+    assert set(order[1:3]) == {"FP-131 after FP-131, and then FP-131.", "# Retro"}
+    assert cosines is None or order[3] == "Near: FP-131 was said once, too."
+
+
+def test_a_question_about_a_name_finds_what_it_heads_before_what_mentions_it() -> None:
+    order = found("when did FP-131 happen", NOTES[0], NOTES[4], cosines={0: 0.3, 1: 0.3})
+    assert order[0][0] == "## Incident FP-131: the wrong language"
+
+
+def test_no_two_places_have_the_same_score() -> None:
+    scores = [score for _, score in found("FP-131", *NOTES)]
+    assert scores == sorted(scores, reverse=True)
+    assert len({f"{score:.2f}" for score in scores}) == len(NOTES)

@@ -1,0 +1,71 @@
+"""What a query asks for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.search.ranking.terms import Coverage, fold, sought
+from memory.store.reader import TermCounts
+
+
+def test_question_words_are_dropped_unless_nothing_else_is_asked():
+    assert sought("When did Caroline go to the meeting?") == ["carolin", "go", "meet"]
+    assert sought("who is it") == ["who", "is", "it"]
+
+
+def test_chinese_is_asked_by_bigrams_without_those_of_question_words():
+    assert sought("数据库在哪") == ["数据", "据库", "库在"]
+
+
+def test_full_width_letters_are_found_as_plain_ones():
+    assert sought("ＡＰＩ") == ["api"]
+    assert sought("") == sought("?!") == []
+    assert fold("ＡＰＩ") == "api"
+
+
+@given(st.text())
+def test_folding_keeps_every_character_at_its_place(text: str):
+    assert len(fold(text)) == len(text)
+
+
+def covered(query: str, *texts: str, among: dict[str, int], chunks: int = 100) -> list[float]:
+    coverage = Coverage(query, TermCounts(chunks, among))
+    return [round(coverage.of(text, fold(text)), 3) for text in texts]
+
+
+def test_coverage_is_the_share_of_the_rarer_words():
+    texts = ["the team on Friday", "the team", "Fridays", "nothing"]
+    whole, common, rare, none = covered("Friday team", *texts, among={"Friday": 2, "team": 50})
+
+    assert (whole, none) == (1.0, 0.0)
+    assert 0 < common < 0.2 < 0.8 < rare < 1
+    assert covered("?!", "text", among={}) == [0.0]
+
+
+def test_a_word_that_no_chunk_has_weighs_most():
+    [share] = covered("Friday zebra", "Friday", among={"Friday": 10, "zebra": 0})
+
+    assert 0.2 < share < 0.4
+
+
+def test_a_pair_of_characters_that_straddles_two_words_hardly_counts_against_a_text():
+    among = {"数据": 5, "据库": 5, "库迁": 0, "迁移": 3}
+
+    [share] = covered("数据库迁移", "迁移了数据库", among=among)
+    [with_a_word_that_is_rare] = covered("数据库迁移", "迁移了数据库", among=among | {"库迁": 1})
+    assert share > 0.85 > with_a_word_that_is_rare
+
+
+def test_a_word_is_found_where_a_word_begins():
+    among = {"art": 3}
+
+    assert covered("art", "the art", "Art of it", "a party", "openArt", "open_art", "mp3art", among=among) == [
+        *(1.0, 1.0, 0.0),
+        *(1.0, 1.0, 1.0),
+    ]
+
+
+def test_accents_are_no_difference():
+    assert covered("cafe", "au Café", among={"cafe": 1}) == [1.0]
+    assert covered("Café", "cafe", among={"Café": 1}) == [1.0]

@@ -1,0 +1,444 @@
+"""The manager behind every door."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memory.search.builtin import BuiltinManager
+from memory.search.opening import SearchResources, get_search_manager
+from memory.search.tools import call_tool
+from schemas.errors import BrokerUnavailable, Transient
+from schemas.ports import Event, Pending
+from schemas.search import GetRequest, SearchRequest
+from schemas.settings import Settings
+from tests.quiet_board import QuietBoard
+from tests.waiting import wait_until
+from tests.without_fts5 import without_fts5
+from tests.written_index import write_index, writer_of
+
+DENTIST = "# Friday\n\nThe dentist appointment moved to nine.\n"
+
+
+class Board(QuietBoard):
+    """A queue that says what a test tells it to."""
+
+    def __init__(self, pending: Pending | None = None) -> None:
+        self.state = pending
+
+    def pending(self, agent: str) -> Pending | None:
+        return self.state
+
+
+@pytest.fixture
+def notes(workspace: Path) -> Path:
+    (workspace / "MEMORY.md").write_text("Long-term: the server is called Basalt.\n", "utf-8")
+    (workspace / "memory" / "2026-11-20.md").write_text(DENTIST, "utf-8")
+    (workspace / "memory" / "zh.md").write_text("我们决定周五迁移数据库。\n", "utf-8")
+    return workspace
+
+
+@pytest.fixture
+def resources(settings: Settings) -> Iterator[SearchResources]:
+    shared = SearchResources(settings, model_wait_seconds=5)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[BuiltinManager]:
+    write_index(settings)
+    made, error = get_search_manager(settings, "main", resources=resources, pending=Board(Pending()))
+    assert error is None
+    assert isinstance(made, BuiltinManager)
+    yield made
+    made.close()
+
+
+@contextmanager
+def asked(settings: Settings) -> Iterator[BuiltinManager]:
+    """A manager of its own, beside an empty queue."""
+    with_resources = SearchResources(settings, model_wait_seconds=5)
+    made, error = get_search_manager(settings, "main", resources=with_resources, pending=Board(Pending()))
+    assert isinstance(made, BuiltinManager), error
+    try:
+        yield made
+    finally:
+        made.close()
+        with_resources.close()
+
+
+def test_a_search_finds_by_both_sides_and_cites_lines(manager: BuiltinManager):
+    answer = manager.search(SearchRequest(query="dentist appointment"))
+
+    hit = answer.results[0]
+    assert (hit.path, hit.source) == ("memory/2026-11-20.md", "memory")
+    lines = DENTIST.split("\n")[hit.start_line - 1 : hit.end_line]
+    assert hit.snippet == "\n".join(lines)
+    assert hit.citation == "memory/2026-11-20.md#L1-L3"
+    assert (answer.mode, answer.provider, answer.fallback) == ("hybrid", "stub", False)
+    assert answer.degraded == ()
+    assert answer.took_ms > 0
+    assert 0 < hit.score <= 1
+
+
+def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_its_own(
+    settings: Settings, resources: SearchResources, notes: Path
+):
+    write_index(settings)
+    changed = settings.agents[0].model_copy(update={"output_dimensionality": 32})
+    manager = BuiltinManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
+    try:
+        answer = manager.search(SearchRequest(query="dentist appointment"))
+        assert (answer.mode, answer.degraded) == ("hybrid", ())
+        assert answer.results[0].vector_score is not None
+        status = manager.status()
+        assert (status.mode, status.degraded, status.index.identity_matches) == ("hybrid", (), False)
+        assert manager.provider is not None
+        assert '"dimensions":32' in manager.provider.identity
+    finally:
+        manager.close()
+
+
+def test_a_blank_query_finds_nothing(manager: BuiltinManager):
+    assert manager.search(SearchRequest(query=" \n\t")).results == ()
+
+
+@pytest.mark.parametrize("query", ['"', "AND OR NOT", "a* ^b NEAR(", "\0", "’", "x" * 20_000, "💥" * 500, "col:term"])
+def test_hostile_queries_are_only_words(manager: BuiltinManager, query: str):
+    answer = manager.search(SearchRequest(query=query))
+
+    assert answer.error is None
+
+
+def test_group_sessions_are_not_cited_by_default(manager: BuiltinManager):
+    private = manager.search(SearchRequest(query="dentist", session_key="agent:main:direct:ada"))
+    group = manager.search(SearchRequest(query="dentist", session_key="agent:main:telegram:group:42"))
+
+    assert (private.citations, group.citations) == (True, False)
+    assert group.results[0].citation is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "session_key", "cited"),
+    [
+        ("auto", None, True),
+        ("auto", "agent:main:main", True),
+        ("auto", "agent:main:slack:channel:1", False),
+        ("auto", "agent:main:Telegram:Group:1", False),
+        ("on", "agent:main:telegram:group:1", True),
+        ("off", None, False),
+    ],
+)
+def test_citations_are_on_or_off_or_for_private_sessions(
+    settings: Settings, resources: SearchResources, notes: Path, setting: str, session_key: str | None, cited: bool
+):
+    write_index(settings)
+    agent = settings.agents[0].model_copy(update={"citations": setting})
+    manager, _ = get_search_manager(settings.model_copy(update={"agents": (agent,)}), "main", resources=resources)
+
+    answer = manager.search(SearchRequest(query="dentist", session_key=session_key))
+    assert answer.citations is cited
+    assert (answer.results[0].citation is not None) is cited
+    shown = call_tool(manager, "memory_search", {"query": "dentist"}, session_key=session_key)
+    assert ("\n\nSource: memory/2026-11-20.md#L1-L3" in shown["results"][0]["snippet"]) is cited
+    manager.close()
+
+
+def test_what_is_behind_is_said(settings: Settings, resources: SearchResources, notes: Path):
+    write_index(settings, vectors=False)
+    board = Board(Pending(documents=3, oldest_at=time.time() - 5))
+    manager, _ = get_search_manager(settings, "main", resources=resources, pending=board)
+
+    answer = manager.search(SearchRequest(query="dentist"))
+    assert answer.pending.documents == 3
+    assert answer.pending.oldest_seconds == pytest.approx(5, abs=2)
+    assert answer.pending.vectors == 3
+
+    board.state = None
+    unknown = manager.search(SearchRequest(query="dentist"))
+    assert unknown.results
+    assert any("queue does not answer" in part for part in unknown.degraded)
+    assert not unknown.fallback
+    manager.close()
+
+
+def test_a_search_waits_for_pending_documents_when_asked_to(settings: Settings, resources: SearchResources, notes):
+    write_index(settings)
+    board = Board(Pending(documents=1))
+    manager, _ = get_search_manager(settings, "main", resources=resources, pending=board)
+    answers = []
+    asking = threading.Thread(
+        target=lambda: answers.append(manager.search(SearchRequest(query="dentist", wait_ms=30_000)))
+    )
+    asking.start()
+    assert not answers
+    board.state = Pending()
+    asking.join(60)
+
+    assert answers[0].pending.documents == 0
+    late = Board(Pending(documents=1))
+    impatient, _ = get_search_manager(settings, "main", resources=resources, pending=late)
+    assert impatient.search(SearchRequest(query="dentist", wait_ms=30)).pending.documents == 1
+    manager.close()
+    impatient.close()
+
+
+def test_a_dead_provider_leaves_keywords_and_says_so(settings: Settings, notes: Path, monkeypatch):
+    write_index(settings)
+
+    def down(self, text):
+        raise Transient("the endpoint refused the connection")
+
+    monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
+    with_resources = SearchResources(settings, model_wait_seconds=5)
+    manager, _ = get_search_manager(settings, "main", resources=with_resources)
+
+    answer = manager.search(SearchRequest(query="dentist"))
+    assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
+    assert (answer.mode, answer.fallback) == ("keyword", True)
+    assert answer.fallback_reason == "the endpoint refused the connection: keywords only"
+    assert answer.degraded == (answer.fallback_reason,)
+    probe = manager.probe_embedding_availability()
+    assert (probe.available, probe.reason) == (False, "the endpoint refused the connection")
+    manager.close()
+    with_resources.close()
+
+
+def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(settings: Settings, notes: Path):
+    write_index(settings)
+    with without_fts5():
+        with asked(settings) as manager:
+            answer, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
+        assert answer.results[0].path == "memory/2026-11-20.md"
+        assert answer.results[0].text_score is None
+        assert (answer.mode, answer.fallback) == ("vector", True)
+        assert [reason.partition(";")[0] for reason in answer.degraded] == ["this SQLite has no FTS5"]
+        assert answer.degraded[0].endswith(": vectors only")
+        assert (status.ok, status.mode, status.degraded) == (False, "vector", answer.degraded)
+        assert not status.text_search.available
+        assert [trouble.part for trouble in status.troubles] == ["keywords"]
+    with asked(settings) as manager:
+        again, status = manager.search(SearchRequest(query="dentist appointment")), manager.status()
+    assert (again.mode, again.degraded) == ("hybrid", ())
+    assert (status.ok, status.mode, status.degraded) == (True, "hybrid", ())
+
+
+@pytest.mark.parametrize("provider", ["stub", "none"])
+def test_without_fts5_and_without_vectors_memory_is_unavailable(
+    settings: Settings, notes: Path, provider: str, monkeypatch: pytest.MonkeyPatch
+):
+    write_index(settings)
+
+    def down(self, text):
+        raise Transient("the endpoint refused the connection")
+
+    monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
+    agent = {"id": "main", "workspace": settings.agents[0].workspace, "provider": provider}
+    with without_fts5(), asked(Settings.model_validate({"home": settings.home, "agents": [agent]})) as manager:
+        answer = manager.search(SearchRequest(query="dentist"))
+        assert (answer.results, answer.mode) == ((), "none")
+        assert (answer.disabled, answer.unavailable) == (True, True)
+        assert "keywords cannot be searched: this SQLite has no FTS5" in answer.error
+        assert ("the endpoint refused the connection" in answer.error) == (provider == "stub")
+        assert answer.action
+        told = call_tool(manager, "memory_search", {"query": "dentist"}, session_key=None)
+        assert (told["results"], told["unavailable"]) == ([], True)
+
+
+def test_a_search_answers_within_its_deadline(settings: Settings, resources: SearchResources, notes, monkeypatch):
+    write_index(settings)
+    agent = settings.agents[0]
+    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 100})})
+    hurried = settings.model_copy(update={"agents": (quick,)})
+    release = threading.Event()
+    monkeypatch.setattr("memory.search.steps.retrieve", lambda *_: release.wait(60))
+    manager, _ = get_search_manager(hurried, "main", resources=resources)
+
+    answer = manager.search(SearchRequest(query="dentist"))
+    release.set()
+    assert answer.degraded == ("the search did not finish within 0.1 s",)
+    assert answer.took_ms < 5000
+    manager.close()
+
+
+def test_at_the_deadline_a_search_shows_what_keywords_have_found(
+    settings: Settings, resources: SearchResources, notes, monkeypatch
+):
+    write_index(settings)
+    agent = settings.agents[0]
+    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 1000})})
+    hurried = settings.model_copy(update={"agents": (quick,)})
+    release = threading.Event()
+    monkeypatch.setattr("memory.store.sqlite.reader.SqliteReader.search_vectors", lambda *_: release.wait(60) and [])
+    manager, _ = get_search_manager(hurried, "main", resources=resources)
+
+    answer = manager.search(SearchRequest(query="dentist"))
+    release.set()
+    assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
+    assert (answer.mode, answer.fallback) == ("keyword", True)
+    assert answer.degraded == ("the search did not finish within 1 s: keywords only",)
+    assert answer.took_ms < 5000
+    manager.close()
+
+
+def test_waiting_for_pending_documents_leaves_time_to_search(settings: Settings, resources: SearchResources, notes):
+    write_index(settings)
+    agent = settings.agents[0]
+    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 3000})})
+    hurried = settings.model_copy(update={"agents": (quick,)})
+    manager, _ = get_search_manager(hurried, "main", resources=resources, pending=Board(Pending(documents=1)))
+
+    answer = manager.search(SearchRequest(query="dentist", wait_ms=60_000))
+    assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
+    assert answer.degraded == ()
+    manager.close()
+
+
+def test_without_an_index_the_answer_is_empty_and_says_so(settings: Settings, resources: SearchResources):
+    manager, _ = get_search_manager(settings, "main", resources=resources)
+    answer = manager.search(SearchRequest(query="dentist"))
+
+    assert answer.results == ()
+    assert answer.degraded == ("there is no index yet: nothing was searched",)
+    assert manager.ready() is None
+    manager.close()
+
+
+def test_a_damaged_index_is_an_answer(settings: Settings, resources: SearchResources, notes: Path):
+    write_index(settings).close()
+    folder = settings.indexes_path / "main"
+    file = folder / (folder / "CURRENT").read_text().strip()
+    file.write_bytes(b"this is not a database" * 1000)
+    manager, _ = get_search_manager(settings, "main", resources=resources)
+
+    answer = manager.search(SearchRequest(query="dentist"))
+    assert (answer.results, answer.unavailable, answer.disabled) == ((), True, True)
+    assert answer.error
+    assert answer.action
+    assert manager.ready()
+    assert not manager.status().ok
+    manager.close()
+
+
+def test_a_rebuilt_generation_answers_from_the_next_search_on(manager: BuiltinManager, settings: Settings, notes: Path):
+    assert not manager.search(SearchRequest(query="zebra")).results
+    (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
+    writer = writer_of(settings)
+    old = writer.current()
+    digest = write_index(settings).meta("fingerprint")
+    writer.start_rebuild(digest, "{}")
+    write_index(settings)
+    assert writer.complete(digest)
+
+    assert writer.current() != old
+    assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
+
+
+def test_no_manager_comes_with_a_sentence(settings: Settings):
+    manager, error = get_search_manager(settings, "nobody")
+    assert manager is None
+    assert error == "no agent is called 'nobody' (known: main)"
+
+    off = settings.model_copy(update={"agents": (settings.agents[0].model_copy(update={"enabled": False}),)})
+    assert get_search_manager(off, "main") == (None, "the memory of agent 'main' is switched off (enabled = false)")
+
+
+def test_a_manager_of_its_own_leaves_no_thread_behind(settings: Settings, notes: Path):
+    write_index(settings)
+    before = set(threading.enumerate())
+    manager, _ = get_search_manager(settings, "main")
+    manager.search(SearchRequest(query="dentist"))
+    manager.close()
+
+    wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_reading_gives_lines_of_a_document(manager: BuiltinManager, notes: Path):
+    answer = manager.read_file(GetRequest(path="memory/2026-11-20.md", from_=3, lines=1))
+    assert (answer.text, answer.lines, answer.total_lines) == ("The dentist appointment moved to nine.", 1, 3)
+
+    absolute = manager.read_file(GetRequest(path=str(notes / "MEMORY.md")))
+    assert absolute.path == "MEMORY.md"
+    assert absolute.text == "Long-term: the server is called Basalt."
+
+
+def test_a_document_that_is_not_there_is_not_found(manager: BuiltinManager):
+    answer = manager.read_file(GetRequest(path="memory/never.md"))
+
+    assert answer.text == ""
+    assert answer.disabled is None
+    assert answer.error is not None
+    assert answer.error.startswith("not found")
+
+
+def test_everything_else_is_refused_with_one_uniform_answer(manager: BuiltinManager, notes: Path, tmp_path: Path):
+    (tmp_path / "secret.md").write_text("secret", "utf-8")
+    (notes / "notes.md").write_text("outside of memory/", "utf-8")
+    (notes / "memory" / "link.md").symlink_to(tmp_path / "secret.md")
+    (notes / "memory" / "linked").symlink_to(tmp_path)
+    os.mkfifo(notes / "memory" / "pipe.md")
+    (notes / "memory" / "folder.md").mkdir()
+    (notes / "memory" / "plain.txt").write_text("text", "utf-8")
+    paths = [
+        "../secret.md",
+        "memory/../../secret.md",
+        str(tmp_path / "secret.md"),
+        "/etc/passwd",
+        "memory/link.md",
+        "memory/linked/secret.md",
+        "memory/pipe.md",
+        "memory/folder.md",
+        "memory/plain.txt",
+        "notes.md",
+        "memory/a\0.md",
+        "memory/%2e%2e/%2e%2e/secret.md",
+        "~/secret.md",
+        "file:///etc/passwd",
+    ]
+    answers = {path: manager.read_file(GetRequest(path=path)) for path in paths}
+
+    assert all(answer.text == "" for answer in answers.values())
+    refused = {path: answer.error for path, answer in answers.items() if answer.refused}
+    assert len(set(refused.values())) == 1
+    # A name that could be a document and is none is merely not there.
+    assert set(paths) - set(refused) <= {"memory/%2e%2e/%2e%2e/secret.md"}
+
+
+def test_sync_leaves_a_request_or_says_why_not(settings: Settings, resources: SearchResources):
+    class Inbox:
+        events: list[Event]
+        down = False
+
+        def __init__(self) -> None:
+            self.events = []
+
+        def put(self, event: Event) -> None:
+            if self.down:
+                raise BrokerUnavailable("the queue does not answer")
+            self.events.append(event)
+
+        def take(self, timeout_seconds: float):
+            return None
+
+    inbox = Inbox()
+    manager, _ = get_search_manager(settings, "main", resources=resources, inbox=inbox)
+    assert manager.sync() is None
+    assert inbox.events == [Event(kind="reconcile", agent="main")]
+    inbox.down = True
+    assert manager.sync() == "the queue does not answer"
+    manager.close()
+    alone, _ = get_search_manager(settings, "main", resources=resources)
+    assert "recalld index" in alone.sync()
+    alone.close()
+
+
+def test_probes_say_what_works(manager: BuiltinManager):
+    assert manager.probe_embedding_availability().available
+    assert manager.probe_vector_availability().available

@@ -1,0 +1,221 @@
+"""What an answer shows: exact lines, and nothing twice."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.chunking.chunker import chunk_text
+from memory.redaction import redact
+from memory.search.passages import Passage, passages
+from memory.search.ranking.fusion import Fused
+from memory.search.ranking.overlap import repeats
+from memory.search.ranking.terms import sought
+from memory.search.reading import lines_of
+from memory.search.retrieval import Found
+from memory.store.reader import ChunkRow
+from memory.transcripts.packing import FoldedChunk, Packer, label
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
+
+NOTE = DocumentKey("memory", "memory/a.md")
+TALK = DocumentKey(SESSIONS_SOURCE, "sessions/a.jsonl")
+
+#: A word that stands once in a document: shown twice, it is the same place twice.
+WORD = re.compile(r"w\d+q")
+
+SECRET = "password = hunter2hunter2hunter2"
+
+
+def rows_of(text: str, *, tokens: int = 400, overlap: int = 80) -> list[ChunkRow]:
+    """The chunks of a note as the index keeps them."""
+    chunks = [chunk for chunk in chunk_text(text, tokens=tokens, overlap=overlap) if chunk.text.strip()]
+    return [
+        ChunkRow(id=place, key=NOTE, ordinal=place, start_line=one.start_line, end_line=one.end_line, text=one.text)
+        for place, one in enumerate(chunks)
+    ]
+
+
+def rows_of_talk(messages: Sequence[tuple[int, str]], *, tokens: int = 400, overlap: int = 80) -> list[ChunkRow]:
+    """The chunks of a transcript whose messages stand on these lines."""
+    packer = Packer(tokens=tokens, overlap=overlap, max_bytes=8191)
+    for line, text in messages:
+        packer.add(line, 1_770_000_000.0 + line, label("Ann", 1_770_000_000.0 + line), text)
+    chunks: list[FoldedChunk] = [*packer.take(), *packer.open()]
+    return [
+        ChunkRow(
+            id=one.ordinal,
+            key=TALK,
+            ordinal=one.ordinal,
+            start_line=one.start_line,
+            end_line=one.end_line,
+            text=one.text,
+        )
+        for one in chunks
+    ]
+
+
+def fused(row: ChunkRow) -> Fused:
+    return Fused(id=row.id, rank=1.0, score=1.0, vector=None, text=1.0)
+
+
+def shown(rows: Sequence[ChunkRow], query: str, *, max_chars: int = 700) -> list[Passage]:
+    """An answer with these hits, as a search leaves them: without those that mostly repeat a better one."""
+    kept: list[ChunkRow] = []
+    for row in rows:
+        if not repeats(row, kept):
+            kept.append(row)
+    hits = tuple((fused(row), row) for row in kept)
+    found = Found(hits=hits, terms=tuple(sought(query)), mode="keyword", degraded=())
+    return list(passages(found, max_snippet_chars=max_chars))
+
+
+def words_of(found: Sequence[Passage]) -> Counter[str]:
+    return Counter(word for passage in found for word in WORD.findall(passage.snippet))
+
+
+SENTENCES = st.lists(
+    st.sampled_from(
+        [
+            "{} the gateway restarted. ",
+            "{} moved\n",
+            "{} 数据库周五迁移。",
+            "{} 备份在三点执行！\n",
+            "\n\n{} ",
+            "\n# {}\n",
+            "{}\r\n",
+            "{} 👩\u200d👩\u200d👧 e\u0301 ",
+            "\n```\n{}\n```\n",
+            f"{SECRET}{{}}\n",
+        ]
+    ),
+    min_size=1,
+    max_size=160,
+)
+QUERIES = st.sampled_from(["gateway restarted", "数据库迁移", "备份", "nothing at all", "moved to w3q", "w10q w40q"])
+
+
+@given(
+    pieces=SENTENCES,
+    query=QUERIES,
+    limit=st.sampled_from([40, 120, 700]),
+    sizes=st.sampled_from([(32, 16), (48, 0), (100, 20), (100, 50), (400, 80)]),
+    choice=st.randoms(use_true_random=False),
+)
+@settings(max_examples=400, deadline=None)
+def test_a_notes_snippets_stand_in_their_lines_and_show_no_place_twice(pieces, query, limit, sizes, choice):
+    text = redact("".join(piece.format(f"w{place}q") for place, piece in enumerate(pieces)))
+    rows = rows_of(text, tokens=sizes[0], overlap=sizes[1])
+    hits = choice.sample(rows, choice.randint(0, min(len(rows), 8)))
+
+    answer = shown(hits, query, max_chars=limit)
+
+    lines = lines_of(text)
+    for passage in answer:
+        assert passage.start_line <= passage.snippet_start_line <= passage.snippet_end_line <= passage.end_line
+        held = lines[passage.snippet_start_line - 1 : passage.snippet_end_line]
+        snippet = passage.snippet.replace("\r\n", "\n")
+        assert snippet in "\n".join(held)
+        assert snippet.count("\n") == len(held) - 1, "no line more than it takes"
+        assert snippet
+    assert max(words_of(answer).values(), default=0) <= 1
+
+
+@given(
+    lengths=st.lists(st.sampled_from([1, 3, 12, 60, 300]), min_size=1, max_size=40),
+    query=QUERIES,
+    limit=st.sampled_from([40, 120, 700]),
+    sizes=st.sampled_from([(48, 12), (100, 20), (100, 50), (400, 80)]),
+    choice=st.randoms(use_true_random=False),
+)
+@settings(max_examples=400, deadline=None)
+def test_a_transcripts_snippets_stand_in_the_messages_of_their_lines_and_show_no_place_twice(
+    lengths, query, limit, sizes, choice
+):
+    numbers = iter(range(100_000))
+    said: dict[int, str] = {}
+    for place, length in enumerate(lengths):
+        # Between messages there are lines on which nobody spoke.
+        said[place * 3 + 2] = " ".join(f"w{next(numbers)}q" for _ in range(length))
+    rows = rows_of_talk(list(said.items()), tokens=sizes[0], overlap=sizes[1])
+    hits = choice.sample(rows, choice.randint(0, min(len(rows), 8)))
+
+    answer = shown(hits, query, max_chars=limit)
+
+    for passage in answer:
+        assert (passage.snippet_start_line, passage.snippet_end_line) == (passage.start_line, passage.end_line)
+        spoken = " ".join(
+            said.get(line, "") for line in range(passage.snippet_start_line, passage.snippet_end_line + 1)
+        )
+        assert set(WORD.findall(passage.snippet)) <= set(spoken.split())
+    assert max(words_of(answer).values(), default=0) <= 1
+
+
+FILLER = "".join(f"Line w{number}q is about the weather and says nothing else.\n" for number in range(70))
+
+
+def test_neighbours_that_both_match_show_both_matches_and_their_common_text_once():
+    lines = FILLER.splitlines(keepends=True)
+    rows = rows_of("".join(lines))
+    common = rows[1].text[: rows[1].text.index("\n")]
+    assert common in rows[0].text, "neighbours overlap"
+    edge = "".join(lines).replace(common, f"{common} The dentist called.").replace("Line w40q", "The dentist wrote.")
+    rows = rows_of(edge)
+
+    first, second = shown(rows[:2], "dentist")
+
+    assert "The dentist called." in first.snippet
+    assert "The dentist called." not in second.snippet
+    assert "The dentist wrote." in second.snippet
+
+
+def test_a_neighbour_whose_only_match_was_shown_goes_on_after_it():
+    rows = rows_of(FILLER)
+    common = next(line for line in rows[1].text.splitlines() if line)
+    word = common.split()[1]
+
+    first, second = shown(rows[:2], word)
+
+    assert word in first.snippet
+    last = max(int(number) for number in re.findall(r"w(\d+)q", first.snippet))
+    assert second.snippet.startswith(f"Line w{last + 1}q ")
+    assert (second.start_line, second.end_line) == (rows[1].start_line, rows[1].end_line)
+
+
+def test_a_hit_of_which_better_ones_show_every_word_is_left_out():
+    text = "one two\nthree four\nfive six\n"
+    whole = ChunkRow(id=1, key=NOTE, ordinal=1, start_line=1, end_line=3, text=text)
+    before = ChunkRow(id=0, key=NOTE, ordinal=0, start_line=1, end_line=2, text="one two\nthree four\n")
+    after = ChunkRow(id=2, key=NOTE, ordinal=2, start_line=3, end_line=3, text="five six\n")
+    hits = tuple((fused(row), row) for row in (before, after, whole))
+    found = Found(hits=hits, terms=(), mode="keyword", degraded=())
+
+    assert [passage.snippet for passage in passages(found, max_snippet_chars=700)] == [
+        "one two\nthree four",
+        "five six",
+    ]
+
+
+def test_the_same_words_of_another_file_are_shown_again():
+    row = ChunkRow(id=0, key=NOTE, ordinal=0, start_line=1, end_line=1, text="The dentist called.")
+    other = ChunkRow(
+        id=1, key=DocumentKey("memory", "memory/b.md"), ordinal=0, start_line=1, end_line=1, text="The dentist called."
+    )
+
+    assert [passage.snippet for passage in shown([row, other], "dentist")] == ["The dentist called."] * 2
+
+
+@pytest.mark.parametrize(("tokens", "overlap"), [(400, 80), (100, 50)])
+def test_parts_of_one_long_message_show_none_of_it_twice(tokens: int, overlap: int):
+    text = " ".join(f"w{number}q" for number in range(1200))
+    rows = rows_of_talk([(7, text)], tokens=tokens, overlap=overlap)
+    assert len(rows) > 3
+
+    answer = shown(rows, "w100q", max_chars=20_000)
+
+    assert sum(words_of(answer).values()) == 1200
+    assert max(words_of(answer).values()) == 1

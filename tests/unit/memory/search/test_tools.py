@@ -1,0 +1,209 @@
+"""The two tools that agents know."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memory.search.manager import SearchManager
+from memory.search.tools import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool, unavailable
+from schemas.errors import UserError
+from schemas.memory_sections import Limits
+from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.status import AgentStatus, Availability
+
+
+def result(number: int, snippet: str = "what was said", *, cited: bool = True) -> SearchResult:
+    return SearchResult(
+        path=f"memory/{number}.md",
+        start_line=1,
+        end_line=2,
+        score=0.5,
+        snippet=snippet,
+        source="memory",
+        citation=f"memory/{number}.md#L1-L2" if cited else None,
+    )
+
+
+class Memory(SearchManager):
+    """Answers what a test tells it to, and remembers what it was asked."""
+
+    def __init__(self, *results: SearchResult, max_injected_chars: int = 4000) -> None:
+        self._results = results
+        self._limits = Limits(max_injected_chars=max_injected_chars)
+        self.searched: list[SearchRequest] = []
+        self.read: list[GetRequest] = []
+        self.broken: Exception | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def search(self, request: SearchRequest) -> SearchAnswer:
+        if self.broken is not None:
+            raise self.broken
+        self.searched.append(request)
+        return SearchAnswer(results=self._results, mode="keyword", citations=True)
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        if self.broken is not None:
+            raise self.broken
+        self.read.append(request)
+        return GetAnswer(path=request.path, text="a line", lines=1, total_lines=9, truncated=True, next_from=2)
+
+    def status(self, *, deep: bool = False) -> AgentStatus:
+        raise NotImplementedError
+
+    def sync(self) -> str | None:
+        raise NotImplementedError
+
+    def probe_embedding_availability(self) -> Availability:
+        raise NotImplementedError
+
+    def probe_vector_availability(self) -> Availability:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+def call(memory: SearchManager, name: str, session_key: str | None = None, /, **arguments: Any) -> dict[str, Any]:
+    answer = call_tool(memory, name, arguments, session_key=session_key)
+    json.dumps(answer, allow_nan=False)
+    return answer
+
+
+def test_agents_find_the_two_tools_they_know():
+    assert list(TOOLS) == ["memory_search", "memory_get"]
+    assert TOOLS[SEARCH].arguments == ("query", "maxResults", "minScore", "corpus")
+    assert TOOLS[GET].arguments == ("path", "from", "lines", "corpus")
+    for name, tool in TOOLS.items():
+        assert tool.name == name
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.input_schema["required"] == [tool.arguments[0]]
+        json.dumps(tool.input_schema)
+
+
+def test_search_is_described_as_the_mandatory_step_and_get_as_the_one_after_it():
+    search = TOOLS[SEARCH].description.lower()
+
+    assert "mandatory" in search
+    for word in ("before", "work", "decisions", "dates", "people", "preferences", "todos"):
+        assert word in search
+    assert "after memory_search" in TOOLS[GET].description
+
+
+@pytest.mark.parametrize(("name", "model"), [(SEARCH, SearchRequest), (GET, GetRequest)])
+def test_the_schemas_bounds_are_those_that_are_checked(name, model):
+    checked = model.model_json_schema(by_alias=True)["properties"]
+
+    for argument, shown in TOOLS[name].input_schema["properties"].items():
+        [inner] = [one for one in checked[argument].get("anyOf", [checked[argument]]) if one["type"] != "null"]
+        bounds = {"type", "minimum", "maximum", "minLength", "maxLength"}
+        assert {key: inner[key] for key in bounds & inner.keys()} == {key: shown[key] for key in bounds & shown.keys()}
+
+
+def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows():
+    memory = Memory(result(1))
+    answer = call(memory, SEARCH, "agent:main:main", query="gateway", maxResults=3, minScore=0.2)
+
+    assert memory.searched == [
+        SearchRequest(query="gateway", max_results=3, min_score=0.2, session_key="agent:main:main")
+    ]
+    [hit] = answer["results"]
+    assert hit["snippet"] == "what was said\n\nSource: memory/1.md#L1-L2"
+    assert (hit["path"], hit["startLine"], hit["endLine"]) == ("memory/1.md", 1, 2)
+    assert hit["citation"] == "memory/1.md#L1-L2"
+    assert "warning" not in answer
+    assert "disabled" not in answer
+
+
+def test_a_read_is_asked_as_the_model_says():
+    memory = Memory()
+    answer = call(memory, GET, "k", **{"path": "memory/a.md", "from": 3, "lines": 1})
+
+    assert memory.read == [GetRequest(path="memory/a.md", from_=3, lines=1, session_key="k")]
+    assert (answer["text"], answer["nextFrom"]) == ("a line", 2)
+
+
+def test_optional_arguments_may_be_null_as_some_models_send_them():
+    memory = Memory()
+    call(memory, SEARCH, query="x", maxResults=None, minScore=None)
+    call(memory, GET, **{"path": "a.md", "from": None, "lines": None})
+
+    assert memory.searched == [SearchRequest(query="x")]
+    assert memory.read == [GetRequest(path="a.md")]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        (
+            SEARCH,
+            {"query": "x", "limit": 3, "k": 1},
+            "memory_search: unknown argument limit, k; valid are query, maxResults, minScore",
+        ),
+        (GET, {"path": "x", "startLine": 3}, "memory_get: unknown argument startLine; valid are path, from, lines"),
+        # A session says nothing about itself: the door knows it.
+        (
+            SEARCH,
+            {"query": "x", "sessionKey": "agent:main:main"},
+            "memory_search: unknown argument sessionKey; valid are query, maxResults, minScore",
+        ),
+        (SEARCH, {}, "memory_search: query is missing"),
+        (SEARCH, {"query": ["x"]}, "memory_search: query must be a text"),
+        (SEARCH, {"query": "x", "maxResults": 0}, "maxResults must be at least 1"),
+        (SEARCH, {"query": "x", "minScore": float("nan")}, "minScore must be at most 1"),
+        (GET, {"path": ""}, "memory_get: path must not be empty"),
+        (GET, {"path": "a.md", "from": "three"}, "memory_get: from must be a whole number"),
+        ("memory_forget", {}, "unknown tool memory_forget; valid are memory_search, memory_get"),
+    ],
+)
+def test_a_wrong_call_is_refused_in_one_sentence_and_asks_nothing(name, arguments, sentence):
+    memory = Memory()
+    with pytest.raises(ToolArgumentsRefused) as refused:
+        call_tool(memory, name, arguments, session_key=None)
+
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert isinstance(refused.value, UserError)
+    assert (memory.searched, memory.read) == ([], [])
+
+
+def test_an_answer_has_at_most_max_injected_chars_and_says_what_was_left_out():
+    memory = Memory(*(result(number, f"{number} " + "word " * 100) for number in range(6)), max_injected_chars=1200)
+    answer = call(memory, SEARCH, query="word")
+
+    assert len(answer["results"]) == 3
+    assert sum(len(hit["snippet"]) for hit in answer["results"]) <= 1200
+    assert all(hit["snippet"].endswith(f"\n\nSource: {hit['citation']}") for hit in answer["results"])
+    assert answer["results"][2]["snippet"].startswith("2 word")
+    assert "3 more results were left out" in answer["warning"]
+
+
+@pytest.mark.parametrize("name", [SEARCH, GET])
+def test_a_memory_that_fails_is_an_answer(name):
+    memory = Memory()
+    memory.broken = RuntimeError("secret words of a note")
+    answer = call(memory, name, **{TOOLS[name].arguments[0]: "a.md"})
+
+    assert (answer["disabled"], answer["unavailable"]) == (True, True)
+    assert answer["error"] == "memory failed: RuntimeError"
+    assert answer["warning"]
+    assert answer["action"]
+    assert answer.get("results", []) == []
+    assert answer.get("text", "") == ""
+
+
+def test_a_door_without_a_manager_has_an_answer_too():
+    assert unavailable(SEARCH, "it is switched off", {"query": "x"}, action="switch it on") == {
+        "results": [],
+        "disabled": True,
+        "unavailable": True,
+        "error": "it is switched off",
+        "warning": "memory is unavailable",
+        "action": "switch it on",
+    }
+    assert unavailable(GET, "off", {"path": "a.md"}).items() >= {"path": "a.md", "text": "", "error": "off"}.items()

@@ -1,0 +1,99 @@
+"""The memory tools in the Model Context Protocol, with the official client in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+from jsonschema import Draft202012Validator
+
+from memory.search.tools import TOOLS, ToolArgumentsRefused
+from memory.service.mcp_server import SESSION_KEY_META, ToolCall, build_server
+from tests.mcp_clients import ERAS, calling, connected, found, protocol_error, refusal, tools
+
+
+class Answering:
+    """Answers every call with the same, and keeps what was called."""
+
+    def __init__(self, answer: dict[str, Any] | Exception) -> None:
+        self.calls: list[ToolCall] = []
+        self._answer = answer
+
+    async def __call__(self, call: ToolCall) -> dict[str, Any]:
+        self.calls.append(call)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_both_tools_are_listed_as_reading_only(era: str):
+    listed = connected(build_server(Answering({})), tools, era=era)
+
+    assert [tool.name for tool in listed] == ["memory_search", "memory_get"]
+    for tool in listed:
+        definition = TOOLS[tool.name]
+        assert (tool.title, tool.description) == (definition.title, definition.description)
+        assert tool.input_schema == definition.input_schema
+        assert tool.input_schema["additionalProperties"] is False
+        Draft202012Validator.check_schema(tool.input_schema)
+        assert tool.annotations is not None
+        assert tool.annotations.model_dump(exclude_none=True) == {"read_only_hint": True, "open_world_hint": False}
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_an_answer_comes_as_an_object_and_as_text(era: str):
+    answering = Answering({"results": [], "note": "面包 für alle"})
+
+    result = connected(build_server(answering), calling("memory_search", query="bread", maxResults=3), era=era)
+
+    assert found(result) == {"results": [], "note": "面包 für alle"}
+    assert "面包 für alle" in result.content[0].text
+    [call] = answering.calls
+    assert (call.name, call.arguments) == ("memory_search", {"query": "bread", "maxResults": 3})
+    assert (call.session_key, call.request) == (None, None)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_refused_call_is_a_result_that_the_model_reads(era: str):
+    refused = ToolArgumentsRefused("memory_search: unknown argument agent; valid are query, maxResults, minScore")
+    result = connected(build_server(Answering(refused)), calling("memory_search", query="x", agent="bob"), era=era)
+    assert refusal(result) == str(refused)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_tool_that_does_not_exist_is_an_error_of_the_protocol(era: str):
+    answering = Answering({})
+    with protocol_error("no tool is called 'memory_write'; there are memory_search, memory_get"):
+        connected(build_server(answering), calling("memory_write"), era=era)
+    assert answering.calls == []
+
+
+def test_a_failure_is_a_result_and_its_log_holds_nothing_of_the_memory():
+    failing = Answering(RuntimeError("the secret note says 42"))
+    with structlog.testing.capture_logs() as logs:
+        result = connected(build_server(failing), calling("memory_search", query="where is the treasure"))
+
+    assert refusal(result) == "memory_search failed; recalld's log says where"
+    [line] = logs
+    assert (line["event"], line["log_level"], line["failure"]) == ("tool_failed", "error", "RuntimeError")
+    assert "test_mcp_server.py" in line["place"]
+    assert "secret" not in str(line)
+    assert "treasure" not in str(line)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_call_may_say_which_session_asks(era: str):
+    answering = Answering({"results": []})
+    key = {SESSION_KEY_META: " agent:main:telegram:group:7 "}
+    connected(build_server(answering), calling("memory_search", meta=key, query="x"), era=era)
+    assert answering.calls[0].session_key == "agent:main:telegram:group:7"
+
+
+@pytest.mark.parametrize("key", ["", "  ", 7, ["a"], {}])
+def test_a_session_key_that_is_none_is_not_taken_for_the_owners_session(key: object):
+    answering = Answering({"results": []})
+    result = connected(build_server(answering), calling("memory_search", meta={SESSION_KEY_META: key}, query="x"))
+    assert refusal(result) == "recalld/sessionKey in _meta must be a text that is not empty"
+    assert answering.calls == []

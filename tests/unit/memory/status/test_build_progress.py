@@ -1,0 +1,57 @@
+"""How far a generation under construction is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import begun_at
+from memory.reporting import build_status
+from memory.status.index import build_progress, seconds_left
+from memory.store.options import StoreOptions
+from memory.store.reader import IndexCounts
+from recalld.status_view import status_lines
+from schemas.settings import Settings
+from tests.quiet_board import QuietBoard
+from tests.storing import document, key, vector
+from tests.written_index import write_index
+
+
+def test_a_build_says_what_it_holds_of_what_it_will(settings: Settings, workspace: Path) -> None:
+    for number in range(4):
+        (workspace / "memory" / f"{number}.md").write_text(f"note {number}\n", "utf-8")
+    write_index(settings)
+    writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
+    assert build_progress(writer, documents=4, rate=0.0) is None
+    new = writer.open_writer("other", "{}")[0]
+    new.write([document(key("memory/0.md"), "note", "zero", vectors=[vector(1)])])
+    state = build_progress(writer, documents=4, rate=2.0)
+    assert state is not None
+    assert (state.generation, state.files, state.of_files) == (writer.next(), 1, 4)
+    assert (state.chunks, state.vectors_ready, state.vectors_pending) == (2, 1, 1)
+    assert state.begun_at == pytest.approx(time.time(), abs=60)
+    assert state.eta_seconds is not None
+
+    answer = build_status(settings, QuietBoard())
+    assert answer.agents[0].index.files == 4, "the old one answers"
+    assert answer.agents[0].index.build == state.model_copy(update={"eta_seconds": None}), "no rate is known"
+    lines = "\n".join(status_lines(answer.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    assert "a new generation is being built (1 of 4 documents, 1 vector to come)" in lines
+    writer.close()
+
+
+def test_what_is_left_takes_as_long_as_what_is_there_did_and_vectors_come_at_their_rate() -> None:
+    counts = IndexCounts(files=20, vectors_pending=50, last_commit_at=1_060.0)
+    assert seconds_left(counts, began=1_000.0, documents=60, rate=5.0) == 60 * 40 / 20 + 10
+    assert seconds_left(counts, began=1_000.0, documents=20, rate=5.0) == 10
+    assert seconds_left(counts, began=1_000.0, documents=20, rate=0.0) is None
+    assert seconds_left(IndexCounts(), began=1_000.0, documents=20, rate=5.0) is None
+    assert seconds_left(IndexCounts(), began=None, documents=0, rate=0.0) == 0
+
+
+def test_a_name_says_when_a_generation_was_begun() -> None:
+    assert begun_at("19700101T000105-3f2a9c41-9d0e.sqlite") == 65
+    assert begun_at("another name") is None

@@ -1,0 +1,352 @@
+"""Whatever is committed, vectors that are held in memory answer exactly like a scan of all blocks."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from memory.index.generation_writer import GenerationWriter
+from memory.index.generations import Generations
+from memory.index.readers import SharedReader
+from memory.store.options import StoreOptions
+from memory.store.reader import Vector, VectorState
+from memory.store.sqlite import schema as sqlite_schema
+from memory.store.sqlite import vec0_tables
+from memory.store.sqlite.connection import open_for_reading
+from memory.store.sqlite.reader import SqliteReader
+from memory.store.sqlite.vector_cache import HeldVectors, VectorShelf
+from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Store
+from schemas.documents import DocumentKey
+from tests.storing import STAT, chunk, document, key, mark, piece
+
+DOCUMENTS = [key("MEMORY.md"), key("memory/a.md"), key("memory/b.md")]
+TALK = key("sessions/a.jsonl", "sessions")
+QUERIES = 2
+
+
+def exact_vector(seed: int) -> Vector:
+    """A unit vector of quarters: products are exact in any order of summation, and equal vectors score equally."""
+    signs = np.random.default_rng(seed).choice([-0.25, 0.25], 16)
+    return np.asarray(signs, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def blocks_of_eight_rows() -> Iterator[None]:
+    """So that a few vectors are several blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_schema, "MAX_VECTOR_BLOCK_BYTES", 8 * 16 * 4)
+        yield
+
+
+def held_of(reader: object) -> HeldVectors:
+    assert isinstance(reader, SqliteReader)
+    assert reader._held is not None
+    return reader._held
+
+
+class HeldVectorsMachine(RuleBasedStateMachine):
+    """Writes over connections of its own; the reader under test stays open, as a service's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.shelf = VectorShelf(hot_at_search=1)
+        self.writer = GenerationWriter(self.folder, StoreOptions())
+        self.generation = 0
+        (self.store,) = self.writer.open_writer("0", "{}")
+        self.shared = SharedReader(Generations(self.folder, StoreOptions(), shelf=self.shelf))
+        self.seed = 0
+        self.lines = 0
+
+    def teardown(self) -> None:
+        self.shared.close()
+        assert self.shelf.held_bytes == 0
+        self.writer.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @initialize(count=st.integers(0, 60))
+    def begin(self, count: int) -> None:
+        self.write(0, ["ready"] * count, keep=[True] * 8)
+
+    @rule(
+        place=st.integers(0, len(DOCUMENTS) - 1),
+        states=st.lists(st.sampled_from(["ready", "ready", "pending"]), max_size=6),
+        keep=st.lists(st.booleans(), min_size=8, max_size=8),
+    )
+    def write(self, place: int, states: list[str], keep: list[bool]) -> None:
+        """An edit: some chunks stay, some go, some are new."""
+        before = self.store.chunks_of(DOCUMENTS[place])
+        kept = [one for one, stays in zip(before, keep * 99, strict=False) if stays]
+        self.commit(
+            DocumentWrite(
+                key=DOCUMENTS[place],
+                expected_revision=self.store.revision(DOCUMENTS[place]),
+                stat=STAT,
+                content_hash="x",
+                added=tuple(self.fresh(len(kept) + number, state) for number, state in enumerate(states)),
+                moved=tuple(KeptChunk(one.id, number, number + 1, number + 1) for number, one in enumerate(kept)),
+                removed=tuple(one.id for one in before if one not in kept),
+            )
+        )
+
+    @rule(place=st.integers(0, len(DOCUMENTS) - 1))
+    def delete(self, place: int) -> None:
+        self.commit(DocumentDelete(DOCUMENTS[place], self.store.revision(DOCUMENTS[place])))
+
+    @rule(place=st.integers(0, len(DOCUMENTS) - 1))
+    def delete_and_write_in_one_transaction(self, place: int) -> None:
+        """So that rows of deleted vectors are another chunk's before anybody has looked."""
+        known = self.store.revision(DOCUMENTS[place])
+        other = DOCUMENTS[place - 1]
+        added = tuple(self.fresh(100 + number, "ready") for number in range(5))
+        self.store.write(
+            [
+                DocumentDelete(DOCUMENTS[place], known),
+                DocumentWrite(other, self.store.revision(other), STAT, "x", added=added),
+            ]
+        )
+
+    @rule(count=st.integers(1, 9))
+    def fill_vectors(self, count: int) -> None:
+        waiting = self.store.pending_chunks(count)
+        self.store.write_vectors({one.id: (one.text_hash, exact_vector(one.id)) for one in waiting})
+
+    @rule(count=st.integers(1, 5), keep=st.integers(0, 4), state=st.sampled_from(["ready", "pending"]))
+    def append_to_a_transcript(self, count: int, keep: int, state: str) -> None:
+        """The open chunk, and what follows it, is taken over or replaced."""
+        known = self.store.transcript(TALK)
+        kept = min(keep, len(self.store.chunks_of(TALK)))
+        self.lines += 1
+        added = [self.fresh(kept + number, state) for number in range(count)]
+        change = piece(*added, continues=known, to=mark(self.lines), keep=kept if known is not None else None, of=TALK)
+        assert self.store.write([change])[0] == "committed"
+
+    @rule()
+    def read_a_transcript_anew(self) -> None:
+        """All of its chunks are stale; the first text comes again and takes its chunk over."""
+        known = self.store.transcript(TALK)
+        before = self.store.chunks_of(TALK)
+        if known is None or not before:
+            return
+        self.lines += 1
+        again = chunk(str(before[0].id), 0, vector=exact_vector(before[0].id))
+        assert self.store.write(
+            [piece(again, self.fresh(1, "ready"), continues=known, to=mark(self.lines, "new"), keep=0, of=TALK)]
+        ) == ["committed"]
+
+    @rule(old=st.sampled_from(DOCUMENTS), new=st.sampled_from(DOCUMENTS))
+    def rename(self, old: DocumentKey, new: DocumentKey) -> None:
+        self.store.rename_document(old, new)
+
+    @rule(count=st.integers(0, 40))
+    def build_a_new_generation(self, count: int) -> None:
+        """Its chunks have the ids that the old one's had, and other vectors."""
+        self.generation += 1
+        self.writer.open_writer(str(self.generation), "{}")
+        stores = self.writer.open_stores()
+        vectors = [exact_vector(self.seed + number + 1_000) for number in range(count)]
+        stores[-1].write([document(DOCUMENTS[0], *[f"{number}" for number in range(count)], vectors=vectors)])
+        assert self.writer.complete(str(self.generation))
+        (self.store,) = self.writer.open_writer(str(self.generation), "{}")
+        self.lines = 0
+
+    @invariant()
+    def held_vectors_answer_like_a_scan(self) -> None:
+        scan = Generations(self.folder, StoreOptions()).open_reader()
+        assert scan is not None
+        with self.shared.lease() as reader:
+            assert reader is not None
+            for query in map(exact_vector, range(QUERIES)):
+                for sources in (None, ("memory",), ("sessions",), ("memory", "sessions"), ()):
+                    for k in (3, 500):
+                        assert reader.search_vectors(query, k, sources) == scan.search_vectors(query, k, sources)
+                every = [hit.id for hit in scan.search_vectors(query, 500)]
+                assert reader.vector_scores(query, every) == {
+                    hit.id: hit.score for hit in reader.search_vectors(query, 500)
+                }
+            view = held_of(reader).view
+            # What was compared came from memory.
+            if scan.meta("dimensions") is not None:
+                assert view is not None
+                assert str(view.transaction) == scan.meta("transactions")
+                assert view.ids.size - view.deleted == scan.counts().vectors_ready
+        scan.close()
+
+    def commit(self, change: DocumentWrite | DocumentDelete) -> None:
+        assert self.store.write([change]) == ["committed"]
+
+    def fresh(self, ordinal: int, state: str):
+        self.seed += 1
+        # Some vectors are there twice: equal scores are in the order of their ids.
+        vector = exact_vector(self.seed % 40) if state == VectorState.READY else None
+        return chunk(f"text {self.seed}", ordinal, vector=vector)
+
+
+TestHeldVectors = HeldVectorsMachine.TestCase
+TestHeldVectors.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    writer = GenerationWriter(tmp_path, StoreOptions())
+    yield writer.open_writer("f", "{}")[0]
+    writer.close()
+
+
+def test_searches_in_many_threads_read_the_vectors_of_their_own_transaction_while_others_commit(
+    store: Store, tmp_path: Path
+) -> None:
+    [path] = tmp_path.glob("*.sqlite")
+    held = HeldVectors(VectorShelf(hot_at_search=1))
+    done = threading.Event()
+    wrong: list[object] = []
+    from_memory: list[int] = []
+
+    def search() -> None:
+        try:
+            connection = open_for_reading(path, StoreOptions())
+            while not done.is_set():
+                with vec0_tables.snapshot(connection):
+                    expected = vec0_tables.cosines(connection, exact_vector(1))
+                    view = held._view(connection, 16)
+                    if view is None:
+                        continue
+                    from_memory.append(view.transaction)
+                    given = view.cosines(exact_vector(1))
+                if pairs(given) != pairs(expected):
+                    wrong.append((view.transaction, pairs(given), pairs(expected)))
+            connection.close()
+        except Exception as error:
+            wrong.append(error)
+            raise
+
+    store.write([document(key("first.md"), "a", vectors=[exact_vector(0)])])
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(250):
+        name = key(f"{number % 7}.md")
+        changes = [DocumentDelete(name, store.revision(name))] if store.file(name) is not None else []
+        store.write(changes)
+        vectors = [exact_vector(number + place) for place in range(number % 11)]
+        store.write([document(name, *map(str, range(len(vectors))), revision=store.revision(name), vectors=vectors)])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(set(from_memory)) > 10
+
+
+def pairs(answer: tuple[np.ndarray, np.ndarray]) -> list[tuple[int, float]]:
+    return sorted(zip(answer[0].tolist(), answer[1].tolist(), strict=True))
+
+
+def test_who_reads_an_older_transaction_is_not_answered_from_a_newer_one(store: Store, tmp_path: Path) -> None:
+    store.write([document(key("a.md"), "a", vectors=[exact_vector(0)])])
+    [path] = tmp_path.glob("*.sqlite")
+    held = HeldVectors(VectorShelf(hot_at_search=1))
+    old, new = open_for_reading(path, StoreOptions()), open_for_reading(path, StoreOptions())
+    with vec0_tables.snapshot(old):
+        assert len(held.cosines(old, exact_vector(1))[0]) == 1
+        store.write([document(key("b.md"), "b", vectors=[exact_vector(2)])])
+        with vec0_tables.snapshot(new):
+            assert len(held.cosines(new, exact_vector(1))[0]) == 2
+        assert len(held.cosines(old, exact_vector(1))[0]) == 1
+    assert held.view is not None
+    assert len(held.view.ids) == 2
+    old.close()
+    new.close()
+
+
+def test_a_commit_that_changes_one_block_reads_one_block(store: Store, tmp_path: Path, monkeypatch) -> None:
+    vectors = [exact_vector(number) for number in range(80)]
+    store.write([document(key("a.md"), *map(str, range(80)), vectors=vectors)])
+    reader = Generations(tmp_path, StoreOptions(), shelf=VectorShelf(hot_at_search=1)).open_reader()
+    assert reader is not None
+    reader.search_vectors(exact_vector(1), 4)
+    read: list[int] = []
+    matrices = vec0_tables.matrices
+
+    def counted(connection, numbers, blocks, dimensions):
+        for number, block, matrix in matrices(connection, numbers, blocks, dimensions):
+            read.append(number)
+            yield number, block, matrix
+
+    monkeypatch.setattr(vec0_tables, "matrices", counted)
+    store.write([document(key("b.md"), "new", vectors=[exact_vector(1)])])
+    assert reader.search_vectors(exact_vector(1), 2)[1].id == 81
+    assert len(read) == 1
+    store.write([DocumentDelete(key("b.md"), store.revision(key("b.md")))])
+    assert reader.search_vectors(exact_vector(1), 1) == reader.search_vectors(exact_vector(1), 2)[:1]
+    assert len(read) == 1
+    reader.close()
+
+
+def test_an_index_that_was_searched_once_or_twice_holds_nothing(store: Store, tmp_path: Path) -> None:
+    store.write([document(key("a.md"), "a", vectors=[exact_vector(0)])])
+    shelf = VectorShelf()
+    reader = Generations(tmp_path, StoreOptions(), shelf=shelf).open_reader()
+    assert reader is not None
+    for expected in (0, 0, 1):
+        reader.search_vectors(exact_vector(1), 1)
+        assert bool(shelf.held_bytes) == expected
+    reader.close()
+    assert shelf.held_bytes == 0
+
+
+def test_without_room_the_blocks_are_searched(store: Store, tmp_path: Path) -> None:
+    store.write([document(key("a.md"), "a", vectors=[exact_vector(0)])])
+    shelf = VectorShelf(max_bytes=100, hot_at_search=1)
+    reader = Generations(tmp_path, StoreOptions(), shelf=shelf).open_reader()
+    assert reader is not None
+    assert [hit.id for hit in reader.search_vectors(exact_vector(1), 1)] == [1]
+    assert (held_of(reader).view, shelf.held_bytes) == (None, 0)
+    reader.close()
+
+
+def test_the_vectors_searched_longest_ago_make_room_unless_they_are_in_use() -> None:
+    now = 0.0
+    shelf = VectorShelf(max_bytes=100, hot_at_search=1, kept_seconds=10, clock=lambda: now)
+    first, second, third = (HeldVectors(shelf) for _ in range(3))
+    for held in (first, second):
+        assert shelf.is_hot(held)
+        assert shelf.reserve(held, 50)
+    now = 5.0
+    assert shelf.is_hot(third)
+    assert not shelf.reserve(third, 50)
+    shelf.is_hot(first)
+    now = 40.0
+    assert shelf.is_hot(third)
+    assert shelf.reserve(third, 50)
+    assert set(shelf._held) == {first, third}
+    assert shelf.held_bytes == 100
+
+
+def test_what_found_no_room_does_not_look_for_it_at_every_search() -> None:
+    now = 0.0
+    shelf = VectorShelf(max_bytes=100, hot_at_search=1, clock=lambda: now)
+    large = HeldVectors(shelf)
+    assert shelf.is_hot(large)
+    assert not shelf.reserve(large, 101)
+    assert not shelf.is_hot(large)
+    now = 31.0
+    assert shelf.is_hot(large)
+
+
+def test_an_index_counts_its_searches_anew_after_a_long_rest() -> None:
+    now = 0.0
+    shelf = VectorShelf(hot_at_search=2, clock=lambda: now)
+    held = HeldVectors(shelf)
+    assert not shelf.is_hot(held)
+    now = 1_000.0
+    assert not shelf.is_hot(held)
+    assert shelf.is_hot(held)

@@ -1,0 +1,86 @@
+"""Leaving common words aside gives exactly what scoring everything gives."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+
+import apsw
+import pytest
+
+from memory.chunking.segmenting import FTS5_TOKENIZER
+from memory.store.sqlite import term_frequencies, text_ranking
+from memory.store.sqlite.keywords import TermFrequencies
+
+CHUNKS = 6_000
+COMMON, RARE = ["alpha", "beta", "gamma"], ["quark", "lepton", "boson", "hadron"]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> apsw.Connection:
+    connection = apsw.Connection(str(Path(tmp_path_factory.mktemp("ranking")) / "index.sqlite"))
+    connection.execute("CREATE TABLE chunks (id INTEGER PRIMARY KEY)")
+    connection.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT)")
+    connection.execute(
+        f"CREATE VIRTUAL TABLE chunks_fts USING fts5 (text, content = '', contentless_delete = 1, "
+        f"tokenize = '{FTS5_TOKENIZER}')"
+    )
+    words = random.Random(5)
+    with connection:
+        for number in range(1, CHUNKS + 1):
+            text = [f"filler{words.randrange(3000)}" for _ in range(words.randrange(5, 40))]
+            text += [word for word in COMMON if words.random() < 0.4 for _ in range(words.randrange(1, 4))]
+            text += [word for word in RARE if words.random() < 0.01]
+            connection.execute("INSERT INTO chunks VALUES (?)", (number,))
+            connection.execute("INSERT INTO chunks_fts (rowid, text) VALUES (?, ?)", (number, " ".join(text)))
+    return connection
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_result_is_that_of_scoring_everything(
+    index: apsw.Connection, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    choose = random.Random(seed)
+    words = choose.sample([*COMMON, *RARE, "filler17", "filler99", "absent"], choose.randrange(2, 7))
+    terms, k = [f'"{word}"' for word in words], choose.choice([1, 5, 24, 200])
+    frequencies = partial(TermFrequencies().of, index)
+    quick = text_ranking.best_texts(index, terms, k, frequencies)
+    monkeypatch.setattr(text_ranking, "LARGE_INDEX", CHUNKS * 10)
+    plain = text_ranking.best_texts(index, terms, k, frequencies)
+    assert [hit.id for hit in quick] == [hit.id for hit in plain]
+    assert [hit.score for hit in quick] == pytest.approx([hit.score for hit in plain])
+
+
+def test_chunks_with_common_words_only_are_not_scored_when_rare_ones_decide(
+    index: apsw.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[str] = []
+    select = text_ranking._select
+
+    def noting(connection: apsw.Connection, expression: str, *rest: object) -> dict[int, float]:
+        scored.append(expression)
+        return select(connection, expression, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(text_ranking, "_select", noting)
+    text_ranking.best_texts(index, ['"alpha"', '"quark"', '"lepton"'], 10, partial(TermFrequencies().of, index))
+    assert scored == ['("quark" OR "lepton") AND ("alpha")', '("quark" OR "lepton") NOT ("alpha")']
+
+
+def test_a_rare_word_that_enough_chunks_hold_leaves_the_common_ones_aside() -> None:
+    counts = [(366, 5.61), (804, 4.81), (9_701, 2.23), (31_961, 0.76), (32_358, 0.74)]
+    terms = [text_ranking._Term(str(count), count, idf) for count, idf in counts]
+    assert text_ranking._first_cut(terms, 24) == 2
+
+
+def test_the_number_of_chunks_is_read_and_not_counted(index: apsw.Connection) -> None:
+    plan = list(index.execute(f"EXPLAIN QUERY PLAN {term_frequencies.SELECT_AVERAGES}"))
+
+    assert TermFrequencies().chunks(index) == CHUNKS
+    assert "SCAN" not in str(plan)
+    with index:
+        index.execute("INSERT INTO chunks_fts (rowid, text) VALUES (?, 'one more')", (CHUNKS + 1,))
+    assert TermFrequencies().chunks(index) == CHUNKS + 1
+    with index:
+        index.execute("DELETE FROM chunks_fts WHERE rowid = ?", (CHUNKS + 1,))
+    assert TermFrequencies().chunks(index) == CHUNKS

@@ -1,0 +1,256 @@
+"""Transcripts in SQLite: the columns, older schemas, crashes, and what an append reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import sqlite_vec
+
+from memory.chunking.segmenting import index_text
+from memory.store.dead_letters import FORGOTTEN
+from memory.store.options import StoreOptions
+from memory.store.reader import RefusedChunk
+from memory.store.sqlite import chunks as sqlite_transcripts
+from memory.store.sqlite import connection as sqlite_connection
+from memory.store.sqlite import rows as sqlite_rows
+from memory.store.sqlite.reader import SELECT_NAMED, SqliteReader
+from memory.store.sqlite.rows import as_blob
+from memory.store.sqlite.schema import MIGRATIONS, migrate
+from memory.store.sqlite.writer import SqliteStore
+from memory.store.writer import WriteOutcome
+from schemas.documents import FileStat
+from tests.storing import STAT, TALK, chunk, document, key, mark, piece, said, text_hash, vector
+
+NOTE = key("memory/note.md")
+
+
+def rows(path: Path, statement: str, bindings: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+    connection = apsw.Connection(str(path))
+    try:
+        return connection.execute(statement, bindings).fetchall()
+    finally:
+        connection.close()
+
+
+def test_when_something_was_said_is_kept_and_changes_with_the_place(
+    sqlite_store: SqliteStore, index_path: Path
+) -> None:
+    first = [replace(chunk("one", 0), said_at=1.5), chunk("two", 1)]
+    sqlite_store.write([piece(*first, continues=None, to=mark(2)), document(NOTE, "a note")])
+    statement = "SELECT text, said_at FROM chunks ORDER BY id"
+    assert rows(index_path, statement) == [("one", 1.5), ("two", None), ("a note", None)]
+    again = [chunk("one", 0), replace(chunk("two", 1), said_at=2.5)]
+    sqlite_store.write([piece(*again, continues=mark(2), to=mark(3), keep=0)])
+    assert rows(index_path, statement) == [("one", None), ("two", 2.5), ("a note", None)]
+
+
+# Older schemas ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old_path(tmp_path: Path) -> Path:
+    """A generation as the first schema had it: one note, one chunk with a vector, one refused."""
+    path = tmp_path / "old.sqlite"
+    connection = sqlite_connection.open_for_writing(path, StoreOptions(), create=True)
+    connection.enable_load_extension(True)
+    connection.load_extension(sqlite_vec.loadable_path())
+    migrate(connection, MIGRATIONS[:1])
+    connection.execute("CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[16], chunk_size = 1024)")
+    connection.execute("INSERT INTO meta (name, value) VALUES ('dimensions', '16'), ('fingerprint', 'f')")
+    connection.execute("INSERT INTO files VALUES (1, ?, ?, 10, 20, 30, 'hash', 1, 0.5, '[]')", (NOTE.source, NOTE.path))
+    for chunk_id, text, state, refusal in ((1, "gateway", "ready", None), (2, "deploy", "refused", "too long")):
+        connection.execute(
+            "INSERT INTO chunks VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?)",
+            (chunk_id, chunk_id - 1, chunk_id, chunk_id, state, text_hash(text), refusal, text),
+        )
+        connection.execute("INSERT INTO chunks_fts (rowid, text) VALUES (?, ?)", (chunk_id, index_text(text)))
+    connection.execute("INSERT INTO chunks_vec (rowid, embedding) VALUES (1, ?)", (as_blob(vector(1)),))
+    connection.close()
+    return path
+
+
+def says_what_it_said(reader: SqliteReader) -> None:
+    assert [hit.id for hit in reader.search_text("gateway", 5)] == [1]
+    assert [hit.id for hit in reader.search_vectors(vector(1), 5)] == [1]
+    assert [row.text for row in reader.chunk_rows([1, 2]).values()] == ["gateway", "deploy"]
+    assert [one.ordinal for one in reader.chunks_of(NOTE)] == [0, 1]
+    assert reader.refused_chunks(NOTE) == [RefusedChunk(2, 2, 2, "too long")]
+    assert reader.vectors_by_hash([text_hash("gateway")])[text_hash("gateway")] == pytest.approx(vector(1))
+    assert (reader.counts().chunks, reader.counts().vectors_refused) == (2, 1)
+    assert reader.transcript(TALK) is None
+    assert reader.transcript(NOTE) is None
+    file = reader.file(NOTE)
+    assert file is not None
+    assert (file.stat.size, file.stat.mtime_ns, file.stat.inode, file.touches) == (10, 20, 30, 0)
+    # It was indexed half a second after the epoch: what changed later is read, and nothing else.
+    assert file.stat.agrees_with(FileStat(10, 20, 30, 400_000_000))
+    assert not file.stat.agrees_with(FileStat(10, 20, 30, 600_000_000))
+    assert list(reader.files()) == [file]
+    assert reader.check() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "stays"),
+    [
+        ("今天 gateway déjà", "memory/日.md", True),
+        ("เมื่อวานเราประชุม", "memory/a.md", False),
+        ("plain", "memory/ປະຊຸມ.md", False),
+    ],
+)
+def test_only_an_index_with_thai_lao_burmese_or_khmer_is_to_be_built_anew(
+    old_path: Path, text: str, path: str, *, stays: bool
+) -> None:
+    connection = apsw.Connection(str(old_path))
+    connection.execute("UPDATE chunks SET text = ? WHERE id = 1", (text,))
+    connection.execute("UPDATE files SET path = ?", (path,))
+    connection.close()
+    SqliteStore(old_path, StoreOptions()).close()
+    assert (rows(old_path, "SELECT value FROM meta WHERE name = 'fingerprint'") == [("f",)]) == stays
+
+
+def test_names_are_looked_up_in_an_index_and_not_at_all_where_that_is_not_there_yet(old_path: Path) -> None:
+    reader = SqliteReader(old_path, StoreOptions())
+    assert reader.named("/", NOTE.path.rpartition("/")[2]) == []
+    SqliteStore(old_path, StoreOptions()).close()
+    assert reader.named("/", NOTE.path.rpartition("/")[2]) == [NOTE]
+    reader.close()
+    plan = [
+        row[3] for row in rows(old_path, f"EXPLAIN QUERY PLAN {SELECT_NAMED.replace('?1', '1').replace('?2', '2')}")
+    ]
+    assert not [step for step in plan if "SCAN files" in step]
+    assert sum("files_by_name" in step for step in plan) == 2
+
+
+def test_an_index_of_the_first_schema_is_read_as_it_is(old_path: Path) -> None:
+    reader = SqliteReader(old_path, StoreOptions())
+    says_what_it_said(reader)
+    reader.close()
+    assert rows(old_path, "PRAGMA user_version") == [(1,)]
+
+
+def test_a_reader_of_the_first_schema_goes_on_when_a_writer_migrates_it(old_path: Path) -> None:
+    reader = SqliteReader(old_path, StoreOptions())
+    says_what_it_said(reader)
+    store = SqliteStore(old_path, StoreOptions())
+    assert rows(old_path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
+    says_what_it_said(reader)
+    says_what_it_said(store)
+    assert store.write([piece(*said("hello"), continues=None, to=mark(1))]) == [WriteOutcome.COMMITTED]
+    assert reader.transcript(TALK) == mark(1)
+    assert reader.check() == []
+    store.close()
+    reader.close()
+
+
+# Crashes ---------------------------------------------------------------------------------------------
+
+
+def test_a_transcript_that_was_left_between_two_slices_is_sound_and_finished_later(index_path: Path) -> None:
+    store = SqliteStore(index_path, StoreOptions())
+    store.write([piece(*said("gateway one", "two", "three"), continues=None, to=mark(3))])
+    ids = [one.id for one in store.chunks_of(TALK)]
+    store.write([piece(*said("new", "three"), continues=mark(3), to=mark(2, "other"), keep=0, final=False)])
+    store.close()
+
+    store = SqliteStore(index_path, StoreOptions())
+    assert store.check() == []
+    assert [hit.id for hit in store.search_text("gateway", 5)] == [ids[0]]
+    file = store.file(TALK)
+    assert file is not None
+    assert file.stat == FORGOTTEN
+    last = piece(*said("two", "end", first=2), continues=store.transcript(TALK), to=mark(4, "other"))
+    assert store.write([last]) == [WriteOutcome.COMMITTED]
+    chunks = store.chunks_of(TALK)
+    texts = store.chunk_rows([one.id for one in chunks])
+    assert [texts[one.id].text for one in chunks] == ["new", "three", "two", "end"]
+    assert [one.id for one in chunks][1:3] == [ids[2], ids[1]]
+    assert store.search_text("gateway", 5) == []
+    assert store.check() == []
+    store.close()
+
+
+def test_damage_to_marks_and_stale_chunks_is_found(sqlite_store: SqliteStore, index_path: Path) -> None:
+    sqlite_store.write([document(NOTE, "a note")])
+    rows(index_path, "UPDATE chunks SET ordinal = -1")
+    rows(index_path, "INSERT INTO transcripts VALUES (99, 0, 0, '', '')")
+    assert sqlite_store.check() == [
+        "1 marks of transcripts without a file (ids 99)",
+        "1 stale chunks of documents that are no transcripts (ids 1)",
+    ]
+
+
+# What an append reads --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "bindings", "plan"),
+    [
+        (sqlite_transcripts.MAKE_STALE, (1, 5), ["SEARCH chunks USING INDEX chunks_by_file (file_id=? AND ordinal>?)"]),
+        (
+            sqlite_transcripts.SELECT_HAS_STALE,
+            (1,),
+            ["SEARCH chunks USING COVERING INDEX chunks_by_file (file_id=? AND ordinal<?)"],
+        ),
+        (
+            sqlite_transcripts.SELECT_STALE,
+            (1,),
+            ["SEARCH chunks USING INDEX chunks_by_file (file_id=? AND ordinal<?)"],
+        ),
+        (
+            sqlite_transcripts.SELECT_STALE_BY_HASH,
+            ("[]", 1),
+            [
+                "SCAN wanted VIRTUAL TABLE INDEX 1:",
+                "SEARCH c USING INDEX chunks_by_hash (text_hash=?)",
+                "USE TEMP B-TREE FOR ORDER BY",
+            ],
+        ),
+        (
+            sqlite_rows.SELECT_REFUSED_OF_FILE,
+            (1,),
+            ["SEARCH chunks USING INDEX chunks_refused (file_id=?)", "USE TEMP B-TREE FOR ORDER BY"],
+        ),
+    ],
+)
+def test_a_slice_looks_only_at_the_chunks_that_it_concerns(
+    sqlite_store: SqliteStore, index_path: Path, statement: str, bindings: tuple[object, ...], plan: list[str]
+) -> None:
+    assert [row[3] for row in rows(index_path, f"EXPLAIN QUERY PLAN {statement}", bindings)] == plan
+
+
+def test_an_append_to_a_long_transcript_takes_as_many_steps_as_one_to_a_short_one(
+    sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of SQLite's virtual machine, which no other load of this machine changes."""
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    def append(name: str, chunks: int) -> int:
+        nonlocal steps
+        talk = key(f"sessions/{name}.jsonl", source="sessions")
+        texts = [f"{name} {number}" for number in range(chunks)]
+        refused = chunk("refused", chunks, refused="too long")  # its letter is written anew with each append
+        whole = piece(*said(*texts, vectors=False), refused, continues=None, to=mark(chunks), of=talk)
+        sqlite_store.write([whole])
+        steps = 0
+        sqlite_store._writer.set_progress_handler(count, 1)
+        part = piece(*said(f"{name} end", first=chunks), continues=mark(chunks), to=mark(chunks + 1), keep=chunks - 1)
+        assert sqlite_store.write([replace(part, key=talk)]) == [WriteOutcome.COMMITTED]
+        sqlite_store._writer.set_progress_handler(None)
+        return steps
+
+    short, long = append("short", 20), append("long", 4_000)
+    assert long < short * 1.5
+
+
+def test_stat_of_a_slice_is_what_it_says(sqlite_store: SqliteStore) -> None:
+    sqlite_store.write([replace(piece(continues=None, to=mark(0)), stat=STAT)])
+    assert [file.stat for file in sqlite_store.files()] == [STAT]

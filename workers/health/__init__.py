@@ -1,0 +1,3 @@
+"""Health of processes and parts, as the broker keeps it."""
+
+from __future__ import annotations

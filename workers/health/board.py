@@ -1,0 +1,391 @@
+"""What the parts publish about themselves: troubles, progress and freshness. Never in anybody's way."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+import redis
+import structlog
+
+from memory.process_states import SILENT_SECONDS
+from memory.redaction import redact
+from schemas.conditions import ConditionCode
+from schemas.ports import (
+    BrokerFacts,
+    EndpointCondition,
+    EndpointState,
+    FleetNumbers,
+    IndexFigures,
+    Indexing,
+    Pending,
+    ProcessSign,
+    Trouble,
+    Usage,
+    VectorProgress,
+)
+from workers.health.account_state import endpoint_state, forget_pauses
+from workers.health.heartbeat import BEAT_SECONDS, read_signs
+from workers.health.stall_detector import Movement
+from workers.queue.broker_errors import refusal
+from workers.queue.broker_facts import broker_facts
+from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
+from workers.queue.names import QUEUES, Keys
+from workers.queue.pending import MarkedBefore, PendingMarks
+
+log = structlog.get_logger(__name__)
+
+#: Seconds over which the published rate is averaged; what came in longer ago counts ever less.
+_RATE_SECONDS = 20.0
+
+#: Seconds without a vector after which it is measured anew.
+_RATE_PAUSE_SECONDS = 30.0
+
+#: Seconds for which a day's usage is kept; the sum of all days stays.
+USAGE_DAY_KEPT_SECONDS = 40 * 86_400
+
+#: What is counted of every request; names of fields of `Usage`.
+_COUNTED = ("requests", "failed", "inputs", "tokens")
+
+#: Of what searches asked for the same is counted once more, under names that begin so.
+_QUERIES = "queries."
+
+
+class Board:
+    """Implements `PendingReader`, `UsageRecorder`, `FiguresRecorder` and `TroubleReporter` over the broker.
+
+    A broker that is away is an answer.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client: Any = client
+        self._keys = keys
+        self._marks = PendingMarks(client, keys)
+        self._movement = Movement(client, keys)
+        self._said: dict[tuple[str, str], str] = {}
+        #: What this process counts for everybody.
+        self.counters = FleetCounters(client, keys)
+
+    def pending(self, agent: str) -> Pending | None:
+        """How far the agent is behind; None when the broker does not answer."""
+        try:
+            return self._marks.pending(agent)
+        except redis.RedisError:
+            return None
+
+    def marked_before(self, agent: str, at: float) -> MarkedBefore | None:
+        """Return what was marked until Unix time `at` and waits still; None when the broker does not answer."""
+        try:
+            return self._marks.marked_before(agent, at)
+        except redis.RedisError:
+            return None
+
+    def stalled_seconds(self) -> float:
+        """Return the seconds for which work waits and no worker finishes any; 0 without the broker."""
+        try:
+            return self._movement.stalled_seconds()
+        except redis.RedisError:
+            return 0.0
+
+    def ask_again(self, account: str, model: str) -> None:
+        """Let one request to a provider's account leave at once, whatever pause its failures have led to.
+
+        A time that the provider itself named is kept.
+        """
+        with self._quietly():
+            forget_pauses(self._client, account, model)
+
+    def vector_progress(self, agent: str) -> VectorProgress:
+        """How fast vectors come in."""
+        try:
+            rate, at = self._client.hmget(self._keys.progress(agent), "rate", "at")
+        except redis.RedisError:
+            return VectorProgress()
+        return _progress(rate, at)
+
+    def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
+        """Say that `count` vectors joined the index just now, after `seconds` of work on them.
+
+        The rate is that of all who work on it: it counts the time since anybody said so last, not anybody's work.
+        """
+        self.moved()
+        with self._quietly():
+            before, now = self.vector_progress(agent), time.time()
+            since = max(now - before.at, 1e-3)
+            if before.rate <= 0 or since > _RATE_PAUSE_SECONDS:
+                rate = count / max(seconds, 1e-3)
+            else:
+                kept = math.exp(-since / _RATE_SECONDS)
+                rate = kept * before.rate + (1 - kept) * count / since
+            self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
+
+    def committed(self, agent: str) -> None:
+        """Say that an index was changed, before its documents' marks are over: its figures are to be counted anew."""
+        with self._quietly():
+            self._client.hincrby(self._keys.commits, agent, 1)
+
+    def commits(self, agent: str) -> int:
+        """Return the number of commits so far; 0 without the broker."""
+        try:
+            return int(self._client.hget(self._keys.commits, agent) or 0)
+        except redis.RedisError:
+            return 0
+
+    def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
+        """Keep the counts of an index that had so many `commits`; None when it cannot be read."""
+        with self._quietly():
+            if figures is None:
+                self._client.hdel(self._keys.figures, agent)
+            else:
+                self._client.hset(self._keys.figures, agent, json.dumps([commits, *astuple(figures)]))
+
+    def indexing(self) -> dict[str, Indexing] | None:
+        """Return how far the index of every agent is that is known of; None when the broker does not answer.
+
+        Two round trips, however many agents there are.
+        """
+        try:
+            marked = self._marks.agents()
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hgetall(self._keys.figures)
+                pipe.hgetall(self._keys.commits)
+                for agent in marked:
+                    pipe.hlen(self._keys.sequence(agent))
+                counted, commits, *pending = pipe.execute()
+            known = {agent.decode(): json.loads(raw) for agent, raw in counted.items()}
+            figures = {agent: IndexFigures(*rest) for agent, (_, *rest) in known.items()}
+            lacking = [agent for agent, one in figures.items() if one.vectors_pending]
+            with self._client.pipeline(transaction=False) as pipe:
+                for agent in lacking:
+                    pipe.hmget(self._keys.progress(agent), "rate", "at")
+                    pipe.hgetall(self._keys.troubles(agent))
+                told = pipe.execute()
+        except redis.RedisError:
+            return None
+        waiting = dict(zip(marked, pending, strict=True))
+        progress = {agent: _progress(*told[2 * place]) for place, agent in enumerate(lacking)}
+        held_up = {agent: _held_up(told[2 * place + 1]) for place, agent in enumerate(lacking)}
+        return {
+            agent: Indexing(
+                pending=int(waiting.get(agent, 0)),
+                figures=figures.get(agent),
+                settled=agent in known and known[agent][0] == int(commits.get(agent.encode(), 0)),
+                progress=progress.get(agent, VectorProgress()),
+                held_up=held_up.get(agent),
+            )
+            for agent in {*known, *marked}
+        }
+
+    def moved(self) -> None:
+        """Say that something was finished."""
+        with self._quietly():
+            self._movement.moved()
+
+    def record_freshness(self, seconds: Sequence[float]) -> None:
+        """Add times from event to searchable to the histogram."""
+        if not seconds:
+            return
+        with self._quietly(), self._client.pipeline(transaction=False) as pipe:
+            for value in seconds:
+                bound = next((str(bucket) for bucket in FRESHNESS_BUCKETS if value <= bucket), "inf")
+                pipe.hincrby(self._keys.freshness(), bound, 1)
+                pipe.hincrbyfloat(self._keys.freshness(), "sum", max(value, 0.0))
+            pipe.execute()
+
+    def troubles(self, agent: str) -> Sequence[Trouble]:
+        """What is not well and concerns this agent or all, newest first."""
+        found: list[Trouble] = []
+        try:
+            for scope in (agent, "*"):
+                for part, raw in self._client.hgetall(self._keys.troubles(scope)).items():
+                    body = json.loads(raw)
+                    since, code = float(body["since"]), body.get("code")
+                    found.append(
+                        Trouble(
+                            part.decode(),
+                            str(body["message"]),
+                            since,
+                            at=float(body.get("at", since)),
+                            code=ConditionCode(code) if code in set(ConditionCode) else None,
+                        )
+                    )
+        except redis.RedisError:
+            return ()
+        return sorted(found, key=lambda trouble: -trouble.since)
+
+    def report(self, part: str, message: str, *, agent: str = "*", code: ConditionCode | None = None) -> None:
+        """Say that a part has a problem; the first time counts as its beginning. Secrets are masked."""
+        message = redact(message)
+        if self._said.get((agent, part)) != message:
+            log.warning("trouble", part=part, agent=agent, message=message)
+        self._said[(agent, part)] = message
+        with self._quietly():
+            key = self._keys.troubles(agent)
+            before = self._client.hget(key, part)
+            now = time.time()
+            since = json.loads(before)["since"] if before else now
+            self._client.hset(key, part, json.dumps({"message": message, "since": since, "at": now, "code": code}))
+
+    def resolve(self, part: str, *, agent: str = "*") -> None:
+        """Say that the part's problem is over."""
+        self._said.pop((agent, part), None)
+        with self._quietly():
+            if self._client.hdel(self._keys.troubles(agent), part):
+                log.info("trouble_over", part=part, agent=agent)
+
+    def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
+        """Add one request to what its agents cost, and to what all of them do (agent "*")."""
+        with self._quietly():
+            self.add_usage([(usage, agents, queries)])
+
+    def add_usage(self, requests: Sequence[tuple[Usage, Mapping[str, Usage], bool]]) -> None:
+        """Count several requests like `record_usage`. Raises `redis.RedisError` when none of them is counted."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for usage, agents, queries in requests:
+            for agent, share in [*agents.items(), ("*", usage)]:
+                for counted in _COUNTED:
+                    of = f"|{share.provider}|{share.model}"
+                    counts[agent, counted + of] += getattr(share, counted)
+                    if queries:
+                        counts[agent, _QUERIES + counted + of] += getattr(share, counted)
+        today = today_utc()
+
+        def fill(pipe: Any) -> None:
+            for (agent, field), number in counts.items():
+                if number:
+                    pipe.hincrby(self._keys.usage(agent, None), field, number)
+                    pipe.hincrby(self._keys.usage(agent, today), field, number)
+            for agent in {agent for agent, _ in counts}:
+                pipe.expire(self._keys.usage(agent, today), USAGE_DAY_KEPT_SECONDS)
+
+        add_once(self._client, fill)
+
+    def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
+        """What embedding for this agent cost on one day (UTC), or ever; the provider and model asked most first."""
+        return self._usage(agent, day, of_queries=True)
+
+    def indexing_usage(self, agent: str) -> Sequence[Usage]:
+        """What embedding this agent's documents cost, ever: without the queries of those who searched."""
+        return self._usage(agent, None, of_queries=False)
+
+    def _usage(self, agent: str, day: date | None, *, of_queries: bool) -> Sequence[Usage]:
+        try:
+            found = self._client.hgetall(self._keys.usage(agent, day))
+        except redis.RedisError:
+            return ()
+        counts: dict[tuple[str, str], dict[str, int]] = {}
+        for field, number in found.items():
+            counted, provider, model = field.decode().split("|", 2)
+            counts.setdefault((provider, model), {})[counted] = int(number)
+        known = [
+            Usage(
+                provider,
+                model,
+                **{
+                    name: numbers.get(name, 0) - (0 if of_queries else numbers.get(_QUERIES + name, 0))
+                    for name in _COUNTED
+                },
+            )
+            for (provider, model), numbers in counts.items()
+        ]
+        return sorted(known, key=lambda usage: (-usage.requests, usage.provider, usage.model))
+
+    def processes(self) -> Sequence[ProcessSign]:
+        """Who should be there, and when they were last heard of; nobody without a broker that takes what they say."""
+        try:
+            signs = read_signs(self._client, self._keys)
+            silent = any(sign.silent_seconds > 2 * BEAT_SECONDS for sign in signs)
+            if silent and not broker_facts(self._client).writable:
+                return ()
+        except redis.RedisError:
+            return ()
+        return signs
+
+    def broker(self) -> BrokerFacts | None:
+        """Which server holds the queue, or that it refuses us; None when it does not answer."""
+        try:
+            return broker_facts(self._client)
+        except redis.RedisError as error:
+            why = refusal(error)
+            return BrokerFacts("?", "not known", why, writable=False, refuses=True) if why is not None else None
+
+    def endpoint(self, account: str, model: str) -> EndpointState | None:
+        """Whether requests to a provider's account may leave, and whether one is without an answer for long.
+
+        None for nobody's account, and without the broker.
+        """
+        if not account:
+            return None
+        try:
+            state = endpoint_state(self._client, account, model)
+            return _unanswered(state, read_signs(self._client, self._keys), account, model)
+        except redis.RedisError:
+            return None
+
+    def fleet(self) -> FleetNumbers | None:
+        """What all processes counted together; None when the broker does not answer."""
+        try:
+            counts = self.counters.read()
+            fresh = self._client.hgetall(self._keys.freshness())
+            with self._client.pipeline(transaction=False) as pipe:
+                for queue in QUEUES:
+                    pipe.hlen(self._keys.messages(queue))
+                    pipe.hlen(self._keys.delayed_messages(queue))
+                lengths = pipe.execute()
+        except redis.RedisError:
+            return None
+        return FleetNumbers(
+            counts=tuple(counts),
+            freshness={bound: int(fresh.get(str(bound).encode(), 0)) for bound in (*FRESHNESS_BUCKETS, math.inf)},
+            freshness_sum=float(fresh.get(b"sum", 0.0)),
+            queues={queue: int(sum(lengths[2 * i : 2 * i + 2])) for i, queue in enumerate(QUEUES)},
+        )
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            log.debug("board_unreachable", error=str(error))
+
+
+def _progress(rate: bytes | None, at: bytes | None) -> VectorProgress:
+    return VectorProgress(float(rate), float(at)) if rate and at else VectorProgress()
+
+
+def _held_up(troubles: Mapping[bytes, bytes]) -> str | None:
+    """Return why no vectors come, as the workers reported it."""
+    told = map(json.loads, troubles.values())
+    return next((str(body["message"]) for body in told if body.get("code") == ConditionCode.VECTORS_WAIT), None)
+
+
+def today_utc() -> date:
+    """The day that usage is counted under now: the same one on every host."""
+    return datetime.now(UTC).date()
+
+
+def _unanswered(state: EndpointState, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointState:
+    """The state with what the processes that live wait for."""
+    if state.condition not in {EndpointCondition.OK, EndpointCondition.FAILING}:
+        return state
+    owed = [
+        (request.seconds + sign.silent_seconds, request.address)
+        for sign in signs
+        if sign.silent_seconds <= SILENT_SECONDS
+        for request in sign.unanswered
+        if (request.account, request.model) == (account, model)
+    ]
+    if not owed:
+        return state
+    seconds, address = max(owed)
+    waiting = EndpointCondition.WAITING if state.condition is EndpointCondition.OK else state.condition
+    return replace(
+        state, condition=waiting, reason=f"{address} has not answered a request", since=time.time() - seconds
+    )

@@ -1,0 +1,70 @@
+"""Whether the pool of workers gets on: work that waits while nothing is finished is stalled, whoever's fault it is."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any, Final
+
+import redis
+
+from workers.queue.broker_facts import broker_facts
+from workers.queue.names import QUEUES, Keys
+from workers.queue.pending import PendingMarks
+
+#: Seconds between two notes that something was finished.
+_NOTE_SECONDS = 1.0
+
+_MOVED: Final = """
+local time = redis.call('TIME')
+redis.call('SET', KEYS[1], string.format('%.3f', time[1] + time[2] / 1000000))
+"""
+
+
+class Movement:
+    """Notes in the broker, by its clock, that something was finished; shared by all workers of a namespace."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client: Any = client
+        self._keys = keys
+        self._note = client.register_script(_MOVED)
+        self._lock = threading.Lock()
+        self._noted_at = -_NOTE_SECONDS
+
+    def moved(self) -> None:
+        """Something was finished: a document, a batch of vectors. Raises `redis.RedisError`."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._noted_at < _NOTE_SECONDS:
+                return
+            self._noted_at = now
+        self._note(keys=[self._keys.moved])
+
+    def refusal(self) -> str | None:
+        """Why the broker takes nothing new, so that nothing could be seen to wait. Raises `redis.RedisError`."""
+        facts = broker_facts(self._client)
+        return None if facts.writable else facts.warning
+
+    def stalled_seconds(self) -> float:
+        """For how long work has been waiting without anything being finished; 0 when nothing waits.
+
+        Messages that wait out a pause (a provider that cools down) are not work that waits; documents that are not
+        committed are, whatever keeps them. Raises `redis.RedisError`.
+        """
+        seconds, micros = self._client.time()
+        now = seconds + micros / 1e6
+        since = self._waiting_since()
+        if since is None:
+            return 0.0
+        moved = float(self._client.get(self._keys.moved) or 0.0)
+        return float(max(0.0, now - max(moved, since)))
+
+    def _waiting_since(self) -> float | None:
+        marks = PendingMarks(self._client, self._keys)
+        times = [pending.oldest_at for agent in marks.agents() if (pending := marks.pending(agent)).documents]
+        for queue in QUEUES:
+            messages = self._client.hvals(self._keys.messages(queue))
+            times += [json.loads(raw)["message_timestamp"] / 1000 for raw in messages]
+        known = [at for at in times if at is not None]
+        return min(known) if known else None

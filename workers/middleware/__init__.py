@@ -1,0 +1,3 @@
+"""Dramatiq middlewares."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The queue: the broker, pending marks, and what is kept beside them."""
+
+from __future__ import annotations

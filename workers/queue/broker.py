@@ -1,0 +1,240 @@
+"""The Dramatiq broker over Redis or Valkey, tuned to recover in seconds and to idle quietly."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import dramatiq
+import redis
+from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
+from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
+from dramatiq.worker import ConsumerThread
+
+from memory import tracing
+from memory.pulses import Pulses
+from workers.queue.clock_skew import DELAYED_AT
+from workers.queue.names import QUEUES, Keys
+from workers.queue.retry_outbox import OwedRetries, RetriesThatLast
+
+#: Milliseconds without a sign of life after which a worker's jobs go to another one.
+HEARTBEAT_TIMEOUT_MS = 10_000
+
+#: Commands out of a million that look after dead workers' jobs: an idle consumer gives one a second, so a look
+#: every few seconds on each queue. The library's default takes many minutes.
+MAINTENANCE_CHANCE = 500_000
+
+#: Seconds that an idle consumer waits for the bell; also how long a lost bell, or a stop, may go unnoticed.
+IDLE_SECONDS = 1.0
+
+#: A consumer that takes no turn for longer is stuck.
+CONSUMER_LIMIT_SECONDS = 12.0
+
+#: The same while delayed messages wait in this consumer's memory: nobody rings when their time has come.
+_DELAYED_SECONDS = 0.2
+
+#: Seconds between two looks for messages that were taken for this process and that none of its threads got.
+LOOK_SECONDS = 10.0
+
+#: Seconds that a consumer waits while its threads have all the work they may hold.
+_BUSY_SECONDS = 0.02
+
+#: Option of a message: the trace that its job goes on with (W3C Trace Context).
+TRACEPARENT = "traceparent"
+
+#: Bells kept for a queue: more wake nobody who is not awake already.
+_MAX_BELLS = 16
+
+
+class DoorbellConsumer(_RedisConsumer):
+    """Waits for new messages instead of polling for them: a job starts at once, and an idle process idles.
+
+    Whoever enqueues a message rings the queue's bell, a short list that the consumer blocks on.
+
+    Raises:
+        dramatiq.ConnectionClosed: whatever the broker refuses or leaves unanswered. It is the one error after which the
+            library goes on; any other one ends a consumer's thread, or leaves a message with a process for good.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)  # type: ignore[no-untyped-call]
+        self._looks_at = 0.0
+
+    def __next__(self) -> dramatiq.MessageProxy | None:
+        self.broker.takes(self.queue_name)
+        if self.broker.draining:
+            self._give_back_what_is_cached()
+            threading.Event().wait(_BUSY_SECONDS)
+            return None
+        # The library's own pause, which grows with the misses, would come on top.
+        self.misses = 0
+        with _connection_closed():
+            self._give_back_what_nobody_has()
+            message: dramatiq.MessageProxy | None = super().__next__()  # type: ignore[no-untyped-call]
+            if message is None:
+                self._wait()
+            else:
+                self._handed.add(message.options["redis_message_id"])
+        return message
+
+    def ack(self, message: dramatiq.MessageProxy) -> None:
+        """Say that a message is done; tried again for as long as the broker does not take it, or its retry."""
+        if self.broker.closed:
+            return
+        with _connection_closed():
+            self.broker.owed.pay(self.broker, message)
+            super().ack(message)  # type: ignore[no-untyped-call]
+        self._handed.discard(message.options["redis_message_id"])
+
+    def nack(self, message: dramatiq.MessageProxy) -> None:
+        """Say that a message is given up; tried again like `ack`."""
+        if self.broker.closed:
+            return
+        with _connection_closed():
+            super().nack(message)  # type: ignore[no-untyped-call]
+        self._handed.discard(message.options["redis_message_id"])
+
+    def requeue(self, messages: Iterable[dramatiq.Message[Any] | dramatiq.MessageProxy]) -> None:
+        """Give messages back. Those that the broker does not take back go with the next consumer."""
+        given = list(messages)
+        with _connection_closed():
+            super().requeue(given)  # type: ignore[no-untyped-call]
+        self._handed.difference_update(message.options["redis_message_id"] for message in given)
+
+    @property
+    def _handed(self) -> set[str]:
+        handed: set[str] = self.broker.handed[self.queue_name]
+        return handed
+
+    def _give_back_what_nobody_has(self) -> None:
+        """Messages that the broker counts as worked on here, and no thread got: the answer that brought them was lost,
+        or the consumer that had fetched them. They would seem to be worked on for as long as this process lives."""
+        if time.monotonic() < self._looks_at:
+            return
+        taken: set[bytes] = self.broker.client.smembers(
+            f"{self.broker.namespace}:__acks__.{self.broker.broker_id}.{self.queue_name}"
+        )
+        cached = {dramatiq.Message.decode(data).options["redis_message_id"] for data in self.message_cache if data}
+        lost = [name for name in map(bytes.decode, taken) if name not in self._handed and name not in cached]
+        if lost:
+            self.broker.do_requeue(self.queue_name, *lost)
+        self._looks_at = time.monotonic() + LOOK_SECONDS
+
+    def _give_back_what_is_cached(self) -> None:
+        """Messages that were fetched and handed to nobody: at its end, the library would forget them."""
+        cached, self.message_cache = self.message_cache, []
+        if cached:
+            self.requeue([dramatiq.Message.decode(data) for data in cached])
+
+    def _wait(self) -> None:
+        if self.outstanding_message_count >= self.prefetch:
+            threading.Event().wait(_BUSY_SECONDS)
+        else:
+            delayed = self.outstanding_message_count and self.queue_name.endswith(".DQ")
+            seconds = _DELAYED_SECONDS if delayed else IDLE_SECONDS
+            self.broker.client.blpop([bell(self.broker.namespace, self.queue_name)], timeout=seconds)
+
+
+class DoorbellBroker(RedisBroker):
+    """RedisBroker whose consumers are woken by those who enqueue.
+
+    `pulses`, if set, are told of every turn of a consumer. Once `draining`, nothing more is fetched. Once `closed`, a
+    thread that still works ends with its job: its message was given back.
+    """
+
+    pulses: Pulses | None = None
+    draining: bool = False
+    closed: bool = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call] # RedisBroker's constructor has no annotations
+        #: Ids of messages that threads of this process have, by their queue.
+        self.handed: defaultdict[str, set[str]] = defaultdict(set)
+        #: Retries that the broker did not take when the job was over.
+        self.owed = OwedRetries()
+
+    def close(self) -> None:
+        """Close the connections; the end of a job is told to the broker no more."""
+        self.closed = True
+        super().close()
+
+    def takes(self, queue: str) -> None:
+        """A consumer of this queue takes its turn: it looks for messages at least every `IDLE_SECONDS`."""
+        if self.pulses is not None:
+            self.pulses.of(f"consumer of {queue}", limit_seconds=CONSUMER_LIMIT_SECONDS).busy("waits for messages")
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> DoorbellConsumer:
+        """A consumer of a queue. After a lost connection the library begins with a new one."""
+        # A consumer whose broker refuses everything is not stuck.
+        self.takes(queue_name)
+        if queue_name.endswith(".DQ"):
+            self.handed[queue_name].clear()  # the library forgets what was delayed
+        return self.consumer_class(self, queue_name, prefetch, timeout)
+
+    @property
+    def consumer_class(self) -> type[DoorbellConsumer]:
+        """The consumer that waits for the bell."""
+        return DoorbellConsumer
+
+    def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
+        """Enqueue a message, then ring. A bell that is lost delays the message by `IDLE_SECONDS`."""
+        if delay is not None:
+            message = message.copy(options={DELAYED_AT: time.time() * 1000})
+        if isinstance(threading.current_thread(), ConsumerThread):
+            with _connection_closed():  # a delayed message whose time has come
+                enqueued: dramatiq.Message[Any] = super().enqueue(message, delay=delay)
+        else:
+            enqueued = super().enqueue(message, delay=delay)
+        with suppress(redis.RedisError):
+            self.ring(enqueued.queue_name)
+        return enqueued
+
+    def ring(self, queue: str) -> None:
+        """Wake a consumer of a queue."""
+        with self.client.pipeline(transaction=False) as pipe:
+            key = bell(self.namespace, queue)
+            pipe.rpush(key, 1)
+            pipe.ltrim(key, -_MAX_BELLS, -1)
+            pipe.execute()
+
+
+def bell(namespace: str, queue: str) -> str:
+    """Key of a queue's bell."""
+    return f"{namespace}:{queue}.bell"
+
+
+def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
+    """Return a broker with every queue declared and no actors.
+
+    A job that raises `dramatiq.Retry` is delayed as it says (`workers.queue.retry_outbox`).
+    """
+    broker = DoorbellBroker(
+        client=client,
+        namespace=keys.dramatiq,
+        maintenance_chance=MAINTENANCE_CHANCE,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
+        middleware=[TimeLimit(), ShutdownNotifications(), CurrentMessage(), RetriesThatLast()],
+    )
+    for queue in QUEUES:
+        broker.declare_queue(queue)
+    return broker
+
+
+def message(actor: str, queue: str, *args: Any) -> dramatiq.Message[None]:
+    """Return a message for an actor that this process need not know; its job goes on with the trace that is here."""
+    trace = tracing.here()
+    options = {TRACEPARENT: trace} if trace is not None else {}
+    return dramatiq.Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options=options)
+
+
+@contextmanager
+def _connection_closed() -> Iterator[None]:
+    # A server whose disk or memory is full, a replica, or one that stands still: it passes like a lost connection.
+    try:
+        yield
+    except redis.RedisError as error:
+        raise dramatiq.ConnectionClosed(error) from None  # type: ignore[no-untyped-call]

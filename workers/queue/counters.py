@@ -1,0 +1,100 @@
+"""What all processes of a namespace count together: numbers in the broker.
+
+A process that dies takes at most what it counted since its last `flush` with it; processes on other machines, and
+those that nobody can reach, are counted like all others. A broker that lost its data starts at nothing, which
+Prometheus takes for a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+import structlog
+
+from schemas.metrics import EVENT_TO_SEARCHABLE_SECONDS, METRICS, Kind, Metric, Told
+from schemas.ports import Count
+from workers.queue.names import Keys
+
+log = structlog.get_logger(__name__)
+
+_COUNTED = {metric.name: metric for metric in METRICS if metric.told is Told.FLEET and metric.kind is Kind.COUNTER}
+
+#: Upper bounds in seconds of the histogram of event-to-searchable times.
+FRESHNESS_BUCKETS = EVENT_TO_SEARCHABLE_SECONDS.buckets
+
+
+#: A key without a value, the same in every namespace.
+_NEVER_WRITTEN = "recalld:never-written"
+
+
+def add_once(client: Any, fill: Callable[[Any], None]) -> None:
+    """Run the commands that `fill` puts into a pipeline in one transaction, and at most once.
+
+    A command that the server refuses while others run is left out, and logged. So is a transaction whose answer is
+    lost: it may have run.
+
+    Raises:
+        redis.RedisError: none of them ran.
+    """
+    with client.pipeline(transaction=True) as pipe:
+        # Proves that the server answers. While a key is watched, the client sends no transaction a second time.
+        pipe.watch(_NEVER_WRITTEN)
+        pipe.multi()
+        fill(pipe)
+        try:
+            failed = [one for one in pipe.execute(raise_on_error=False) if isinstance(one, Exception)]
+        except redis.WatchError as error:
+            failed = [error]
+    if failed:
+        log.warning("counts_lost", commands=len(failed), error=str(failed[0]))
+
+
+class FleetCounters:
+    """Counts in this process, and adds it to everybody's with `flush`. Thread-safe; never raises."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client: Any = client
+        self._keys = keys
+        self._lock = threading.Lock()
+        self._fresh: Counter[str] = Counter()
+
+    def add(self, metric: Metric, number: int = 1, *labels: str) -> None:
+        """Count `number` more of a declared metric. `labels` are its labels' values, in their order."""
+        if _COUNTED.get(metric.name) is not metric or len(labels) != len(metric.labels):
+            raise ValueError(f"{metric.name} is not counted in the broker with {len(labels)} labels")
+        if number:
+            with self._lock:
+                self._fresh[json.dumps([metric.name, *labels])] += number
+
+    def flush(self) -> None:
+        """Add what was counted since; kept for the next time when the broker does not answer."""
+        with self._lock:
+            counted, self._fresh = self._fresh, Counter()
+        if not counted:
+            return
+
+        def fill(pipe: Any) -> None:
+            for field, number in counted.items():
+                pipe.hincrby(self._keys.counters, field, number)
+
+        try:
+            add_once(self._client, fill)
+        except redis.RedisError as error:
+            log.debug("counters_kept", error=str(error))
+            with self._lock:
+                self._fresh.update(counted)
+
+    def read(self) -> Sequence[Count]:
+        """Everybody's numbers, without what only another version counts. Raises `redis.RedisError`."""
+        found = []
+        for field, number in self._client.hgetall(self._keys.counters).items():
+            name, *labels = json.loads(field)
+            metric = _COUNTED.get(name)
+            if metric is not None and len(labels) == len(metric.labels):
+                found.append(Count(metric=name, labels=tuple(map(str, labels)), number=int(number)))
+        return found

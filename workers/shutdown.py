@@ -1,0 +1,84 @@
+"""The end of a process that works: running jobs get some time, and everything it took and did not finish goes back.
+
+What another process could take is never left to a lease that has to run out first: messages that were fetched and not
+begun go back at once, those of jobs that did not end in time when the time is over.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import dramatiq
+import redis
+import structlog
+from dramatiq.common import iter_queue
+from dramatiq.worker import Worker
+
+from workers.queue.broker import DoorbellBroker
+from workers.queue.names import QUEUES, Keys
+
+log = structlog.get_logger(__name__)
+
+#: Seconds that running jobs get to end when the process is asked to stop. Their documents wait again.
+DRAIN_SECONDS = 20.0
+
+#: Seconds between two rounds of waking consumers, so that they notice the end.
+_RING_SECONDS = 0.05
+
+#: Seconds for consumers to end after the jobs: one may be at a call of the broker.
+_CONSUMER_SECONDS = 3.0
+
+
+def drain(broker: DoorbellBroker, workers: Sequence[Worker], keys: Keys, *, seconds: float = DRAIN_SECONDS) -> bool:
+    """Let running jobs end, all queues at a time, then give back what is left; whether all jobs ended.
+
+    From now on nothing is fetched. A message that is given back is taken by another process as soon as that has a free
+    thread; its job finds there what this one held (`PendingMarks.release`).
+    """
+    broker.draining = True
+    deadline = time.monotonic() + seconds
+    stoppers = [
+        threading.Thread(target=worker.stop, kwargs={"timeout": int(seconds * 1000)}, daemon=True) for worker in workers
+    ]
+    for thread in stoppers:
+        thread.start()
+    while any(thread.is_alive() for thread in stoppers) and time.monotonic() < deadline + _CONSUMER_SECONDS:
+        with suppress(redis.RedisError, dramatiq.BrokerError):
+            for worker in workers:
+                _give_back_the_not_begun(worker)
+                for queue in worker.consumers:
+                    broker.ring(queue)
+        stoppers[0].join(timeout=_RING_SECONDS)
+        stoppers[-1].join(timeout=_RING_SECONDS)
+    with suppress(redis.RedisError):
+        _give_back_all(broker, keys)
+    return not any(thread.is_alive() for worker in workers for thread in worker.workers)
+
+
+def _give_back_the_not_begun(worker: Worker) -> None:
+    for item in iter_queue(worker.work_queue):  # type: ignore[no-untyped-call]
+        message = item.message
+        worker.consumers[message.queue_name].requeue_messages([message])
+        worker.work_queue.task_done()
+
+
+def _give_back_all(broker: DoorbellBroker, keys: Keys) -> None:
+    """Messages that this process took and did not acknowledge. Should that still happen, it does nothing."""
+    for queue in [name for canonical in QUEUES for name in (canonical, f"{canonical}.DQ")]:
+        taken = sorted(broker.client.smembers(keys.taken(broker.broker_id, queue)))
+        if not taken:
+            continue
+        bodies = broker.client.hmget(f"{keys.dramatiq}:{queue}.msgs", taken)
+        broker.do_requeue(queue, *taken)
+        broker.ring(queue)
+        if not queue.endswith(".DQ"):
+            log.warning("jobs_given_back", queue=queue, jobs=[_named(json.loads(body)) for body in bodies if body])
+
+
+def _named(message: Mapping[str, Any]) -> str:
+    return f"{message['actor_name']} of {' '.join(map(str, message['args'][:1]))}"
