@@ -17,19 +17,19 @@ import html
 import re
 from typing import Any
 
-from memory.transcripts.content_reading import texts_of, time_of
 from memory.transcripts.transcript_format import (
     ASSISTANT,
     COMPACTED,
     KNOWN,
     USER,
-    Compacted,
     Entry,
     Facts,
-    Known,
     Said,
     TranscriptFormat,
+    Wordless,
     kind_of,
+    texts_of,
+    time_of,
 )
 from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
 
@@ -130,7 +130,7 @@ class CodexFormat(TranscriptFormat):
             return isinstance(entry.get("role"), str) and isinstance(entry.get("content"), list)
         return _is_bare_meta(entry) or (entry.get("record_type") == "state" and "type" not in entry)
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:
+    def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:
         kind = kind_of(entry)
         payload = entry.get("payload")
         if not isinstance(payload, dict):
@@ -154,7 +154,7 @@ class CodexFormat(TranscriptFormat):
         return _LOG not in facts
 
 
-def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Known | None:
+def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Wordless | None:
     if item.get("type") != "message":
         return KNOWN if kind_of(item) in _KNOWN_ITEMS else None
     # Any message settles it, scaffolding too: files that begin with scaffolding items have all messages as items.
@@ -163,7 +163,7 @@ def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Known | None:
     return _said(item.get("role"), item.get("content"), entry)
 
 
-def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Known:
+def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Wordless:
     kind = event.get("type")
     if kind not in ("user_message", "agent_message"):
         return KNOWN
@@ -172,7 +172,7 @@ def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Known:
     return _said("user" if kind == "user_message" else "assistant", event.get("message"), entry)
 
 
-def _said(role: Any, content: Any, entry: Entry) -> Said | Known:
+def _said(role: Any, content: Any, entry: Entry) -> Said | Wordless:
     texts = texts_of(content, _TEXT_BLOCKS)
     if role == "user":
         speaker, text = USER, "\n".join(filter(None, map(_user_text, texts)))
