@@ -80,8 +80,8 @@ endef
 
 # What is made from the code: the settings table in the README, the example file, the tools that the client carries.
 docs: install-dev
-	$(BIN)/python -m recalld.settings_docs README.md deploy/recalld.example.toml
-	$(BIN)/python -m recalld.tool_docs recalld/client/tools.json
+	$(BIN)/python -m tests.settings_docs README.md deploy/recalld.example.toml
+	$(BIN)/python -m tests.tool_docs recalld/client/tools.json
 	$(BIN)/python -m tests.provider_requests docs/providers.md
 
 # Which locked packages have a wheel, for every platform and Python: asks the package index, takes minutes.

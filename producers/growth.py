@@ -8,7 +8,7 @@ from enum import Enum
 
 from memory.transcripts.interpreter import is_compaction_line
 from schemas.documents import FileStat
-from schemas.memory_sections import SyncSessions
+from schemas.settings_sections import SyncSessions
 
 #: Bytes of one read.
 BLOCK_BYTES = 64 * 1024

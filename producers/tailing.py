@@ -25,7 +25,7 @@ from producers.debouncing import Debouncer
 from producers.growth import Due, Growth
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
-from schemas.memory_sections import SyncSessions
+from schemas.settings_sections import SyncSessions
 
 log = structlog.get_logger(__name__)
 

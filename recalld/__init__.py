@@ -1,6 +1,3 @@
-"""The front door: the command line, `up`, and `recalld.client` for agents' runtimes.
-
-Thin: it hands rooms to each other.
-"""
+"""The front door: the command line, `up`, and `recalld.client` for agents' runtimes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The entry point of the `recalld` command."""
+"""Entry point of the `recalld` command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    # What a home holds is its owner's alone: whatever makes it, the private broker and SQLite included.
+    # Files of a home are readable by their owner only, also those of the private broker and of SQLite.
     os.umask(0o077)
     if "hook" in sys.argv:
         # An agent's program waits for its hooks: they are taken before anything large is imported.

@@ -1,4 +1,4 @@
-"""The frame of the command line: which commands there are, global options, exit codes, errors as one sentence."""
+"""Frame of the command line: commands, global options, exit codes, and errors as one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recalld.invocation import Invocation, global_options
 from recalld.terminal_text import printable_name
 from schemas.errors import RecalldError, UserError
 
-#: Name -> what `recalld --help` says of it. A command is `command` in `recalld.commands.<name>`, imported when used.
+#: Name -> line of `recalld --help`. A command is `command` in `recalld.commands.<name>`, imported when used.
 COMMANDS = {
     "up": "Run everything on this machine: broker, watching, indexing and search.",
     "index": "Bring the index up to date, wait until it is, and stop.",
@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are called: starting fast is part of searching fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The names, in the order in which a newcomer meets them."""
+        """Return the names, in the order in which a newcomer meets them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -103,13 +103,13 @@ root = LazyGroup(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. Whatever goes wrong is one sentence a person can act on."""
+    """Run one command and return its exit code. An error is one sentence that says what to do."""
     invocation = Invocation()
     try:
-        # Not root.main(): it has its own mind about interrupts and closed pipes.
+        # Not root.main(): it handles interrupts and closed pipes differently.
         with root.make_context("recalld", list(arguments) or ["--help"], obj=invocation) as context:
             outcome = root.invoke(context)
-        if sys.stdout is not None:  # closed by whoever called us
+        if sys.stdout is not None:  # the caller closed it
             sys.stdout.flush()
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
@@ -121,7 +121,7 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # Whatever is still buffered has no reader; without this the interpreter complains at its end.
+        # The buffer has no reader; without this the interpreter complains at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except UserError as error:

@@ -1,4 +1,4 @@
-"""What one call of the command line knows: global options, flags that override settings, and the settings."""
+"""One call of the command line: global options, flags that override settings, and the settings."""
 
 from __future__ import annotations
 
@@ -13,15 +13,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from recalld import configuration
+from recalld.settings.load import (
+    DEFAULT_AGENT,
+    LoadedSettings,
+    find_config,
+    find_home,
+    load,
+    remember_for_search,
+    remember_workspace,
+    select_agent,
+)
 
 if TYPE_CHECKING:
     from schemas.settings import AgentSettings, Settings
 
-#: Commands of one agent's memory, or that may be.
+#: Commands that may be about one agent.
 _FOR_AN_AGENT = frozenset({"backfill", "dead", "get", "index", "mcp", "rebuild", "search", "status"})
 
-#: How messages name a command that a person may type.
+#: A command in a message that a person may type.
 _COMMAND = re.compile(r"`recalld ([a-z][^`]*)`")
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -31,8 +40,8 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 class Invocation:
     """One call of the command line; `ctx.obj` of every command.
 
-    `overrides` maps dotted setting keys to what flags said. Nothing is read before it is asked for, so that a
-    search through a running service does not pay for settings it does not need.
+    `overrides` maps dotted setting keys to the values of flags. Settings are read when they are first used: a search
+    through a running service needs none.
     """
 
     config: str | None = None
@@ -43,21 +52,21 @@ class Invocation:
 
     @cached_property
     def home_path(self) -> Path:
-        """The folder that recalld writes to. Cheap; reads no settings."""
-        return configuration.find_home(self.home)
+        """Return the folder that recalld writes to. Cheap; reads no settings."""
+        return find_home(self.home)
 
     def check_config(self) -> None:
         """Raise UserError (exit code 2) if --config or RECALLD_CONFIG names no file. Cheap; reads nothing."""
-        configuration.find_config(self.config, home=self.home_path)
+        find_config(self.config, home=self.home_path)
 
     @cached_property
-    def loaded(self) -> configuration.LoadedSettings:
-        """The settings with the origin of each. Raises UserError (exit code 2) naming every offending key."""
+    def loaded(self) -> LoadedSettings:
+        """Return the settings with the origin of each. Raise UserError (exit code 2) naming every offending key."""
         return self.read_again()
 
-    def read_again(self) -> configuration.LoadedSettings:
-        """What `loaded` would be now. Raises like it."""
-        return configuration.load(
+    def read_again(self) -> LoadedSettings:
+        """Return what `loaded` would be now. Raise like it."""
+        return load(
             config=self.config,
             home=self.home,
             workspace=self.workspace,
@@ -67,19 +76,19 @@ class Invocation:
 
     @property
     def settings(self) -> Settings:
-        """The settings. Raises like `loaded`."""
+        """Return the settings. Raise like `loaded`."""
         return self.loaded.settings
 
     def the_agent(self) -> AgentSettings:
-        """The one agent this call is about: --agent, else the only one.
+        """Return the agent of this call: the one that --agent names, else the only one.
 
         Raises:
             UserError: there is none, or several and none was named, or none of that name.
         """
-        return configuration.select_agent(self.settings, self.agent)
+        return select_agent(self.settings, self.agent)
 
     def agents(self) -> tuple[AgentSettings, ...]:
-        """The agents this call is about: the one --agent names, else all.
+        """Return the agents of this call: the one that --agent names, else all.
 
         Raises:
             UserError: there is none, or none of that name.
@@ -91,8 +100,8 @@ class Invocation:
     def command(self, words: str, *, agent: str | None = None) -> str:
         """Return how to type a command of recalld, `search QUERY` say, so that it means the home of this call.
 
-        Program, --config and --home are those of this call; so is --agent, else it is `agent`, whom the command is
-        about where there are several.
+        Program, --config, --home and --agent are those of this call. Without --agent, `agent` is the one that the
+        command is about, where there are several.
         """
         import shlex
 
@@ -108,18 +117,18 @@ class Invocation:
         return _COMMAND.sub(lambda found: f"`{self.command(found[1], agent=agent)}`", text)
 
     def remember(self) -> None:
-        """Make later commands start from here: keep the workspace that --workspace named, and what a search needs."""
+        """Keep the workspace that --workspace named, and the settings that a search needs, for later commands."""
         if self.workspace is not None:
-            agent = self.agent or configuration.DEFAULT_AGENT
-            configuration.remember_workspace(self.settings.home, agent, self.settings.agent(agent).workspace)
-        configuration.remember_for_search(config=self.config, home=self.home)
+            agent = self.agent or DEFAULT_AGENT
+            remember_workspace(self.settings.home, agent, self.settings.agent(agent).workspace)
+        remember_for_search(config=self.config, home=self.home)
 
 
 def to_type(text: str, *, agent: str | None = None) -> str:
     """Return a message whose commands (`recalld ...` in backquotes) can be typed as they stand.
 
-    `agent`: whom the message is about, where there are several. See `Invocation.command`; outside of a call the text
-    stays as it is.
+    `agent` is the one that the message is about, where there are several. See `Invocation.command`. Outside of a call
+    the text stays as it is.
     """
     context = click.get_current_context(silent=True)
     invocation = context.find_object(Invocation) if context is not None else None
@@ -127,7 +136,7 @@ def to_type(text: str, *, agent: str | None = None) -> str:
 
 
 def _program() -> str:
-    """Return this program as the person called it."""
+    """Return this program as the user called it."""
     import shlex
     import shutil
 
@@ -141,13 +150,13 @@ def _program() -> str:
 
 
 def _from_here(path: str | Path) -> str:
-    """The shorter name of a program that a shell finds: from the current folder, or the whole one."""
+    """Return the shorter path of a program: from the current folder, or the whole one."""
     relative = os.path.relpath(path)
     return min(relative if os.sep in relative else f".{os.sep}{relative}", str(path), key=len)
 
 
 def global_options() -> list[click.Parameter]:
-    """The options that every command takes, before or after its name."""
+    """Return the options that every command takes, before or after its name."""
     return [
         click.Option(
             ["--config"],
@@ -216,5 +225,5 @@ def pass_invocation(command: AnyFunction) -> AnyFunction:
     return pass_unchecked_invocation(update_wrapper(checked, command))  # type: ignore[return-value] # as click's own
 
 
-#: For a command that may write the settings file that was named.
+#: For a command that may write the named settings file.
 pass_unchecked_invocation = click.make_pass_decorator(Invocation, ensure=True)

@@ -16,7 +16,7 @@ from memory.index.provider_fallback import provider_of
 from memory.status.private_broker import frozen_pid
 from recalld.invocation import Invocation
 from recalld.status_view import duration
-from recalld.who_runs import anybody_runs
+from recalld.up.lock import anybody_runs
 from recalld.wiring import open_broker
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings

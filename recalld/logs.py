@@ -1,7 +1,7 @@
 """Structured logs on standard error: an event name and fields, one JSON object a line; coloured on a terminal.
 
-No line holds a secret: whatever is logged, exceptions included, is redacted on its way out. None holds what somebody
-wrote: callers log names and counts, and of errors only our own words are kept (`recalld.log_exceptions`).
+No line holds a secret: every field and exception is redacted on its way out. No line quotes a document: callers log
+names and counts. A foreign exception's message may quote a document, so only its type and its frames are logged.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, TextIO, cast
 
 import structlog
 
 from memory.redaction import redact
-from recalld.log_exceptions import describe_exceptions
 from recalld.terminal_text import printable, printable_answer
+from schemas.errors import RecalldError
 
 #: Fields that hold tracebacks.
 _OF_SEVERAL_LINES = frozenset(("exception", "stack"))
@@ -66,7 +69,7 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
 
 
 class _Unfailing:
-    """A stream whose failures stop nobody: a log on a full disk would end whatever thread had something to say."""
+    """Stream that never raises: a log on a full disk must not end the logging thread."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -84,14 +87,14 @@ class _Unfailing:
 def redact_fields(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.ProcessorReturnValue:
-    """Mask secrets in every field, and in what fields are made of."""
+    """Mask secrets in every field, nested ones included."""
     return {name: _redacted(value, name=name) for name, value in event.items()}
 
 
 def without_commands(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.ProcessorReturnValue:
-    """Whatever a file may be called, the terminal that shows its name is not commanded by it."""
+    """Remove terminal control characters, which a file's name may have."""
     return {
         name: printable(value) if name in _OF_SEVERAL_LINES and isinstance(value, str) else printable_answer(value)
         for name, value in event.items()
@@ -99,7 +102,7 @@ def without_commands(
 
 
 class RedactingFormatter(logging.Formatter):
-    """What the libraries log, a traceback included, without secrets and without commands to the terminal."""
+    """Formatter of libraries' logs, tracebacks included, without secrets and terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the formatted record."""
@@ -107,16 +110,16 @@ class RedactingFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """What the libraries log as lines like ours: JSON, without secrets, exceptions without words that are not ours."""
+    """Formatter of libraries' logs as JSON lines, without secrets and without foreign exceptions' messages."""
 
-    def __init__(self, who: Mapping[str, object]) -> None:
+    def __init__(self, process: Mapping[str, object]) -> None:
         super().__init__()
-        self._who = who
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
         line: structlog.typing.EventDict = {
-            **self._who,
+            **self._process,
             "event": "library",
             "logger": record.name,
             "message": record.getMessage(),
@@ -143,9 +146,71 @@ def _redacted(value: Any, *, name: str = "") -> Any:
 
 
 def _redacted_text(text: str, name: str) -> str:
-    """A field's name may be what tells that it is a secret: `password="..."`."""
+    """Redact a field together with its name, which may mark a secret: `password="..."`."""
     redacted = redact(text)
     if redacted != text or not name:
         return redacted
     before, after = f"{name} = '", "'"
     return redact(before + text + after).removeprefix(before).removesuffix(after)
+
+
+#: Types whose messages are made of names of files, errors of the system and our own words.
+_SPEAKING = (RecalldError, OSError)
+
+#: Foreign words in our own messages, and their replacement in logs.
+_FOREIGN = (
+    # memory.embedding.providers.endpoint: a provider's own sentence.
+    (re.compile(r"\((HTTP \d{3}): .*\)", re.DOTALL), r"(\1)"),
+    # An unexpected error: the type is enough.
+    (re.compile(r"\b(unexpected \w+|failed on it: \w+|failed: \w+Error): .*", re.DOTALL), r"\1"),
+)
+
+#: Fields that hold an error's words.
+_FIELDS = ("error", "message", "reason")
+
+
+def without_foreign_words(text: str) -> str:
+    """Return a sentence of ours without its quotations."""
+    for pattern, kept in _FOREIGN:
+        text = pattern.sub(kept, text)
+    return text
+
+
+def describe(error: BaseException) -> str:
+    """Return the tracebacks of an exception and of its causes, the last one last, without foreign messages."""
+    parts = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        frames = "".join(traceback.format_tb(current.__traceback__))
+        name = type(current).__qualname__
+        words = f": {without_foreign_words(str(current))}" if isinstance(current, _SPEAKING) else ""
+        parts.append(f"Traceback (most recent call last):\n{frames}{name}{words}")
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return "\n\n".join(reversed(parts))
+
+
+def describe_exceptions(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.ProcessorReturnValue:
+    """Replace `exc_info` by `exception`, and remove foreign words from errors (a structlog processor)."""
+    error = _exception(event.pop("exc_info", None))
+    if error is not None:
+        event["exception"] = describe(error)
+    for field in _FIELDS:
+        if isinstance(event.get(field), str):
+            event[field] = without_foreign_words(event[field])
+    return event
+
+
+def _exception(given: Any) -> BaseException | None:
+    if isinstance(given, BaseException):
+        return given
+    if isinstance(given, tuple) and len(given) == 3 and isinstance(given[2], TracebackType | None):
+        return given[1] if isinstance(given[1], BaseException) else None
+    if given:
+        import sys
+
+        return sys.exc_info()[1]
+    return None

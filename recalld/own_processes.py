@@ -1,6 +1,6 @@
-"""How a process of ours starts another Python with our code: never with what lies in the folder where it was typed.
+"""Command line of another Python with our code, which never loads modules from the current folder.
 
-`python -m` looks for every module in the current folder first, which may be a workspace that somebody else writes into:
+`python -m` looks for every module in the current folder first, which may be a workspace that strangers write into:
 a `redis.py` there would be run. `-P` leaves that out (https://docs.python.org/3/using/cmdline.html#cmdoption-P).
 """
 
@@ -17,12 +17,12 @@ _OUR_FOLDER = Path(__file__).resolve().parents[1]
 
 
 def own_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours with this Python; of a checkout it wants `own_environment`."""
+    """Return the command that runs a module of ours with this Python; in a checkout it needs `own_environment`."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def own_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """These variables, and where our packages are when Python would not look there by itself.
+    """Return the variables with the place of our packages, where Python would not look by itself.
 
     A checkout is found through the current folder only; the folder of an installation, named like that, would come
     before Python's own modules.

@@ -1,8 +1,9 @@
-"""Hands the rooms to each other: what a command needs of the broker, the queue and the index."""
+"""Construction of what commands share: the broker and its ports, the readers of indexes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,14 @@ from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
+from recalld.up.lifecycle import last_act
 from schemas.settings import AgentSettings, Settings
 from workers.health.board import Board
 from workers.queue.connection import PATIENT_SECONDS, connect, namespace
 from workers.queue.event_queue import BrokerInbox
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import Keys
+from workers.queue.private_server import BrokerServer
 
 if TYPE_CHECKING:
     import redis
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSide:
-    """The broker as producers and commands see it. `client` is closed by whoever opened this."""
+    """Broker as producers and commands see it. The caller of `open_broker` closes `client`."""
 
     client: redis.Redis
     keys: Keys
@@ -34,7 +37,7 @@ class BrokerSide:
 
 
 def open_broker(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> BrokerSide:
-    """Open the broker's ports; each call waits so long for an answer at most. Does not connect yet."""
+    """Open the broker's ports, without connecting. A call waits at most `answer_seconds` for an answer."""
     client = connect(settings, answer_seconds=answer_seconds)
     keys = Keys(namespace(settings))
     return BrokerSide(
@@ -47,27 +50,45 @@ def open_broker(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) 
 
 
 def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
-    """The agent's generations, for reading."""
+    """Return the agent's generations, for reading."""
     return Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
 
 
 def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> Fingerprint:
-    """The identity that an agent's index should have; with `rebuild`, that of one built anew on purpose."""
+    """Return the identity that an agent's index should have; with `rebuild`, that of a new index."""
     choice = provider_of(settings, agent)
     choice = choice.for_rebuild() if rebuild else choice
     return wanted_fingerprint(agent, choice, generations_of(settings, agent))
 
 
 def indexed_by(settings: Settings) -> Callable[[AgentSettings], StoreReader | None]:
-    """For `reconcile`: the generation of an agent that disk has to be compared with."""
+    """Return the function by which `reconcile` opens the generation that is compared with the disk."""
     return lambda agent: generations_of(settings, agent).target_reader(fingerprint_of(settings, agent).digest)
 
 
 def answering_for(settings: Settings) -> Callable[[AgentSettings], StoreReader | None]:
-    """For `reconcile`: the generation of an agent that searches see."""
+    """Return the function by which `reconcile` opens the generation that searches see."""
     return lambda agent: generations_of(settings, agent).open_reader()
 
 
 def building_in(settings: Settings) -> Callable[[AgentSettings], bool]:
-    """For `reconcile`: whether a generation of an agent is under construction."""
+    """Return the function by which `reconcile` learns that a generation is under construction."""
     return lambda agent: generations_of(settings, agent).next() is not None
+
+
+@contextmanager
+def running_broker(settings: Settings, *, supervised: bool = False) -> Iterator[BrokerServer]:
+    """Run a broker during the block, unless one answers already.
+
+    A supervised process leaves the broker to its supervisor.
+    """
+    server = BrokerServer(settings)
+    if supervised:
+        yield server
+        return
+    server.ensure()
+    try:
+        with last_act(server.stop):
+            yield server
+    finally:
+        server.stop()

@@ -1,7 +1,7 @@
 """The settings tree: every key, its default, its unit and its limits.
 
 The tree is pure data. Reading files, the environment and flags is the front door's business
-(`recalld.configuration`), and how an agent's overrides meet what is shared (`recalld.settings_merging`); this module
+(`recalld.settings.load`), and how an agent's overrides meet what is shared (`recalld.settings.merging`); this module
 only says what is valid.
 """
 
@@ -14,20 +14,27 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from schemas.globs import compiled
-from schemas.machine_sections import (
+from schemas.settings_sections import (
     Auth,
     Broker,
     Cache,
+    Chunking,
     Credentials,
     Hooks,
+    Limits,
+    Local,
+    Query,
+    Redaction,
+    Remote,
+    Scope,
+    Section,
     Service,
     StoreSettings,
+    Sync,
     Tracing,
     Up,
     Workers,
 )
-from schemas.memory_sections import Chunking, Limits, Local, Query, Redaction, Remote, Scope, Sync
-from schemas.settings_section import Section
 
 _Served = Literal["openai", "gemini", "mistral", "ollama", "voyage", "lmstudio", "deepinfra", "bedrock"]
 ProviderName = Literal["auto", _Served, "openai-compatible", "local", "none", "stub"]
@@ -59,7 +66,7 @@ def _form_of_path(value: Any) -> str | None:
     return "table" if isinstance(value, Mapping | ExtraPath) else None
 
 
-#: A path, or a table when only some of its files count. With the tags an error is about the one that was written.
+#: A path, or a table when only some of its files count. The tags make an error name the written form only.
 AnyExtraPath = Annotated[
     Annotated[str, Tag("text")] | Annotated[ExtraPath, Tag("table")],
     Discriminator(
@@ -71,7 +78,7 @@ AnyExtraPath = Annotated[
 
 
 class MemorySettings(Section):
-    """What an agent may override."""
+    """Settings that an agent may override."""
 
     enabled: bool = Field(True, description="Whether this memory exists at all.")
     backend: Literal["builtin"] = Field("builtin", description="Which search manager answers.")
@@ -140,7 +147,7 @@ class AgentSettings(MemorySettings):
 
 
 class Settings(MemorySettings):
-    """Everything, resolved once at the entry point and handed down."""
+    """All settings, resolved once at the entry point and handed down."""
 
     home: Path = Field(description="Folder that holds everything recalld writes.")
     store: StoreSettings = StoreSettings()
@@ -158,7 +165,7 @@ class Settings(MemorySettings):
     @model_validator(mode="before")
     @classmethod
     def _model_cache_below_home(cls, data: Any) -> Any:
-        """`local.model_cache_dir`, where nobody set it, is a folder of the home."""
+        """Set `local.model_cache_dir` to a folder of the home where it is not set."""
         if not isinstance(data, Mapping) or data.get("home") is None:
             return data
         folder = Path(data["home"]) / "cache" / "models"

@@ -9,7 +9,7 @@ from memory.documents.known_files import KnownFiles
 from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.documents.walk import EXCLUDED, EXCLUDED_FOLDERS
 from schemas.documents import DocumentKey
-from schemas.memory_sections import SyncSessions
+from schemas.settings_sections import SyncSessions
 from schemas.status import DiskState
 
 #: A transcript that never rests is handed over after fewer quiet times (`producers.tailing`), and this longer nobody

@@ -33,7 +33,7 @@ from memory.documents.session_roots import COMPRESSED, SessionRoot, archived_pat
 from memory.documents.walk import EXCLUDED
 from schemas.errors import RecalldError
 from schemas.globs import Globs
-from schemas.memory_sections import SessionKind
+from schemas.settings_sections import SessionKind
 
 #: The store's name in a folder of transcripts.
 STORE = "sessions.json"

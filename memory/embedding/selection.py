@@ -23,8 +23,8 @@ from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SE
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.providers.voyage import VoyageProvider
-from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 
 #: What the bundled local model is called.
 BUNDLED_MODEL = "multilingual-use-v3"

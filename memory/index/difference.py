@@ -10,7 +10,7 @@ from memory.chunking.chunker import chunk_text, text_hash
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.store.reader import StoredChunk
 from memory.store.writer import KeptChunk
-from schemas.memory_sections import Chunking
+from schemas.settings_sections import Chunking
 
 
 @dataclass(frozen=True, slots=True)

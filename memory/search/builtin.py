@@ -34,10 +34,10 @@ from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
-from schemas.memory_sections import Limits
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings
+from schemas.settings_sections import Limits
 from schemas.status import AgentStatus, Availability
 
 _log = structlog.get_logger(__name__)

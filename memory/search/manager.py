@@ -6,8 +6,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
-from schemas.memory_sections import Limits
 from schemas.search import Corpus, CorpusOutcome, GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings_sections import Limits
 from schemas.status import AgentStatus, Availability
 
 _NO_WIKI = "this memory has no wiki, so nothing was looked at; leave out the corpus, or ask for memory or sessions"

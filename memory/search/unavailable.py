@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memory.search.manager import SearchableMemory, with_corpora
 from memory.search.scope import allows, session_of
-from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings
+from schemas.settings_sections import Limits
 
 _WARNING = "memory is unavailable"
 _ACTION = "see `recalld config show`"

@@ -9,8 +9,8 @@ from memory import tracing
 from memory.search.manager import SearchableMemory
 from memory.service.degradations import without
 from memory.service.metrics import ServiceMetrics
-from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings_sections import Limits
 
 
 class CountedMemory(SearchableMemory):

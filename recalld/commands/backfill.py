@@ -42,7 +42,7 @@ def command(
     else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
     that are in the index as they are cost nothing.
     """
-    from recalld.backfill_run import BackfillRequest, run_backfill
+    from recalld.runs.backfill import BackfillRequest, run_backfill
 
     request = BackfillRequest(
         paths=paths,

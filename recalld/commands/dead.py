@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recalld.asking import print_json
 from recalld.invocation import Invocation, pass_invocation, to_type
+from recalld.local.fallback import print_json
 from recalld.terminal_text import printable_name
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
     What fails again is listed again. Leaves with exit code 3 when nothing failed at a PATH; then nothing is retried.
     """
     from recalld import dead_letters
-    from recalld.up_lock import daemon_pid
+    from recalld.up.lock import daemon_pid
     from recalld.wiring import open_broker
 
     if bool(paths) == everything:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recalld.asking import print_json
 from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
+from recalld.local.fallback import print_json
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def command(
     Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's memory.search
     settings are translated; what has no counterpart is said, and keys are never copied.
     """
-    from recalld.configuration import program_folders
     from recalld.discovering.everything import discover
     from recalld.discovering.listing import discovery_json, discovery_lines
     from recalld.discovering.settings_writing import settings_file
+    from recalld.settings.load import program_folders
 
     if target != _USUAL_PLACE:
         invocation.check_config()  # with it, the named file is written
@@ -107,8 +107,8 @@ def _what_next(discovery: Discovery) -> str:
 
 def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tuple[Path, Path | None]:
     """The file that was written, and the copy of what was there before."""
-    from recalld.configuration import place_for_config
     from recalld.file_replacing import replace_file
+    from recalld.settings.load import place_for_config
 
     if target == _USUAL_PLACE:
         file = place_for_config(invocation.config, home=invocation.home)
@@ -130,7 +130,7 @@ def _check(text: str) -> None:
     """See that the settings can be used before anything is replaced by them."""
     from tempfile import TemporaryDirectory
 
-    from recalld.configuration import load
+    from recalld.settings.load import load
 
     with TemporaryDirectory(prefix="recalld-") as folder:
         file = Path(folder) / "recalld.toml"

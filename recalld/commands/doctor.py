@@ -20,8 +20,8 @@ def command(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) -
     --fix removes what dead processes left, sets damaged indexes aside and builds them again, builds missing ones, and
     forgets abandoned builds. Leaves with exit code 4 while a problem is left.
     """
-    from recalld.asking import print_json
     from recalld.doctor.examining import answer, examine, lines
+    from recalld.local.fallback import print_json
     from recalld.logs import configure_logs
 
     configure_logs(level=40)

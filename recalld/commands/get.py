@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from recalld.asking import Absence, Answer, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
+from recalld.local.fallback import Absence, Answer, ask, print_json, remark
 from recalld.terminal_text import printable, typed_name
 
 #: A path with the lines that search results (`:3-5`) and citations (`#L3-L5`) name after it.
@@ -45,10 +45,10 @@ def command(
 
     def read(path: str, first: int | None = start_line, count: int | None = lines) -> Answer:
         def directly(_: Absence) -> dict[str, Any]:
-            from recalld import direct
+            from recalld.local import answers
 
             asked = {"path": path, "from": first, "lines": count, "session_key": session_key}
-            return direct.get(invocation, {name: value for name, value in asked.items() if value is not None})
+            return answers.get(invocation, {name: value for name, value in asked.items() if value is not None})
 
         return ask(
             invocation,

@@ -45,8 +45,8 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
     claude-code: settings.json in ~/.claude or CLAUDE_CONFIG_DIR. codex: hooks.json in ~/.codex or CODEX_HOME.
     openclaw: only prints the files of a hook and where they belong.
     """
-    from recalld.configuration import program_folders
     from recalld.hooks.installation import change_hooks, hook_command
+    from recalld.settings.load import program_folders
 
     called = hook_command(invocation, program)
     folders = program_folders()

@@ -18,8 +18,8 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from recalld.asking import print_json
     from recalld.jobs_view import jobs_answer, jobs_lines
+    from recalld.local.fallback import print_json
     from recalld.logs import configure_logs
 
     configure_logs(level=40)

@@ -19,7 +19,7 @@ def command(invocation: Invocation, *, session_key: str | None) -> None:
     if session_key is not None and not session_key.strip():
         raise UserError("--session-key must not be empty; leave it out for the owner's private session", exit_code=2)
     try:
-        from recalld.mcp_stdio import serve_stdio
+        from recalld.local.mcp_stdio import serve_stdio
     except ModuleNotFoundError as error:
         if error.name not in {"mcp", "mcp_types"}:
             raise

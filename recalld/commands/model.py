@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from recalld.asking import print_json
 from recalld.invocation import Invocation, pass_invocation
+from recalld.local.fallback import print_json
 
 
 @click.group("model")
@@ -89,7 +89,7 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
 
 
 def _say_estimate(invocation: Invocation, name: str) -> None:
-    from recalld.dry_run import run_estimate
+    from recalld.runs.cost import run_estimate
     from schemas.errors import UserError
 
     click.echo("everything is then embedded again, while the index that exists goes on answering:")

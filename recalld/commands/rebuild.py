@@ -21,9 +21,9 @@ def command(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool
     unless --force begins it anew. With --dry-run nothing is written and nothing is paid.
     """
     if dry_run:
-        from recalld.dry_run import run_estimate
+        from recalld.runs.cost import run_estimate
 
         return run_estimate(invocation, fresh=True, as_json=as_json)
-    from recalld.indexing_run import run_index
+    from recalld.runs.index import run_index
 
     return run_index(invocation, fresh=True, force=force, as_json=as_json)

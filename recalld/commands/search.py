@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from recalld.asking import Absence, Answer, ask, print_json, remark
 from recalld.invocation import Invocation, pass_invocation
+from recalld.local.fallback import Absence, Answer, ask, print_json, remark
 from recalld.terminal_text import printable, printable_name
 
 NOTHING_FOUND = 3
@@ -47,9 +47,9 @@ def command(
     query = " ".join(words)
 
     def directly(absence: Absence) -> dict[str, Any]:
-        from recalld import direct
+        from recalld.local import answers
 
-        return direct.search(invocation, {"query": query, **asked}, absence=absence)
+        return answers.search(invocation, {"query": query, **asked}, absence=absence)
 
     answer = ask(
         invocation,

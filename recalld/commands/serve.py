@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from recalld.child import announce_ready, stop_event, supervised_option
 from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
+from recalld.up.lifecycle import announce_ready, stop_event, supervised_option
 
 
 @click.command("serve")
@@ -19,9 +19,9 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from memory.pulses import Pulses
     from memory.service.run import serve
     from recalld.logs import configure_logs
-    from recalld.notifying import watchdog
-    from recalld.settings_age import SettingsAge
-    from recalld.traces import traced
+    from recalld.settings.staleness import SettingsAge
+    from recalld.up.sd_notify import watchdog
+    from recalld.up.traces import traced
     from recalld.wiring import open_broker
     from workers.health.heartbeat import LifeSigns
     from workers.limits.coordination import coordinating

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from recalld.asking import Absence, Answer, ask, print_json, remark
 from recalld.client import Client, RequestRefused, agents_with_tokens
 from recalld.invocation import Invocation, pass_invocation
+from recalld.local.fallback import Absence, Answer, ask, print_json, remark
 
 NOT_OK = 4
 
@@ -27,10 +27,10 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     from schemas.version import recalld_version
 
     def directly(absence: Absence) -> dict[str, Any]:
-        from recalld import direct
+        from recalld.local import answers
 
         remark(absence)
-        return direct.status(invocation, deep=deep)
+        return answers.status(invocation, deep=deep)
 
     answer = ask(
         invocation,
@@ -51,7 +51,7 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 
 def _is_resting(invocation: Invocation, answer: Answer) -> bool:
     """Whether the broker does not answer because nothing runs that would need it."""
-    from recalld.who_runs import anybody_runs
+    from recalld.up.lock import anybody_runs
 
     broker = answer.get("broker", {"reachable": True})
     away = not broker["reachable"] and broker["private"] and not answer.get("processes")

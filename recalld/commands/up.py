@@ -14,6 +14,6 @@ from recalld.invocation import Invocation, pass_invocation, setting_option, work
 @pass_invocation
 def command(invocation: Invocation) -> int:
     """Run broker, watching, indexing and search until Ctrl-C, which drains and stops all of it."""
-    from recalld.daemon import run_daemon
+    from recalld.up.daemon import run_daemon
 
     return run_daemon(invocation)

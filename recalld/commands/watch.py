@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from recalld.child import announce_ready, stop_event, supervised_option
-from recalld.configuration import check_workspace
 from recalld.invocation import Invocation, pass_invocation, workspace_option
+from recalld.settings.load import check_workspace
+from recalld.up.lifecycle import announce_ready, stop_event, supervised_option
 
 
 @click.command("watch")
@@ -17,12 +17,11 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the producers: watch files and queue what changed, until Ctrl-C."""
     from memory.pulses import Pulses
     from producers.run import run_producers
-    from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
-    from recalld.notifying import watchdog
-    from recalld.settings_age import SettingsAge
-    from recalld.traces import traced
-    from recalld.wiring import answering_for, building_in, indexed_by, open_broker
+    from recalld.settings.staleness import SettingsAge
+    from recalld.up.sd_notify import watchdog
+    from recalld.up.traces import traced
+    from recalld.wiring import answering_for, building_in, indexed_by, open_broker, running_broker
     from workers.health.heartbeat import LifeSigns
 
     age = SettingsAge(invocation)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from recalld.child import announce_ready, stop_event, supervised_option
 from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
+from recalld.up.lifecycle import announce_ready, stop_event, supervised_option
 
 
 @click.command("work")
@@ -17,11 +17,11 @@ from recalld.invocation import Invocation, pass_invocation, setting_option, work
 def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the workers: index what is queued, until Ctrl-C."""
     from memory.pulses import Pulses
-    from recalld.broker_life import running_broker
     from recalld.logs import configure_logs
-    from recalld.notifying import watchdog
-    from recalld.settings_age import SettingsAge
-    from recalld.traces import traced
+    from recalld.settings.staleness import SettingsAge
+    from recalld.up.sd_notify import watchdog
+    from recalld.up.traces import traced
+    from recalld.wiring import running_broker
     from workers.run import run_workers
 
     age = SettingsAge(invocation)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from recalld.settings_keys import top_level_keys
+from recalld.settings.keys import top_level_keys
 from schemas.settings import Settings
 
 

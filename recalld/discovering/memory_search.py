@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from recalld.settings_keys import URL_KEYS, memory_sections, top_level_keys
+from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
 from schemas.globs import compiled
-from schemas.machine_sections import Credentials
 from schemas.settings import FallbackName, ProviderName
+from schemas.settings_sections import Credentials
 
 #: Their key -> ours, where the same value has a name of its own; the others are spelled differently at most.
 _RENAMED: Mapping[str, str] = {"remote.nonBatchConcurrency": "remote.concurrency"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from recalld.discovering.checking import dotted
 from recalld.discovering.finding import Found
-from recalld.settings_keys import agent_keys, top_level_keys
+from recalld.settings.keys import agent_keys, top_level_keys
 
 _TITLE = """\
 # Settings of recalld, written by `recalld discover`. `recalld config show` says what holds;

@@ -13,11 +13,11 @@ import click
 from memory.redaction import REWRITING, is_costly
 from memory.reporting import build_status
 from memory.search.resting import RestingPendingReader
-from recalld.configuration import program_folders
 from recalld.doctor import hooks, indexes, leftovers, machine, services
 from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level, in_common
 from recalld.invocation import Invocation, to_type
+from recalld.settings.load import program_folders
 from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
 from schemas.errors import RecalldError, UserError

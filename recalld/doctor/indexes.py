@@ -17,7 +17,7 @@ from memory.store.options import StoreOptions
 from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
-from recalld.up_lock import daemon_pid
+from recalld.up.lock import daemon_pid
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import RecalldError, UserError
@@ -227,7 +227,7 @@ def _setting_aside(invocation: Invocation, agent: AgentSettings) -> Callable[[],
 
 def _indexing(invocation: Invocation, agent: AgentSettings, *, fresh: bool, did: str) -> Callable[[], str]:
     def heal() -> str:
-        from recalld.indexing_run import run_index
+        from recalld.runs.index import run_index
 
         # Progress belongs to the person, the doctor's findings to whoever reads the output.
         with contextlib.redirect_stdout(sys.stderr):

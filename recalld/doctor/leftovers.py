@@ -13,7 +13,7 @@ from pathlib import Path
 from memory.status.local_processes import is_alive
 from memory.status.private_broker import socket_path
 from recalld.doctor.finding import Finding, Level
-from recalld.who_runs import pids_of
+from recalld.up.lock import pids_of
 from schemas.settings import Settings
 
 #: A draft that was not renamed for so long belongs to a writer that died.

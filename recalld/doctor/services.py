@@ -12,7 +12,7 @@ from memory.index.provider_fallback import provider_of
 from memory.start_again import start_again_troubles
 from recalld.doctor.finding import Finding, Level
 from recalld.status_view import duration
-from recalld.who_runs import anybody_runs
+from recalld.up.lock import anybody_runs
 from recalld.wiring import BrokerSide
 from schemas.errors import RecalldError, Terminal, UserError
 from schemas.ports import EndpointCondition, EndpointState

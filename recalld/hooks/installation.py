@@ -19,11 +19,11 @@ from typing import Any
 
 import click
 
-from recalld import configuration
 from recalld.file_replacing import replace_file
 from recalld.invocation import Invocation
 from recalld.json_editing import Edit, Step, insert_item, insert_member, remove, shown
 from recalld.own_processes import own_command
+from recalld.settings.load import find_config, find_home
 from schemas.errors import UserError
 
 #: Seconds after which the program stops waiting for us.
@@ -234,10 +234,10 @@ def hook_command(invocation: Invocation, program: str) -> str:
     words = [*_this_program(), "hook", program]
     home = invocation.home_path
     # The program that calls us may have another environment than this shell.
-    if home != configuration.find_home(environment={}):
+    if home != find_home(environment={}):
         words += ["--home", str(home)]
-    config = configuration.find_config(invocation.config, home=home)
-    if config is not None and config != configuration.find_config(home=home, environment={}):
+    config = find_config(invocation.config, home=home)
+    if config is not None and config != find_config(home=home, environment={}):
         words += ["--config", str(config)]
     if invocation.agent is not None:
         words += ["--agent", invocation.agent]

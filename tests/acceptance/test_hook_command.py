@@ -16,7 +16,7 @@ import pytest
 
 from producers.hook_payloads import Hook
 from producers.spool import drain
-from recalld.configuration import find_home
+from recalld.settings.load import find_home
 from schemas.ports import Event
 from tests.daemon import REPOSITORY, Daemon, clean_environment, recalld
 from tests.waiting import wait_until

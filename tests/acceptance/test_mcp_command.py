@@ -251,12 +251,13 @@ def test_a_program_that_went_away_leaves_no_traceback(config: Path, home: Path):
 
 _PRINTING = """
 import sys
-from recalld import cli, direct
-read = direct.get
+from recalld import cli
+from recalld.local import answers
+read = answers.get
 def printing(*arguments):
     print("a stray line")
     return read(*arguments)
-direct.get = printing
+answers.get = printing
 sys.exit(cli.run(sys.argv[1:]))
 """
 
@@ -309,7 +310,7 @@ def test_what_is_wrong_with_its_start_is_said_at_once(
         assert run(["mcp"]) == 1
     assert "one of them is closed" in capsys.readouterr().err
     without_sdk(monkeypatch)
-    monkeypatch.delitem(sys.modules, "recalld.mcp_stdio", raising=False)
+    monkeypatch.delitem(sys.modules, "recalld.local.mcp_stdio", raising=False)
     assert run(["mcp"]) == 1
     assert capsys.readouterr().err == 'recalld: MCP needs its SDK: pip install "recalld[mcp]"\n'
 

@@ -22,8 +22,8 @@ from producers.reconciling import reconcile
 from producers.tailing import Tailer
 from producers.watching.fallback_watcher import open_watcher
 from schemas.documents import DocumentKey, FileStat
-from schemas.memory_sections import SyncSessions
 from schemas.settings import AgentSettings
+from schemas.settings_sections import SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 from tests.waiting import wait_until
 

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from memory.search.opening import SearchManager, get_search_manager
-from recalld.configuration import load
+from recalld.settings.load import load
 from schemas.search import SearchRequest, SearchResult
 from tests.waiting import wait_until
 

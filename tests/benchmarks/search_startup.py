@@ -76,7 +76,7 @@ def report(name: str, figures: list[float]) -> None:
 
 
 def main(runs: int) -> None:
-    from recalld import configuration
+    from recalld.settings import load as configuration
     from tests.written_index import write_index
 
     with tempfile.TemporaryDirectory() as folder:

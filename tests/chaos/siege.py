@@ -38,7 +38,7 @@ from workers.queue.pending import PendingMarks
 
 #: What is a matter of tens of seconds in a product that dies once a month.
 IMPATIENCE = {
-    "recalld.supervisor:LONGEST_PAUSE_SECONDS": 0.2,
+    "recalld.up.supervisor:LONGEST_PAUSE_SECONDS": 0.2,
     "workers.run:SWEEP_SECONDS": 1.0,
     "workers.queue.broker:HEARTBEAT_TIMEOUT_MS": 4_000,
     "workers.queue.job_queue:DOUBT_AFTER_SECONDS": 3.0,

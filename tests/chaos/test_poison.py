@@ -47,9 +47,9 @@ if "work" in sys.orig_argv:
         import memory.index.indexer
         memory.index.indexer.VECTOR_PATIENCE_SECONDS = -1.0
 elif "up" in sys.orig_argv:
-    import recalld.supervisor
+    import recalld.up.supervisor
 
-    recalld.supervisor.LONGEST_PAUSE_SECONDS = 0.2
+    recalld.up.supervisor.LONGEST_PAUSE_SECONDS = 0.2
 """
 
 

@@ -16,8 +16,9 @@ import pytest
 from memory.search.builtin import BuiltinManager
 from memory.search.resources import SearchResources
 from memory.store.writer import Store
-from recalld import configuration, direct
 from recalld.invocation import Invocation
+from recalld.local import answers
+from recalld.settings import load as configuration
 from schemas.documents import DocumentKey
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import AgentSettings, Settings
@@ -240,7 +241,7 @@ def test_each_agent_has_switches_of_its_own(
 
     def by_shell(agent: str) -> dict[str, Any]:
         invocation = Invocation(config=str(config), home=str(home), agent=agent)
-        return direct.search(invocation, {"query": query, "max_results": 6})
+        return answers.search(invocation, {"query": query, "max_results": 6})
 
     if served:
         with running(settings) as client:

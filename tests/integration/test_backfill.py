@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recalld import backfill_feeding
+from recalld.runs import backfill
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import JobQueue
 from tests.commanding import CommandLine
@@ -250,7 +250,7 @@ def test_json_is_one_object_also_when_reading_is_interrupted(
     def interrupted(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("recalld.backfill_plan.estimate", interrupted)
+    monkeypatch.setattr("recalld.runs.backfill_plan.estimate", interrupted)
     code, out, _ = commands.run("backfill", str(old), "--json")
     body = json.loads(out)
     assert (code, body["ok"], body["interrupted"], body["result"]) == (130, False, True, None)
@@ -297,7 +297,7 @@ def test_a_provider_that_refuses_is_said_and_keywords_work_and_the_same_command_
 def test_a_provider_that_is_down_is_waited_for_a_while_and_no_longer(
     commands: CommandLine, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recalld.waiting_for_index._PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("recalld.runs.wait._PATIENCE_SECONDS", 0.5)
     commands.set("RECALLD_REMOTE__BASE_URL", "http://127.0.0.1:9/v1")
     code, out, _ = commands.run("backfill", str(old), "--json")
     body = json.loads(out)
@@ -317,15 +317,15 @@ def test_the_bundled_model_is_waited_for(commands: CommandLine, tmp_path: Path) 
 def test_more_documents_than_may_wait_in_the_queue_are_queued_bit_by_bit(
     commands: CommandLine, server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recalld.backfill_feeding.WAITING_DOCUMENTS", 4)
+    monkeypatch.setattr("recalld.runs.backfill.WAITING_DOCUMENTS", 4)
     helpings: list[int] = []
-    mark = backfill_feeding.mark_in_calls
+    mark = backfill.mark_in_calls
 
     def counted(queue: JobQueue, agent: str, keys: Sequence[DocumentKey], *, lane: Lane) -> None:
         helpings.append(len(keys))
         mark(queue, agent, keys, lane=lane)
 
-    monkeypatch.setattr("recalld.backfill_feeding.mark_in_calls", counted)
+    monkeypatch.setattr("recalld.runs.backfill.mark_in_calls", counted)
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(30):

@@ -13,7 +13,7 @@ from redis.connection import AbstractConnection as Connection
 
 from memory.pulses import Pulses
 from memory.reporting import build_status
-from recalld.spending import Spending
+from recalld.runs.cost import Spending
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings

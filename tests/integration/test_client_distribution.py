@@ -73,7 +73,7 @@ unavailable
 #: Which of recalld's rooms can be imported, and where the client's code is.
 LOOK = """
 import importlib.util, sys
-rooms = ["schemas", "memory", "producers", "workers", "recalld.cli", "recalld.asking", "recalld.client"]
+rooms = ["schemas", "memory", "producers", "workers", "recalld.cli", "recalld.local", "recalld.client"]
 print(*[room for room in rooms if importlib.util.find_spec(room)])
 from recalld.client import AsyncClient, Client
 print(Client.__module__, AsyncClient.__module__)

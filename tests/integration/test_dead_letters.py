@@ -9,8 +9,8 @@ import pytest
 
 from memory.index.generations import Generations
 from memory.store.options import StoreOptions
-from recalld.configuration import load
-from recalld.up_lock import only_daemon
+from recalld.settings.load import load
+from recalld.up.lock import only_daemon
 from schemas.documents import DocumentKey
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line

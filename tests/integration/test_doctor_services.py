@@ -19,7 +19,7 @@ from memory.status.private_broker import pid_behind, socket_path
 from recalld.doctor import machine, services
 from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level
-from recalld.up_lock import only_daemon
+from recalld.up.lock import only_daemon
 from recalld.wiring import BrokerSide, open_broker
 from schemas.ports import EndpointCondition, EndpointState, OutdatedSettings
 from schemas.settings import Settings

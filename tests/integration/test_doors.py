@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from memory.service.tokens import ensure_tokens
-from recalld import configuration
+from recalld.settings import load as configuration
 from tests.doors import DOORS, Door, House, opened
 from tests.transcript_files import message_line
 from tests.written_index import write_index

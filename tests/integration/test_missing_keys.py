@@ -139,7 +139,7 @@ def test_a_first_index_that_was_begun_without_the_key_is_made_with_it_once_someb
 
 SAY = """
 import sys
-from recalld.configuration import load
+from recalld.settings.load import load
 from recalld.wiring import fingerprint_of
 settings = load(config=None, home=sys.argv[1]).settings
 print(fingerprint_of(settings, settings.agent("main")).digest)

@@ -180,7 +180,7 @@ def test_index_is_not_ok_while_files_are_missing_in_its_own_index(
     assert commands.json("index")["ok"] is True
     (workspace / "memory" / "b.md").write_text("The bittern booms.\n")
     # As if somebody else had taken all that was queued.
-    monkeypatch.setattr("recalld.indexing_run.reconcile", lambda *_arguments, **_options: None)
+    monkeypatch.setattr("recalld.runs.index.reconcile", lambda *_arguments, **_options: None)
     code, out, err = commands.run("index")
     assert code == 1
     assert "1 file is missing in this index (memory/b.md)" in err

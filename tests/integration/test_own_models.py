@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memory.embedding.providers.model_catalogue import CATALOGUE
-from recalld.configuration import load
+from recalld.settings.load import load
 from schemas.conditions import ConditionCode
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer

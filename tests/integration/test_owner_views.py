@@ -11,9 +11,9 @@ import pytest
 from memory.service.overview import MAX_DEAD_LETTERS
 from memory.store.writer import Store
 from schemas.documents import DocumentKey
-from schemas.memory_sections import Scope
 from schemas.ports import BrokerFacts, EndpointCondition, EndpointState, Pending, ProcessSign, Trouble
 from schemas.settings import Settings
+from schemas.settings_sections import Scope
 from tests.quiet_board import QuietBoard
 from tests.serving import running
 from tests.storing import document, key

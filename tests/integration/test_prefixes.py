@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recalld.configuration import load
+from recalld.settings.load import load
 from schemas.conditions import ConditionCode
 from tests.commanding import CommandLine
 from tests.daemon import Daemon

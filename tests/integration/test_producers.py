@@ -22,9 +22,9 @@ from producers.watching import fallback_watcher as falling_back
 from producers.watching.watcher import WatchLimitReached
 from schemas.documents import Lane
 from schemas.errors import RecalldError
-from schemas.memory_sections import Sync, SyncSessions
 from schemas.ports import Event, IndexFigures
 from schemas.settings import AgentSettings, Settings
+from schemas.settings_sections import Sync, SyncSessions
 from tests.recording import (
     RecordingFigures,
     RecordingInbox,

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from recalld import daemon, dead_letters, jobs_view
+from recalld import dead_letters, jobs_view
+from recalld.up import daemon
 from tests.commanding import CommandLine
 
 

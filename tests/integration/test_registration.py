@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from recalld.asking import Absence
 from recalld.client import Client
-from recalld.direct import keywords_only
+from recalld.local.answers import keywords_only
+from recalld.local.fallback import Absence
 from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.raw_server import Turn, announce, answer, raw_server

@@ -15,7 +15,7 @@ import structlog
 
 from memory.search.opening import get_search_manager
 from memory.search.tools import call_tool
-from recalld import configuration
+from recalld.settings import load as configuration
 from schemas.ports import Pending
 from schemas.settings import Settings
 from tests.commanding import CommandLine

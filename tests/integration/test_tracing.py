@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from memory import tracing
 from producers.dispatcher import HandOver
-from recalld.traces import traced
+from recalld.up.traces import traced
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recalld.up_progress import Progress
+from recalld.up.progress import Progress
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.ports import IndexFigures

@@ -12,11 +12,10 @@ import pytest
 
 from memory.embedding.gate import OUTAGE_FAILURES, Admission
 from memory.index.provider_fallback import provider_of
-from recalld.broker_life import running_broker
 from recalld.invocation import Invocation
 from recalld.progress_bar import Progress, ProgressBar
-from recalld.waiting_for_index import IndexWait, Outcome
-from recalld.wiring import BrokerSide, open_broker
+from recalld.runs.wait import IndexWait, Outcome
+from recalld.wiring import BrokerSide, open_broker, running_broker
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import Transient

@@ -24,7 +24,7 @@ from memory.index.fingerprint import fingerprint
 from memory.index.generation_writer import GenerationWriter
 from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
-from recalld.configuration import load
+from recalld.settings.load import load
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from recalld.configuration import load
 from recalld.discovering.checking import dotted
 from recalld.discovering.everything import discover
 from recalld.discovering.finding import Discovery, Found
@@ -21,6 +20,7 @@ from recalld.discovering.json5_reading import read_json5
 from recalld.discovering.memory_search import translate
 from recalld.discovering.settings_writing import settings_file
 from recalld.program_folders import ProgramFolders
+from recalld.settings.load import load
 from schemas.settings import Settings
 
 FIXTURES = Path(__file__).parent / "openclaw"

@@ -11,10 +11,10 @@ import pytest
 from memory.embedding.prices import price_of
 from memory.embedding.providers.presets import family_prefixes
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
-from recalld.configuration import load
-from recalld.settings_resolution import SettingsInvalid
-from schemas.machine_sections import Credentials
+from recalld.settings.load import load
+from recalld.settings.resolution import SettingsInvalid
 from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 
 KEYS = Credentials.model_validate({"openai": "o", "gemini": "g", "voyage": "v", "mistral": "m", "deepinfra": "d"})
 ROUTER = {"base_url": "https://openrouter.ai/api/v1"}

@@ -13,10 +13,10 @@ import click
 import pytest
 
 from recalld import cli
-from recalld.asking import Absence
 from recalld.cli import COMMANDS, EXIT_CODES, run
 from recalld.client import Client, RequestRefused, ServiceTimedOut, ServiceUnavailable
 from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
+from recalld.local.fallback import Absence
 from schemas.errors import BrokerUnavailable, UserError
 
 Frame = Callable[[Callable[[Invocation], object]], None]
@@ -453,15 +453,15 @@ def test_status_of_several_agents_is_put_together_from_each_ones_own(
 def test_without_a_service_the_command_answers_itself(
     service: Answers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from recalld import direct
+    from recalld.local import answers
 
     requests: list[dict[str, object]] = []
 
     def search(_: Invocation, request: dict[str, object], *, absence: Absence) -> dict[str, object]:
         requests.append(request)
-        return {"results": [], "degraded": [direct.keywords_only(absence)]}
+        return {"results": [], "degraded": [answers.keywords_only(absence)]}
 
-    monkeypatch.setattr(direct, "search", search)
+    monkeypatch.setattr(answers, "search", search)
     service.answer = ServiceUnavailable("nobody")
     assert run(["search", "x", "-n", "2"]) == 3
     assert requests[0]["query"] == "x"

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from recalld.cli import COMMANDS, root
-from recalld.configuration import load
+from recalld.settings.load import load
 from schemas.metrics import METRICS, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,7 +246,8 @@ def test_a_system_unit_is_hardened_and_starts_again(unit: Path):
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_is_given_longer_to_end_than_its_process_takes_at_most_and_is_watched(unit: Path):
-    from recalld import child, daemon
+    from recalld.up import daemon
+    from recalld.up import lifecycle as child
     from workers.shutdown import DRAIN_SECONDS
 
     lines = [line.split("=", 1) for line in unit.read_text("utf-8").splitlines() if "=" in line]
@@ -261,7 +262,7 @@ def test_a_unit_is_given_longer_to_end_than_its_process_takes_at_most_and_is_wat
 
 @pytest.mark.parametrize("name", ["watch", "work", "serve"])
 def test_a_container_is_given_longer_to_end_than_its_process_takes_at_most(name: str):
-    from recalld.child import OVERDUE_SECONDS
+    from recalld.up.lifecycle import OVERDUE_SECONDS
 
     assert int(ours()[name]["stop_grace_period"].removesuffix("s")) > OVERDUE_SECONDS
 

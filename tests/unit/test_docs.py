@@ -14,11 +14,11 @@ import pytest
 from memory.service.mcp_door import SESSION_KEY_HEADER
 from memory.service.mcp_server import SESSION_KEY_META
 from recalld.cli import COMMANDS, LazyGroup, root
-from recalld.configuration import load
-from recalld.settings_docs import END, example_toml, settings_table, with_settings_table
-from recalld.settings_keys import agent_keys, top_level_keys
-from recalld.settings_view import effective
+from recalld.commands.config import effective
+from recalld.settings.keys import agent_keys, top_level_keys
+from recalld.settings.load import load
 from schemas.settings import Settings
+from tests.settings_docs import END, example_toml, settings_table, with_settings_table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -220,7 +220,7 @@ def test_no_tracked_file_names_a_package_host_or_a_folder_of_one_machine() -> No
 
 
 def test_only_the_front_door_reads_the_environment() -> None:
-    allowed = {"recalld/configuration.py", "recalld/__main__.py"}
+    allowed = {"recalld/settings/load.py", "recalld/__main__.py"}
     readers = {
         file.relative_to(ROOT).as_posix()
         for room in ("schemas", "memory", "producers", "workers", "recalld")

@@ -347,7 +347,7 @@ AGREE = """
 import json, sys
 from memory.embedding.selection import choose_provider
 from memory.index.fingerprint import fingerprint
-from recalld.configuration import load
+from recalld.settings.load import load
 settings = load(config=sys.argv[1], home=sys.argv[2]).settings
 agent = settings.agent("main")
 provider = choose_provider(agent, settings.credentials).provider

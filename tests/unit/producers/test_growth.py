@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from producers import growth as module
 from producers.growth import BLOCK_BYTES, Due, Growth
 from schemas.documents import FileStat
-from schemas.memory_sections import SyncSessions
+from schemas.settings_sections import SyncSessions
 from tests.transcript_files import compaction_line, message_line
 
 SYNC = SyncSessions()

@@ -14,8 +14,8 @@ from memory.store.reader import DeadLetterRow, StoreReader
 from producers.reconciling import LIVE_DOCUMENTS, ReconcileReport, reconcile
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
-from schemas.memory_sections import Sync, SyncSessions
 from schemas.settings import AgentSettings
+from schemas.settings_sections import Sync, SyncSessions
 from tests.recording import RecordingQueue, RememberedFiles, as_reader
 
 TODAY = date(2026, 11, 21)

@@ -15,8 +15,8 @@ from producers import tailing
 from producers.tailing import Tailer
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
-from schemas.memory_sections import Sync, SyncSessions
 from schemas.settings import AgentSettings
+from schemas.settings_sections import Sync, SyncSessions
 from tests.recording import RememberedFiles, as_reader
 from tests.transcript_files import compaction_line
 from tests.waiting import wait_until

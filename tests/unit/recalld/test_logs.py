@@ -14,8 +14,7 @@ import pydantic
 import pytest
 import structlog
 
-from recalld.log_exceptions import describe, without_foreign_words
-from recalld.logs import configure_logs
+from recalld.logs import configure_logs, describe, without_foreign_words
 from schemas.errors import Transient
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from memory.embedding.providers.local import unpack_weights
 from recalld.own_processes import own_command, own_environment
-from recalld.supervisor import Child
+from recalld.up.supervisor import Child
 from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -21,8 +21,8 @@ from memory.documents.session_roots import is_transcript_name
 from memory.store.stub import InMemoryStore
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
-from schemas.memory_sections import Sync, SyncSessions
 from schemas.settings import AgentSettings, Settings
+from schemas.settings_sections import Sync, SyncSessions
 from tests.storing import mark, piece, said
 
 LINE = b'{"role":"user","content":"hello"}\n'

@@ -27,10 +27,10 @@ from memory.store.options import StoreOptions
 from memory.store.sqlite.vector_cache import VectorShelf
 from memory.store.writer import DocumentDelete, Store
 from schemas.errors import Transient
-from schemas.memory_sections import Hybrid, TemporalDecay
 from schemas.ports import Pending
 from schemas.search import SearchAnswer, SearchRequest
 from schemas.settings import Settings
+from schemas.settings_sections import Hybrid, TemporalDecay
 from tests.quiet_board import QuietBoard
 from tests.storing import document, key
 from tests.waiting import wait_until

@@ -18,7 +18,7 @@ from memory.store.errors import VectorSearchUnavailable
 from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey, FileStat
-from schemas.memory_sections import Hybrid
+from schemas.settings_sections import Hybrid
 from tests.storing import document, key
 
 PROVIDER = StubProvider()

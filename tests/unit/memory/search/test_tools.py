@@ -10,8 +10,8 @@ import pytest
 from memory.search.manager import SearchManager
 from memory.search.tools import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool, unavailable
 from schemas.errors import UserError
-from schemas.memory_sections import Limits
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.settings_sections import Limits
 from schemas.status import AgentStatus, Availability
 
 

@@ -13,8 +13,8 @@ import pytest
 import recalld.client
 from memory.search.tools import TOOLS, unavailable
 from recalld.client import AccessRefused, AsyncClient, Client, RequestRefused
-from recalld.tool_docs import tools_json
 from tests.raw_server import answer, raw_server
+from tests.tool_docs import tools_json
 
 
 def test_the_tools_that_the_client_carries_are_the_services_own() -> None:

@@ -18,8 +18,8 @@ from memory.embedding.providers.local import UnusableModel
 from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched, fetch
 from memory.embedding.selection import choose_provider
 from schemas.errors import UserError
-from schemas.machine_sections import Credentials
 from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
 from tests.model_hub import ModelHub
 from tests.tiny_model import write_model
 

@@ -8,7 +8,7 @@ import pytest
 
 from memory.search.ranking.ranker import ranked
 from memory.store.stub import InMemoryStore
-from schemas.memory_sections import Hybrid
+from schemas.settings_sections import Hybrid
 from tests.storing import document, key, vector
 
 NOTE = key("memory/a.md")

@@ -1,0 +1,223 @@
+"""Model Context Protocol over standard input and output, for the memory of one home."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from mcp.server.stdio import stdio_server
+from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+from memory.search.manager import SearchableMemory
+from memory.search.tools import call_tool
+from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
+from recalld.invocation import Invocation
+from recalld.local.fallback import Absence, ask
+from recalld.logs import configure_logs
+from schemas.errors import RecalldError, UserError
+from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
+from schemas.settings_sections import Limits
+
+
+def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
+    """Answer all requests until standard input ends.
+
+    Settings are read at the first call: the asking model learns of a mistake in them, and the program still starts.
+    `session_key` names the asking session; it is stronger than the key of a call.
+
+    Raises:
+        UserError: there is no standard input or output.
+        BrokenPipeError: the client went away without waiting for the answers.
+    """
+    if sys.stdin is None or sys.stdout is None:
+        raise UserError("`recalld mcp` speaks on its standard input and output, and one of them is closed")
+    configure_logs(level=logging.WARNING)
+    # Reading standard input blocks a thread that only its end would free; an interrupt is to end the process at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gone = False
+    try:
+        asyncio.run(_serve(HomeMemory(invocation), session_key))
+    except* BrokenPipeError:
+        gone = True
+        # The library's writer still holds what has no reader, and Python 3.14 says so when it takes it apart.
+        sys.unraisablehook = lambda _: None
+    if gone:
+        raise BrokenPipeError
+
+
+async def _serve(memory: HomeMemory, session_key: str | None) -> None:
+    async def answer(call: ToolCall) -> dict[str, Any]:
+        key = session_key or call.session_key
+        return await asyncio.to_thread(call_tool, memory, call.name, dict(call.arguments), session_key=key)
+
+    server = build_server(answer)
+    async with stdio_server() as streams, answered_to_the_end(*streams) as (incoming, outgoing):
+        # Standard output belongs to the protocol: nothing may be printed there by mistake.
+        with contextlib.redirect_stdout(sys.stderr):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+_ACTION = "see `recalld status` and `recalld config show`"
+
+
+class HomeMemory(SearchableMemory):
+    """Memory of one agent, through the running service, else straight from the index. An error is an answer.
+
+    Every call looks for the service: it may start or end meanwhile.
+    """
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+
+    @property
+    def limits(self) -> Limits:
+        """Return the agent's limits, or the defaults if the settings are wrong."""
+        try:
+            return self._invocation.the_agent().limits
+        except RecalldError:
+            return Limits()
+
+    def search(self, request: SearchRequest) -> SearchAnswer:
+        """Return the answer that `recalld search --json` prints."""
+        asked = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
+
+        def directly(absence: Absence) -> dict[str, Any]:
+            from recalld.local import answers
+
+            return answers.search(self._invocation, {"query": request.query, **asked}, absence=absence)
+
+        try:
+            answer = ask(
+                self._invocation,
+                service=lambda client: client.search(request.query, agent=self._invocation.agent, **asked),
+                otherwise=directly,
+            )
+        except RecalldError as error:
+            return SearchAnswer(
+                disabled=True, unavailable=True, error=str(error), warning="memory is unavailable", action=_ACTION
+            )
+        return SearchAnswer.model_validate(answer)
+
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        """Return the answer that `recalld get --json` prints."""
+        asked = request.model_dump(by_alias=False, exclude={"agent"}, exclude_none=True)
+
+        def directly(_: Absence) -> dict[str, Any]:
+            from recalld.local import answers
+
+            return answers.get(self._invocation, asked)
+
+        try:
+            answer = ask(
+                self._invocation,
+                service=lambda client: client.get(
+                    request.path,
+                    start_line=request.from_,
+                    lines=request.lines,
+                    corpus=request.corpus,
+                    agent=self._invocation.agent,
+                    session_key=request.session_key,
+                ),
+                otherwise=directly,
+            )
+        except RecalldError as error:
+            return GetAnswer(
+                path=request.path,
+                status="error",
+                disabled=True,
+                unavailable=True,
+                error=str(error),
+                warning="memory is unavailable",
+                action=_ACTION,
+            )
+        return GetAnswer.model_validate(answer)
+
+
+#: Seconds that answers get after the input's end; more than `limits.timeout_ms` of a search by default.
+LAST_ANSWERS_SECONDS = 20.0
+
+Messages = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
+
+
+@asynccontextmanager
+async def answered_to_the_end(
+    incoming: ReadStream[SessionMessage | Exception], outgoing: WriteStream[SessionMessage]
+) -> AsyncIterator[Messages]:
+    """Wrap streams for a server that learns of the input's end when its last request is answered.
+
+    The SDK's server drops its open requests when its input ends, as after `printf '...' | recalld mcp`.
+    """
+    to_server, for_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    from_server, to_client = anyio.create_memory_object_stream[SessionMessage](0)
+    asked = _Asked()
+
+    async def read() -> None:
+        async with to_server, incoming:
+            async for message in incoming:
+                if _lacks_id(message):
+                    await outgoing.send(SessionMessage(JSONRPCError.model_validate(NO_ID)))
+                    continue
+                asked.came(message)
+                try:
+                    await to_server.send(message)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    return  # the server has ended by itself
+            with anyio.move_on_after(LAST_ANSWERS_SECONDS):
+                await asked.all_answered()
+
+    async def write() -> None:
+        async with to_client, outgoing:
+            async for message in to_client:
+                await outgoing.send(message)
+                asked.went(message)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        tasks.start_soon(write)
+        yield for_server, from_server
+
+
+def _lacks_id(message: SessionMessage | Exception) -> bool:
+    content = message.message if isinstance(message, SessionMessage) else None
+    return isinstance(content, JSONRPCNotification) and lacks_id(content.method, None)
+
+
+class _Asked:
+    """Numbers of the requests without an answer."""
+
+    def __init__(self) -> None:
+        self._open: set[object] = set()
+        self._changed = anyio.Event()
+
+    def came(self, message: SessionMessage | Exception) -> None:
+        """Count a message of the client: a request, or the cancellation of one."""
+        content = message.message if isinstance(message, SessionMessage) else None
+        if isinstance(content, JSONRPCRequest):
+            self._open.add(content.id)
+        elif isinstance(content, JSONRPCNotification) and content.method == "notifications/cancelled":
+            self._closed((content.params or {}).get("requestId"))
+
+    def went(self, message: SessionMessage) -> None:
+        """Count a message of the server."""
+        if isinstance(message.message, JSONRPCResponse | JSONRPCError):
+            self._closed(message.message.id)
+
+    async def all_answered(self) -> None:
+        """Wait until no request is open."""
+        while self._open:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+    def _closed(self, number: object) -> None:
+        if isinstance(number, str | int):
+            self._open.discard(number)
+        self._changed.set()

@@ -1,0 +1,170 @@
+"""Plan of a backfill: its transcripts, their content that is not indexed yet, and the cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from memory.documents.agent_files import AgentFiles
+from memory.documents.imports import imported_folders, imports_path, remember_import
+from memory.documents.scan_problems import printable
+from memory.documents.session_roots import SESSIONS_SOURCE
+from memory.embedding.selection import ProviderChoice
+from memory.index.estimate import Estimate, estimate
+from memory.index.provider_fallback import provider_of
+from memory.index.transcript_slices import is_read_otherwise
+from producers.finding_transcripts import Found
+from recalld.runs.cost import open_cache
+from recalld.wiring import fingerprint_of, generations_of
+from schemas.documents import DocumentKey, FileStat
+from schemas.errors import Permanent, Transient
+from schemas.settings import AgentSettings, Settings
+from workers.batch_jobs import FEWEST_TEXTS
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """Plan of a backfill.
+
+    `wanted` are the transcripts to index, newest first, as they are now; the index has the `unchanged` ones already.
+    `others` are the agent's other documents: an index of the present settings that does not exist yet is built with
+    them. `not_wanted` counts the transcripts that the settings leave out, as `Scan.left_out` does. `problems` are
+    sentences for a person, on paths and on transcripts left out. The `estimate` is of wanted and others together.
+    """
+
+    agent: AgentSettings
+    found: Found
+    wanted: Mapping[DocumentKey, FileStat]
+    others: tuple[DocumentKey, ...]
+    unchanged: int
+    problems: tuple[str, ...]
+    not_wanted: Mapping[str, int]
+    choice: ProviderChoice
+    estimate: Estimate
+
+    @property
+    def documents(self) -> list[DocumentKey]:
+        """Return the documents to queue, in order."""
+        return [*self.wanted, *self.others]
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the wanted transcripts on the disk."""
+        return sum(stat.size for stat in self.wanted.values())
+
+
+def plan_backfill(
+    settings: Settings, agent: AgentSettings, found: Found, *, on_look: Callable[[int, int], None]
+) -> BackfillPlan:
+    """Compare the transcripts with the index and estimate the cost of the rest. Nothing is written.
+
+    `on_look` is called before each document is read, with the numbers of documents read and of all.
+
+    Raises:
+        StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
+        UserError: the list of imports is damaged.
+    """
+    imported_folders(imports_path(settings.home, agent.id))  # workers ignore a damaged list
+    files = AgentFiles.of(settings, agent, drafted=found.folders)
+    stats, problems, not_wanted = _documents_of(files, found)
+    wanted, others = _missing(settings, agent, files, stats)
+    documents = [*wanted, *others]
+    choice = provider_of(settings, agent)
+    try:
+        with open_cache(settings) as cache:
+            cost = estimate(
+                agent,
+                _told(documents, on_look),
+                files=files,
+                generations=generations_of(settings, agent),
+                choice=choice,
+                cache=cache,
+                batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
+            )
+    finally:
+        if choice.provider is not None:
+            choice.provider.close()
+    return BackfillPlan(
+        agent=agent,
+        found=found,
+        wanted=wanted,
+        others=tuple(others),
+        unchanged=len(stats) - len(wanted),
+        problems=(*found.problems, *problems),
+        not_wanted=not_wanted,
+        choice=choice,
+        estimate=cost,
+    )
+
+
+def remember_folders(settings: Settings, agent: AgentSettings, found: Found) -> None:
+    """Keep the folders and their format, so that workers can read transcripts outside of the configured folders.
+
+    Raises:
+        UserError: the home folder cannot be written.
+    """
+    for folder in found.folders:
+        remember_import(imports_path(settings.home, agent.id), folder)
+
+
+def _documents_of(files: AgentFiles, found: Found) -> tuple[dict[DocumentKey, FileStat], list[str], Counter[str]]:
+    """Return the transcripts' documents, sentences on those without one, and the counts that the settings leave out."""
+    stats: dict[DocumentKey, FileStat] = {}
+    problems: list[str] = []
+    out: Counter[str] = Counter()
+    for one in found.transcripts:
+        key = files.key_of(one.path)
+        if key is None and (reason := files.reason_of(one.path)) is not None:
+            out[reason] += 1
+            continue
+        if key is None or key in stats:
+            problems.append(f"{printable(one.path)} is left out: it cannot be told from another transcript; rename it")
+            continue
+        try:
+            stat = files.stat(key) or one.stat
+        except (Permanent, Transient):
+            stat = one.stat  # reading it will say why
+        if stat.inode != one.stat.inode:
+            first = files.path_of(key)
+            problems.append(f"{printable(one.path)} is left out: {first} has the same name ({key.path}); rename one")
+            continue
+        stats[key] = stat
+    return stats, problems, out
+
+
+def _missing(
+    settings: Settings, agent: AgentSettings, files: AgentFiles, stats: Mapping[DocumentKey, FileStat]
+) -> tuple[dict[DocumentKey, FileStat], list[DocumentKey]]:
+    """Return the transcripts that the index lacks and, for a new index, the other documents that it needs."""
+    generations = generations_of(settings, agent)
+    target = generations.target_reader(fingerprint_of(settings, agent).digest)
+    if target is not None:
+        try:
+            known = {file.key: file.stat for file in target.files()}
+            return {
+                key: stat
+                for key, stat in stats.items()
+                if key not in known
+                or not known[key].agrees_with(stat)
+                or is_read_otherwise(key, files=files, store=target)
+            }, []
+        finally:
+            target.close()
+    others = [key for key in files.scan().documents if key not in stats]
+    answering = generations.open_reader()
+    if answering is not None:
+        try:
+            before = {file.key for file in answering.files() if file.key.source == SESSIONS_SOURCE}
+        finally:
+            answering.close()
+        imported = files.scan(imported=True).documents if before else {}
+        others += sorted(key for key in before.intersection(imported) if key not in stats and key not in others)
+    return dict(stats), others
+
+
+def _told(documents: Iterable[DocumentKey], on_look: Callable[[int, int], None]) -> Iterator[DocumentKey]:
+    keys = list(documents)
+    for number, key in enumerate(keys):
+        on_look(number, len(keys))
+        yield key

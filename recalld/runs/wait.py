@@ -1,0 +1,514 @@
+"""Wait of a command until its documents are indexed and have their vectors, with progress on the way.
+
+Beside a busy `recalld up` the queue is never empty. A command waits for the documents that were marked before it began,
+and for the vectors of the chunks that existed when these documents were indexed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from memory.documents.agent_files import AgentFiles
+from memory.documents.ignored_documents import left_out
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.selection import NO_VECTORS as NO_EMBEDDING
+from memory.embedding.selection import ProviderChoice
+from memory.index.fingerprint import embedding_of
+from memory.index.identity import name_in
+from memory.index.provider_fallback import provider_of
+from memory.status.answering import no_prefixes, no_vectors
+from memory.status.condition_texts import counted, text_of, waiting_chunks
+from memory.store.reader import IndexCounts, StoreReader
+from recalld.progress_bar import Progress, ProgressBar
+from recalld.status_view import duration
+from recalld.wiring import BrokerSide, generations_of
+from schemas.conditions import Condition, ConditionCode
+from schemas.documents import DocumentKey
+from schemas.errors import UserError
+from schemas.ports import EndpointCondition, EndpointState, Trouble
+from schemas.settings import AgentSettings, Settings
+from workers.queue.names import NO_KEYWORDS, NO_SPACE, NO_VECTORS, OLDER_SETTINGS
+
+#: Seconds between two looks at the queue.
+_LOOK_SECONDS = 0.1
+
+#: Seconds between two looks into the ledger of batch jobs.
+_LEDGER_SECONDS = 0.5
+
+#: Seconds that a command waits for a passing failure to end.
+_PATIENCE_SECONDS = 30.0
+
+#: Seconds after which a command believes workers that report that they cannot work.
+_UNABLE_SECONDS = 5.0
+
+#: Times `workers.stalled_after_seconds` without progress after which a command leaves while workers do other jobs.
+_LONGEST_STILL = 5.0
+
+#: Agents whose work the progress line names.
+_NAMED_AGENTS = 3
+
+#: Seconds of a provider's cool-down that a command waits for.
+_LONGEST_COOL_DOWN_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of a wait for one agent. `stopped` is the reason why vectors, or anything, will not come.
+
+    `condition` is the same as a code, where there is one. `in_jobs`: batch jobs have all missing vectors, and the
+    command does not wait for them.
+    """
+
+    agent: str
+    counts: IndexCounts
+    failed: tuple[str, ...] = ()
+    stopped: str | None = None
+    in_jobs: bool = False
+    condition: Condition | None = None
+    advice: Condition | None = None
+
+    @property
+    def sentence(self) -> str | None:
+        """Return the reason for missing results, for people; None when all came."""
+        return text_of(self.condition) if self.condition is not None else self.stopped
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """Return 0 when all was done, 4 when it was done by keyword only for want of a provider, else 1."""
+    codes = {one.condition.code if one.condition is not None else None for one in outcomes if one.stopped}
+    if any(one.failed for one in outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
+        return 1
+    return 4 if codes else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One look at an agent's queue, index and provider.
+
+    `documents` of the command are not indexed yet, and `oldest_chunk` is the first of its chunks without a vector.
+    `building` names the generation under construction. `unable` is the reason why workers index nothing, `stopped`
+    the reason why the provider gives no vectors soon.
+    """
+
+    documents: int
+    oldest_chunk: int | None
+    building: str | None
+    counts: IndexCounts
+    choice: ProviderChoice
+    endpoint: EndpointState | None
+    troubles: Sequence[Trouble]
+    unable: str | None
+    stopped: str | None
+
+    @property
+    def settled(self) -> bool:
+        """Return True if neither vectors nor a generation are to come."""
+        return self.stopped is not None or (self.building is None and self.oldest_chunk is None)
+
+    @property
+    def cools_down(self) -> bool:
+        """Return True if the provider asked for a pause."""
+        return self.endpoint is not None and self.endpoint.condition is EndpointCondition.COOLING_DOWN
+
+    @property
+    def waits_for(self) -> str:
+        """Return what is to come: "28 documents", "3 vectors of openai"; "" when all came."""
+        if self.documents:
+            return counted(self.documents, "document")
+        if self.oldest_chunk is None:
+            return "the new index to be whole" if self.building is not None else ""
+        until = self.endpoint.until if self.endpoint is not None else None
+        wait = f", which is asked again in {duration(max(1.0, until - time.time()))}" if until is not None else ""
+        return f"{counted(self.counts.vectors_pending, 'vector')} of {self.choice.name}{wait}"
+
+
+class IndexWait:
+    """Wait of a command for the queue and the indexes of some agents."""
+
+    def __init__(self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide) -> None:
+        self._broker = broker
+        #: Shows the progress.
+        self.bar = ProgressBar()
+        self._jobs = _BatchJobs(settings, agents)
+        self._agents = {agent.id: _AgentWait(settings, agent, broker, self._jobs) for agent in agents}
+        self._most_documents = 0
+        self._limit_seconds = settings.workers.stalled_after_seconds
+        self._progress_made: object = None
+        self._progress_at = time.monotonic()
+        #: Seconds without progress after which the command gave up, None when it did not.
+        self._still_seconds: float | None = None
+
+    def marked(self) -> None:
+        """Wait for what the command queued until now."""
+        for agent in self._agents.values():
+            agent.marked_at = time.time()
+
+    def ask_again(self) -> None:
+        """Let workers ask providers now: an outage or a refusal that an earlier run met may be over.
+
+        Raises:
+            BrokerUnavailable: the queue does not answer.
+        """
+        for agent in self._agents.values():
+            agent.ask_again()
+
+    def anything_to_do(self) -> bool:
+        """Return True if documents, vectors or a generation are under way."""
+        return any(view.documents or not view.settled for view in self._look())
+
+    def counts(self, agent: AgentSettings) -> IndexCounts:
+        """Return the counts of an agent's index; without missing vectors where only keywords are wanted."""
+        return self._agents[agent.id].counts()
+
+    def outcomes(self) -> list[Outcome]:
+        """Return the present state of each agent."""
+        return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents.values()]
+
+    def compared(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Return the outcomes, `stopped` where files are missing in an index and the queue has none of them."""
+        return [self._agents[one.agent].compared(one) if one.stopped is None else one for one in outcomes]
+
+    def until_done(
+        self, stop: threading.Event, *, works: Callable[[], bool], feed: Callable[[], int] = lambda: 0
+    ) -> list[Outcome]:
+        """Wait, show progress on standard error, and return the outcomes.
+
+        `works` returns False when no workers are left. `feed` is called at every look to queue more; it returns the
+        number of documents that it holds back.
+
+        Raises:
+            UserError: the workers are gone.
+        """
+        while not stop.wait(_LOOK_SECONDS):
+            if not works():
+                self.bar.end()
+                raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
+            held_back = feed()
+            views = self._look()
+            documents = held_back + sum(view.documents for view in views)
+            self._most_documents = max(self._most_documents, documents)
+            for view in views:
+                self.bar.warn(view.troubles)
+            if self.bar.due():
+                self.bar.show(self._progress(views, documents))
+            agents = zip(self._agents.values(), views, strict=True)
+            if all(view.unable or (not held_back and agent.is_done(view)) for agent, view in agents):
+                break
+            if self._stands_still(views, held_back):
+                break
+        self.bar.end()
+        return self.outcomes()
+
+    def close(self) -> None:
+        """Close the readers."""
+        for agent in self._agents.values():
+            agent.close()
+
+    def _look(self) -> list[_View]:
+        return [agent.look() for agent in self._agents.values()]
+
+    def _progress(self, views: Sequence[_View], documents: int) -> Progress:
+        waiting = [
+            f"{agent}: {view.waits_for}" if len(views) > 1 else view.waits_for
+            for agent, view in zip(self._agents, views, strict=True)
+            if view.waits_for
+        ]
+        if len(waiting) > _NAMED_AGENTS:
+            waiting[_NAMED_AGENTS:] = [counted(len(waiting) - _NAMED_AGENTS, "more agent")]
+        return Progress(
+            documents=self._most_documents - documents,
+            of_documents=self._most_documents,
+            counts=IndexCounts(
+                files=sum(view.counts.files for view in views),
+                chunks=sum(view.counts.chunks for view in views),
+                vectors_ready=sum(view.counts.vectors_ready for view in views),
+                vectors_pending=sum(view.counts.vectors_pending for view in views),
+            ),
+            failed=sum(len(agent.failed()) for agent in self._agents.values()),
+            jobs=self._jobs.progress(),
+            waits_for="; ".join(waiting),
+        )
+
+    def _stands_still(self, views: Sequence[_View], held_back: int) -> bool:
+        """Return True if the command's own work made no progress for too long.
+
+        A batch job may take a day. Other jobs may come first: the command has more patience while workers finish any,
+        except for a new index, which is never whole while its documents change all the time.
+        """
+        made = (held_back, [(view.documents, view.oldest_chunk, view.building) for view in views])
+        if self._jobs.progress() or made != self._progress_made:
+            self._progress_made, self._progress_at = made, time.monotonic()
+            return False
+        still = time.monotonic() - self._progress_at
+        cool_down = _LONGEST_COOL_DOWN_SECONDS if any(view.cools_down for view in views) else 0.0
+        if still < max(self._limit_seconds, cool_down):
+            return False
+        only_builds = not (held_back or any(view.documents for view in views)) and all(
+            view.building is not None for view in views if not view.unable and view.oldest_chunk is None
+        )
+        patient = not only_builds and still < _LONGEST_STILL * self._limit_seconds
+        if patient and self._broker.board.stalled_seconds() < self._limit_seconds:
+            return False
+        self._still_seconds = still
+        return True
+
+
+class _AgentWait:
+    """Wait for one agent."""
+
+    def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide, jobs: _BatchJobs) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._broker = broker
+        self._jobs = jobs
+        self._generations = generations_of(settings, agent)
+        self._begun = self.marked_at = time.time()
+        self._open: tuple[str, StoreReader] | None = None
+        # Generation, and its last chunk when the command's documents were indexed.
+        self._last_chunk = ("", 0)
+
+    def look(self) -> _View:
+        """Return the present view."""
+        documents = self._documents()
+        counts, choice = self.counts(), provider_of(self._settings, self._agent)
+        board, provider = self._broker.board, choice.provider
+        endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
+        # Troubles of an earlier run may be over.
+        troubles = [one for one in board.troubles(self._agent.id) if one.at >= self._begun]
+        return _View(
+            documents=documents,
+            oldest_chunk=self._oldest_chunk(documents) if counts.vectors_pending else None,
+            building=self._generations.next(),
+            counts=counts,
+            choice=choice,
+            endpoint=endpoint,
+            troubles=troubles,
+            unable=next((one.message for one in troubles if self._is_unable(one)), None),
+            stopped=next((one.message for one in troubles if self._is_stopped(one, endpoint)), None),
+        )
+
+    def is_done(self, view: _View) -> bool:
+        """Return True if the command has nothing more to wait for."""
+        return not view.documents and (view.settled or self._left_to_jobs())
+
+    def ask_again(self) -> None:
+        """Let workers ask the provider now. Raises like `IndexWait.ask_again`."""
+        provider = provider_of(self._settings, self._agent).provider
+        if provider is not None and provider.account:
+            self._broker.board.ask_again(provider.account, provider.model)
+        if self.counts().vectors_pending:
+            self._broker.queue.request_vectors_now(self._agent.id)
+
+    def counts(self) -> IndexCounts:
+        """Return the counts of the index; without missing vectors where only keywords are wanted."""
+        reader = self._reader()
+        if reader is None:
+            return IndexCounts()
+        return reader.counts() if self._wants_vectors() else replace(reader.counts(), vectors_pending=0)
+
+    def failed(self) -> tuple[str, ...]:
+        """Return the failed documents with their reasons."""
+        reader = self._reader()
+        return tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
+
+    def outcome(self, *, still_seconds: float | None) -> Outcome:
+        """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
+        view = self.look()
+        condition = None if view.unable is not None else self._condition(view, still_seconds)
+        stopped = view.unable
+        if condition is not None:
+            vectors_wait = condition.code is ConditionCode.VECTORS_WAIT
+            stopped = str(condition.params["reason"]) if vectors_wait else text_of(condition)
+        return Outcome(
+            agent=self._agent.id,
+            counts=view.counts,
+            failed=self.failed(),
+            stopped=stopped or self._made_otherwise(view.choice),
+            in_jobs=self._left_to_jobs(),
+            condition=condition,
+            advice=no_prefixes(self._agent.id, self._agent, view.choice, chunks=view.counts.chunks),
+        )
+
+    def compared(self, outcome: Outcome) -> Outcome:
+        """Return the outcome, `stopped` if files are missing in the index and nothing waits in the queue.
+
+        An empty queue is no proof: workers of another home may have taken from it. Files that changed since the
+        command began are left to the next comparison; failed and left-out files are not missing.
+        """
+        pending = self._broker.board.pending(self._agent.id)
+        if pending is None or pending.documents:
+            return outcome
+        files, reader = AgentFiles.of(self._settings, self._agent), self._reader()
+        on_disk = files.scan().documents
+        known: set[DocumentKey] = set()
+        if reader is not None:
+            known = {file.key for file in reader.files()} | {letter.key for letter in reader.dead_letters()}
+            known |= left_out(reader, files)
+        # The write time of a file may be any; the change time is the system's.
+        missing = [
+            key
+            for key, stat in on_disk.items()
+            if key not in known and (stat.ctime_ns or stat.mtime_ns) / 1e9 < self._begun
+        ]
+        return replace(outcome, stopped=_missing_sentence(missing)) if missing else outcome
+
+    def close(self) -> None:
+        """Close the reader."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def _reader(self) -> StoreReader | None:
+        """Return a reader of the generation under construction, else of the answering one."""
+        name = self._generations.next() or self._generations.current()
+        if name is None:
+            return None
+        if self._open is None or self._open[0] != name:
+            self.close()
+            reader = self._generations.open_named(name)
+            self._open = (name, reader) if reader is not None else None
+        return self._open[1] if self._open is not None else None
+
+    def _wants_vectors(self) -> bool:
+        reader = self._reader()
+        identity = reader.meta("identity") if reader is not None else None
+        return reader is not None and (identity is None or embedding_of(identity) != NO_EMBEDDING)
+
+    def _documents(self) -> int:
+        """Return how many documents wait that were marked before the command began, or by it."""
+        marked = self._broker.board.marked_before(self._agent.id, self.marked_at)
+        if marked is None:
+            return 1  # the broker is away for a moment: not all is done
+        if marked.count > len(marked.some):
+            return marked.count
+        return sum(not self._was_indexed(key) for key in marked.some)
+
+    def _was_indexed(self, key: DocumentKey) -> bool:
+        """Return True if a waiting document was indexed since: it changes faster than workers index it."""
+        reader = self._reader()
+        known = reader.file(key) if reader is not None else None
+        return known is not None and known.stat.mtime_ns / 1e9 > self.marked_at
+
+    def _oldest_chunk(self, documents: int) -> int | None:
+        """Return the first chunk without a vector, of those that the command waits for; None without any."""
+        reader = self._reader()
+        oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None) if reader is not None else None
+        if oldest is None or documents or reader is None or self._open is None:
+            return oldest  # the command's last chunk is known when its documents are indexed
+        if self._last_chunk[0] != self._open[0]:
+            self._last_chunk = (self._open[0], max(reader.pending_hashes(), default=0))
+        return oldest if oldest <= self._last_chunk[1] else None
+
+    def _left_to_jobs(self) -> bool:
+        return self._jobs.are_all_that_is_left(self._agent, self._reader())
+
+    def _is_unable(self, trouble: Trouble) -> bool:
+        """Return True if workers will index nothing, however long the command waits."""
+        return trouble.part in {NO_KEYWORDS, NO_SPACE, OLDER_SETTINGS} and self._lasted(trouble) > _UNABLE_SECONDS
+
+    def _is_stopped(self, trouble: Trouble, endpoint: EndpointState | None) -> bool:
+        """Return True if no vectors come soon because of the trouble."""
+        if trouble.part == NO_VECTORS:
+            return self._lasted(trouble) > _UNABLE_SECONDS
+        if not trouble.part.startswith("provider "):
+            return False
+        if endpoint is not None and endpoint.until is not None:
+            if endpoint.condition is EndpointCondition.STOPPED:
+                return True
+            if endpoint.condition is EndpointCondition.COOLING_DOWN:
+                return endpoint.until - time.time() > _LONGEST_COOL_DOWN_SECONDS
+        return self._lasted(trouble) > _PATIENCE_SECONDS
+
+    def _lasted(self, trouble: Trouble) -> float:
+        """Return the seconds since a trouble began, or since the command did."""
+        return time.time() - max(trouble.since, self._begun)
+
+    def _made_otherwise(self, choice: ProviderChoice) -> str | None:
+        """Return a sentence if the workers have other settings or keys than this process, else None."""
+        reader = self._reader()
+        if choice.provider is None or reader is None:
+            return None
+        made_with = embedding_of(reader.meta("identity"))
+        if made_with == choice.provider.identity:
+            return None
+        return (
+            f"the workers of `recalld up` embed with another provider or model ({name_in(made_with)}) than this "
+            f"command would ({choice.provider.name}): start it again with the same settings and keys"
+        )
+
+    def _condition(self, view: _View, still_seconds: float | None) -> Condition | None:
+        """Return the reason for missing vectors or documents; None when all came."""
+        agent, pending = self._agent.id, view.counts.vectors_pending
+        if view.building is None and (pending or not self._wants_vectors()):
+            ready = view.counts.vectors_ready if pending else 0
+            lacking = no_vectors(agent, view.choice, files=view.counts.files, ready=ready, pending=pending)
+            if lacking is not None:
+                return lacking
+        reason = (view.stopped or view.choice.error) if pending else None
+        params: dict[str, str | int | float]
+        if reason is not None:
+            params = {"chunks": waiting_chunks(pending), "reason": reason}
+            return Condition(ConditionCode.VECTORS_WAIT, agent, params=params)
+        if still_seconds is None or not view.waits_for:
+            return None
+        params = {"what": view.waits_for, "minutes": max(1, round(still_seconds / 60))}
+        return Condition(ConditionCode.INDEXING_STILL, agent, since=time.time() - still_seconds, params=params)
+
+
+def _missing_sentence(missing: Sequence[DocumentKey]) -> str:
+    one = len(missing) == 1
+    return (
+        f"{len(missing):,} {'file is' if one else 'files are'} missing in this index ({missing[0].path}"
+        f"{'' if one else ', ...'}) though nothing is queued for {'it' if one else 'them'}: run this command again; if "
+        "that does not help, see whether workers of another home take from the same queue"
+    )
+
+
+class _BatchJobs:
+    """Batch jobs of some agents, read from the ledger."""
+
+    def __init__(self, settings: Settings, agents: Sequence[AgentSettings]) -> None:
+        self._settings = settings
+        self._ids = {agent.id for agent in agents if agent.remote.batch.enabled}
+        self._path = ledger_path(settings.home)
+        self._begun = time.time()
+        self._looked_at = 0.0
+        self._jobs: list[BatchJob] = []
+
+    def progress(self) -> str:
+        """Return the progress of the open jobs; "" without any."""
+        jobs = [job for job in self._open_jobs() if job.agent in self._ids]
+        if not jobs:
+            return ""
+        providers = ", ".join(sorted({job.provider for job in jobs}))
+        done, texts = sum(job.completed for job in jobs), sum(job.texts for job in jobs)
+        return f"{counted(len(jobs), 'batch job')} at {providers} {done:,}/{texts:,}"
+
+    def are_all_that_is_left(self, agent: AgentSettings, reader: StoreReader | None) -> bool:
+        """Return True if every chunk without a vector is in a job that was polled since the command began.
+
+        Always False where the settings make the command wait for jobs.
+        """
+        if agent.id not in self._ids or agent.remote.batch.wait or reader is None:
+            return False
+        provider = provider_of(self._settings, agent).provider
+        jobs = [job for job in self._open_jobs() if provider is not None and job.identity == provider.identity]
+        if not any(job.agent == agent.id for job in jobs) or not all(self._is_running(job) for job in jobs):
+            return False
+        with BatchLedger(self._path) as ledger:
+            at_provider = ledger.hashes(jobs[0].identity)
+        return at_provider.issuperset(reader.pending_hashes().values())
+
+    def _is_running(self, job: BatchJob) -> bool:
+        return job.stage is Stage.RUNNING and max(job.looked_at, job.made_at) >= self._begun
+
+    def _open_jobs(self) -> Iterable[BatchJob]:
+        now = time.monotonic()
+        if now - self._looked_at >= _LEDGER_SECONDS and self._ids and self._path.exists():
+            self._looked_at = now
+            with BatchLedger(self._path) as ledger:
+                self._jobs = [job for job in ledger.jobs() if job.open]
+        return self._jobs

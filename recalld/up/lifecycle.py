@@ -1,0 +1,142 @@
+"""Lifecycle of a long-running command: it ends at a signal, or when the supervisor that started it is gone."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+import click
+
+from recalld.up.sd_notify import notify
+
+#: Printed to a supervisor when the process does its work.
+READY = "ready"
+
+#: Seconds that a process has for its orderly end: workers drain for 20, and a supervisor waits for 30.
+OVERDUE_SECONDS = 27.0
+
+#: Exit code of a process that had to leave because its orderly end took too long.
+OVERDUE_CODE = 1
+
+#: In place of a signal's number: the supervisor is gone.
+_PARENT_GONE = b"\0"
+
+_ENDING = frozenset({*_PARENT_GONE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+#: Acts of a process that leaves at once: they end what must not outlive it.
+_last_acts: list[Callable[[], None]] = []
+
+_leaving = threading.Event()
+
+
+@contextmanager
+def last_act(act: Callable[[], None]) -> Iterator[None]:
+    """During the block, let a second signal call `act` before the process leaves; the latest act comes first."""
+    _last_acts.append(act)
+    try:
+        yield
+    finally:
+        if _leaving.is_set():
+            # The process is leaving; `_leave` has its exit code.
+            threading.Event().wait()
+        _last_acts.remove(act)
+
+
+def stop_event(*, supervised: bool, overdue_seconds: float = OVERDUE_SECONDS) -> threading.Event:
+    """Return an event that is set by SIGTERM, SIGINT, SIGHUP and, for a supervised process, when standard input ends.
+
+    The supervisor holds the other end of that pipe and never writes to it: however it dies, the pipe ends. At a signal
+    after that, and `overdue_seconds` after the first one, the process leaves at once, after its last acts (`last_act`).
+    Other processes take up its work, as after a crash.
+
+    A thread hears the signals. A handler could not set an event safely: it may interrupt the holder of the event's
+    lock, and it waits for a main thread that is deep in a library.
+    """
+    stop = threading.Event()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if before >= 0:
+        os.close(before)  # of an earlier command in this process; its thread ends with it
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # nohup keeps a command alive without its terminal
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _heard_elsewhere)
+    terminals = [number for number in (0, 1, 2) if os.isatty(number)]
+    threading.Thread(target=_hear, args=(reader, stop, terminals, overdue_seconds), name="signals", daemon=True).start()
+    if supervised:
+
+        def watch_parent() -> None:
+            while os.read(0, 1024):
+                pass
+            os.write(writer, _PARENT_GONE)
+
+        threading.Thread(target=watch_parent, name="parent", daemon=True).start()
+    return stop
+
+
+def _heard_elsewhere(_number: int, _frame: object) -> None:
+    """Do nothing: the interpreter has written the number to the pipe."""
+
+
+def _hear(reader: int, stop: threading.Event, terminals: Sequence[int], overdue_seconds: float) -> None:
+    """Set the event at the first signal, leave at the second or when the end takes too long."""
+    overdue_at: float | None = None
+    while True:
+        left = None if overdue_at is None else max(0.0, overdue_at - time.monotonic())
+        if not select.select([reader], [], [], left)[0]:
+            with suppress(OSError, ValueError):
+                click.echo(f"recalld: did not end within {overdue_seconds:.0f} s and leaves as it is", err=True)
+            _leave(OVERDUE_CODE)
+        numbers = os.read(reader, 64)
+        if not numbers:
+            os.close(reader)
+            return
+        for number in numbers:
+            if number in {signal.SIGTERM, signal.SIGINT} and stop.is_set():
+                _leave(128 + number)
+            if number == signal.SIGHUP:
+                # The shell and the kernel may both send it: the second one is no hurry.
+                _forget_terminals(terminals)
+            if number in _ENDING:
+                stop.set()
+                if overdue_at is None:
+                    overdue_at = time.monotonic() + overdue_seconds
+                    notify("STOPPING=1")
+
+
+def _forget_terminals(terminals: Sequence[int]) -> None:
+    """Redirect output to terminals that are gone, so that printing does not fail."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for terminal in terminals:
+        os.dup2(nowhere, terminal)
+    os.close(nowhere)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process now, after the last acts."""
+    _leaving.set()
+    for act in reversed(_last_acts):
+        with suppress(Exception):
+            act()
+    os._exit(code)
+
+
+def announce_ready(*, supervised: bool) -> None:
+    """Report to the supervisor, or else to systemd, that this process is ready."""
+    if supervised:
+        sys.stdout.write(READY + "\n")
+        sys.stdout.flush()
+    else:
+        notify("READY=1")
+
+
+#: Hidden flag of commands that `recalld up` starts.
+supervised_option = click.option("--supervised", is_flag=True, hidden=True)

@@ -1,0 +1,97 @@
+"""Lock of the daemon of a home, which ends with its holder, and the other signs of running processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from memory.status.local_processes import is_alive
+from memory.status.run_files import read_derived
+from schemas.errors import UserError
+
+#: Seconds of further tries for a taken lock: a process that only looks holds it for a moment, too.
+_PATIENCE_SECONDS = 0.2
+
+
+def daemon_pid(home: Path) -> int | None:
+    """Return the process id of the `recalld up` of this home; None if none runs."""
+    try:
+        handle = (home / "run" / "up.lock").open("r", encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return _pid(handle.read())
+        return None
+
+
+@contextmanager
+def only_daemon(home: Path) -> Iterator[None]:
+    """Hold the lock during the block.
+
+    Raises:
+        UserError: another daemon runs in this home, or the home cannot be written.
+    """
+    path = home / "run" / "up.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = path.open("a+")
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; mend that, or choose another folder with --home or RECALLD_HOME"
+        ) from None
+    with handle:
+        if not _lock(handle):
+            pid = _pid(path.read_text(encoding="ascii", errors="replace"))
+            raise UserError(
+                f"recalld already runs for {home}"
+                + (f" (process {pid})" if pid else "")
+                + "; stop it first, or choose another folder with --home"
+            ) from None
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield
+
+
+def _lock(handle: IO[str]) -> bool:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    tick = threading.Event()
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            tick.wait(0.01)
+        else:
+            return True
+
+
+def _pid(text: str) -> int | None:
+    return int(text) if text.isascii() and text.strip().isdigit() else None
+
+
+def anybody_runs(home: Path) -> bool:
+    """Return True if `up`, a watcher, a query service or producers of this home run on this machine."""
+    if daemon_pid(home) is not None:
+        return True
+    files = (home / "run" / name for name in ("service.json", "watch.json", "hooks.json"))
+    return any(is_alive(pid) for file in files for pid in pids_of(file))
+
+
+def pids_of(path: Path) -> list[int]:
+    """Return the process ids in a file of `run`: one, or one an agent."""
+    body = read_derived(path)
+    if not isinstance(body, dict):
+        return []
+    entries = [body] if "pid" in body else [entry for entry in body.values() if isinstance(entry, dict)]
+    return [entry["pid"] for entry in entries if isinstance(entry.get("pid"), int)]

@@ -1,0 +1,154 @@
+"""Documentation of the settings, made from the schema: the README's table and the commented example file.
+
+`make docs` (`python -m tests.settings_docs README.md deploy/recalld.example.toml`) writes them; a test fails when
+they differ from the schema.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from recalld.settings.keys import SettingKey, agent_keys, top_level_keys
+
+BEGIN = "<!-- settings: begin (made by `make docs`) -->"
+END = "<!-- settings: end -->"
+
+_TITLE = """\
+# Every setting of recalld, with its default. Copy what you change to recalld.toml; lines that begin with #
+# are comments. Paths may begin with ~; relative ones are relative to the folder of the file.
+# In the environment, query.max_results is RECALLD_QUERY__MAX_RESULTS.
+"""
+
+_AGENTS = """\
+
+# One table for every agent. An agent may override everything above that the README's table marks with "yes":
+# lists and values replace, extra_paths are united.
+"""
+
+#: Values to show for keys whose default says nothing about their form.
+_SAMPLES: dict[str, Any] = {
+    "model": "text-embedding-3-small",
+    "output_dimensionality": 512,
+    "remote.base_url": "http://127.0.0.1:11434/v1",
+    "remote.api_key": "...",
+    "remote.requests_per_minute": 3000,
+    "remote.tokens_per_minute": 1_000_000,
+    "remote.price_per_million_tokens": 0.02,
+    "local.model_path": "multilingual-e5-small",
+    "local.model_cache_dir": "~/.cache/models",
+    "query_input_type": "query",
+    "document_input_type": "document",
+    "query_prefix": "search_query: ",
+    "document_prefix": "search_document: ",
+    "store.url": "",
+    "store.path": "~/memory-indexes",
+    "store.vector.extension_path": "~/lib/vec0.so",
+    "cache.max_entries": 500_000,
+    "broker.url": "redis://127.0.0.1:6379/0",
+    "broker.namespace": "memory",
+    "hooks.port": 7374,
+    "workers.port": 7375,
+    "up.port": 7372,
+    "id": "main",
+    "workspace": "~/notes",
+}
+
+
+def settings_table() -> str:
+    """Return the README's table: key, default, allowed values, meaning, and "yes" where an agent may override it."""
+    rows = ["| key | default | allowed | meaning | per agent |", "|---|---|---|---|---|"]
+    per_agent = agent_keys()
+    rows += [
+        _row(f"`{key.name}`", key, "yes" if key.name in per_agent else "")
+        for key in top_level_keys().values()
+        if key.name != "agents"
+    ]
+    rows += [_row(f"`agents.{key.name}`", key, "only") for key in agent_keys().values() if _is_own(key)]
+    return "\n".join(rows) + "\n"
+
+
+def example_toml() -> str:
+    """Return a settings file with every key commented out: valid with and without the comment signs."""
+    return "".join([_TITLE, *_section_lines(list(top_level_keys().values())), _AGENTS, *_agent_lines()])
+
+
+def _agent_lines() -> Iterator[str]:
+    yield "#[[agents]]\n"
+    for key in agent_keys().values():
+        if _is_own(key):
+            yield _entry(key, key.name)
+
+
+def _section_lines(keys: list[SettingKey]) -> Iterator[str]:
+    # Keys of the top level first: below a [section] they would belong to it.
+    section = ""
+    for key in sorted(keys, key=lambda key: "." in key.name):
+        if key.name == "agents":
+            continue
+        above, _, last = key.name.rpartition(".")
+        if above != section:
+            section = above
+            yield f"\n#[{section}]\n"
+        yield "\n" if not section else ""
+        yield _entry(key, last)
+
+
+def _entry(key: SettingKey, name: str) -> str:
+    unset = " Unset by default." if key.default is None and not key.required else ""
+    meaning = textwrap.fill(
+        f"{_meaning(key)} Allowed: {key.allowed}.{unset}", 110, initial_indent="# ", subsequent_indent="# "
+    )
+    value = _SAMPLES.get(key.name, "..." if key.default is None else key.default)
+    return f"{meaning}\n#{name} = {_toml(value)}\n"
+
+
+def _row(name: str, key: SettingKey, per_agent: str) -> str:
+    default = "required" if key.required else "unset" if key.default is None else f"`{_toml(key.default)}`"
+    return f"| {name} | {default} | {key.allowed} | {_meaning(key)} | {per_agent} |".replace("|  |", "| |")
+
+
+def _meaning(key: SettingKey) -> str:
+    provider = key.name.rpartition(".")[2]
+    if key.name.startswith("credentials."):
+        return f"Key of {provider}; {provider.upper()}_API_KEY sets it, too."
+    return key.description
+
+
+def _is_own(key: SettingKey) -> bool:
+    return key.name not in top_level_keys()
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def with_settings_table(readme: str) -> str:
+    """Return the README's text with a new table between its two marks.
+
+    Raises:
+        ValueError: the marks are not there.
+    """
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the marks {BEGIN!r} and {END!r} are missing")
+    return f"{before}{BEGIN}\n{settings_table()}{END}{after}"
+
+
+def main(readme: str, example: str) -> None:
+    """Write both documents."""
+    Path(readme).write_text(with_settings_table(Path(readme).read_text("utf-8")), "utf-8")
+    Path(example).write_text(example_toml(), "utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

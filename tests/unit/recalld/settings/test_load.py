@@ -1,0 +1,554 @@
+"""Where settings come from, which source wins, and what a person is told when something is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recalld.commands.config import effective
+from recalld.settings.keys import top_level_keys
+from recalld.settings.load import (
+    LoadedSettings,
+    check_workspace,
+    find_config,
+    find_home,
+    load,
+    remember_workspace,
+    select_agent,
+)
+from schemas.errors import UserError
+from schemas.settings import ExtraPath
+
+
+class Case:
+    """A home folder, a settings file and an environment of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.file = folder / "etc" / "recalld.toml"
+        self.file.parent.mkdir()
+        self.environment: dict[str, str] = {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "no-config")}
+
+    def write(self, text: str) -> Path:
+        self.file.write_text(text, "utf-8")
+        return self.file
+
+    def load(self, **arguments: Any) -> LoadedSettings:
+        config = str(self.file) if self.file.exists() else None
+        return load(**{"home": str(self.home), "config": config, "environment": self.environment, **arguments})
+
+    def problems(self, **arguments: Any) -> list[str]:
+        with pytest.raises(UserError) as raised:
+            self.load(**arguments)
+        assert raised.value.exit_code == 2
+        return str(raised.value).splitlines()
+
+
+@pytest.fixture
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return Case(tmp_path)
+
+
+def test_without_any_source_the_defaults_hold(case: Case) -> None:
+    loaded = case.load()
+    assert loaded.settings.query.max_results == 6
+    assert loaded.settings.agents == ()
+    assert loaded.origins["query.max_results"] == "default"
+    assert loaded.origins["home"] == "--home"
+    assert loaded.config is None
+
+
+def test_a_stronger_source_wins_and_the_origin_says_which(case: Case) -> None:
+    case.write("[service]\nport = 1001\n")
+    assert case.load().settings.service.port == 1001
+    assert case.load().origins["service.port"] == str(case.file)
+    case.environment["RECALLD_SERVICE__PORT"] = "1002"
+    assert case.load().settings.service.port == 1002
+    assert case.load().origins["service.port"] == "RECALLD_SERVICE__PORT"
+    by_flag = case.load(overrides={"service.port": 1003})
+    assert by_flag.settings.service.port == 1003
+    assert by_flag.origins["service.port"] == "--port"
+    assert by_flag.origins["service.host"] == "default"
+
+
+def test_home_is_the_flag_then_the_variable_then_the_xdg_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_home("/a", environment={"RECALLD_HOME": "/b"}) == Path("/a")
+    assert find_home(environment={"RECALLD_HOME": "~/b", "XDG_DATA_HOME": "/c"}) == tmp_path / "b"
+    assert find_home(environment={"XDG_DATA_HOME": "/c"}) == Path("/c/recalld")
+    assert find_home(environment={}) == tmp_path / ".local" / "share" / "recalld"
+
+
+def test_the_settings_file_is_looked_for_in_a_fixed_order(tmp_path: Path) -> None:
+    home, usual = tmp_path / "home", tmp_path / "config" / "recalld" / "recalld.toml"
+    files = {name: tmp_path / f"{name}.toml" for name in ("flag", "variable")}
+    for file in (*files.values(), usual, home / "recalld.toml"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    variables = {"RECALLD_CONFIG": str(files["variable"]), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert find_config(str(files["flag"]), home=home, environment=variables) == files["flag"]
+    assert find_config(home=home, environment=variables) == files["variable"]
+    del variables["RECALLD_CONFIG"]
+    assert find_config(home=home, environment=variables) == usual
+    usual.unlink()
+    assert find_config(home=home, environment=variables) == home / "recalld.toml"
+
+
+def test_a_settings_file_in_the_current_folder_is_not_trusted(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    (case.folder / "recalld.toml").write_text("provider = 'openai'\n", "utf-8")
+    monkeypatch.chdir(case.folder)
+    assert case.load().settings.provider == "auto"
+
+
+@pytest.mark.parametrize(("by", "name"), [("flag", "--config"), ("variable", "RECALLD_CONFIG")])
+def test_a_named_file_that_is_missing_is_an_error_that_says_who_named_it(case: Case, by: str, name: str) -> None:
+    missing = str(case.folder / "nowhere.toml")
+    if by == "variable":
+        case.environment["RECALLD_CONFIG"] = missing
+        arguments = {}
+    else:
+        arguments = {"config": missing}
+    (problem,) = case.problems(**arguments)
+    assert problem == f"{name}: there is no file {missing}; correct the name"
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "key"),
+    [
+        ("true", True, "query.hybrid.mmr.enabled"),
+        ("0.5", 0.5, "query.hybrid.mmr.lambda"),
+        ("12", 12, "query.max_results"),
+        ("memory, sessions", ["memory", "sessions"], "sources"),
+        ('["memory"]', ["memory"], "sources"),
+        ("/a,/b", ["/a", "/b"], "extra_paths"),
+        ('{"X-Team": "a"}', {"X-Team": "***"}, "remote.headers"),
+        (
+            '["/a", {"path": "/b", "exclude": ["old/"]}]',
+            ["/a", {"path": "/b", "include": [], "exclude": ["old/"]}],
+            "extra_paths",
+        ),
+        ("drafts/, memory/2025-*.md", ["drafts/", "memory/2025-*.md"], "exclude"),
+        ('[{"action": "deny", "channel": "x"}]', [{"action": "deny", "channel": "x"}], "scope.rules"),
+    ],
+)
+def test_variables_are_read_as_their_keys_want_them(case: Case, text: str, value: object, key: str) -> None:
+    name = "RECALLD_" + key.upper().replace(".", "__")
+    case.environment[name] = text
+    loaded = case.load()
+    assert effective(loaded.settings)[key] == value
+    assert loaded.origins[key] == name
+
+
+def test_an_empty_variable_counts_as_not_set(case: Case) -> None:
+    case.environment |= {"RECALLD_MODEL": "", "OPENAI_API_KEY": "", "RECALLD_CONFIG": ""}
+    loaded = case.load()
+    assert loaded.settings.model is None
+    assert loaded.settings.credentials.openai is None
+
+
+def test_variables_of_other_tools_set_their_keys(case: Case) -> None:
+    case.environment |= {
+        "REDIS_URL": "redis://other:1/0",
+        "GEMINI_API_KEY": "g",
+        "VOYAGE_API_KEY": "v",
+        "MISTRAL_API_KEY": "m",
+        "OLLAMA_API_KEY": "o",
+    }
+    loaded = case.load()
+    assert loaded.settings.broker.url is not None
+    assert loaded.settings.broker.url.get_secret_value() == "redis://other:1/0"
+    assert loaded.origins["broker.url"] == "REDIS_URL"
+    keys = loaded.settings.credentials.model_dump()
+    assert {name: key.get_secret_value() for name, key in keys.items() if key} == {
+        "gemini": "g",
+        "voyage": "v",
+        "mistral": "m",
+        "ollama": "o",
+    }
+
+
+def test_our_own_variable_is_stronger_than_another_tools(case: Case) -> None:
+    case.environment |= {"REDIS_URL": "redis://theirs", "RECALLD_BROKER__URL": "redis://ours"}
+    assert case.load().origins["broker.url"] == "RECALLD_BROKER__URL"
+
+
+@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "RECALLD_CREDENTIALS__OPENAI"])
+def test_a_variable_may_name_a_file_that_holds_the_value(case: Case, name: str) -> None:
+    secret = case.folder / "secret"
+    secret.write_text("sk-from-file\n", "utf-8")
+    case.environment[f"{name}_FILE"] = str(secret)
+    loaded = case.load()
+    assert loaded.settings.credentials.openai is not None
+    assert loaded.settings.credentials.openai.get_secret_value() == "sk-from-file"
+    assert loaded.origins["credentials.openai"] == f"{name}_FILE"
+
+
+def test_a_value_file_that_is_missing_empty_or_one_too_many_is_an_error(case: Case) -> None:
+    empty = case.folder / "empty"
+    empty.touch()
+    case.environment |= {
+        "REDIS_URL_FILE": str(case.folder / "gone"),
+        "GEMINI_API_KEY_FILE": str(empty),
+        "VOYAGE_API_KEY": "a",
+        "VOYAGE_API_KEY_FILE": str(empty),
+    }
+    assert case.problems() == [
+        f"REDIS_URL_FILE: {case.folder / 'gone'} cannot be read (No such file or directory)",
+        f"GEMINI_API_KEY_FILE: {empty} is empty",
+        "VOYAGE_API_KEY and VOYAGE_API_KEY_FILE are both set; keep one of them",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "expected"),
+    [
+        ("provider = 'openai'", {}, "http://proxy"),
+        ("", {"OPENAI_API_KEY": "k"}, "http://proxy"),
+        ("", {}, None),
+        ("provider = 'gemini'", {"OPENAI_API_KEY": "k"}, None),
+        ("provider = 'openai'\nremote.base_url = 'http://file'", {}, "http://proxy"),
+        ("provider = 'openai'", {"RECALLD_REMOTE__BASE_URL": "http://ours"}, "http://ours"),
+    ],
+)
+def test_the_address_for_openai_never_redirects_another_provider(
+    case: Case, settings: str, environment: Mapping[str, str], expected: str | None
+) -> None:
+    case.write(settings + f"\n[[agents]]\nid = 'a'\nworkspace = '{case.folder}'\n")
+    case.environment |= {"OPENAI_BASE_URL": "http://proxy", **environment}
+    loaded = case.load()
+    assert loaded.settings.remote.base_url == expected
+    assert loaded.settings.agent("a").remote.base_url == expected
+
+
+def test_an_agent_with_another_provider_keeps_away_from_the_address_for_openai(case: Case) -> None:
+    case.write(
+        "provider = 'openai'\n"
+        "[[agents]]\nid = 'own'\nworkspace = '/o'\nprovider = 'mistral'\n"
+        "[[agents]]\nid = 'same'\nworkspace = '/s'\n"
+    )
+    case.environment["OPENAI_BASE_URL"] = "http://proxy"
+    settings = case.load().settings
+    assert settings.agent("own").remote.base_url is None
+    assert settings.agent("same").remote.base_url == "http://proxy"
+
+
+def test_agents_inherit_the_defaults_and_override_them(case: Case) -> None:
+    case.write(
+        "extra_paths = ['/shared']\nquery.max_results = 9\nchunking.tokens = 300\n"
+        "[[agents]]\nid = 'a'\nworkspace = '/a'\nextra_paths = ['/own', '/shared']\nquery.min_score = 0.2\n"
+        "[[agents]]\nid = 'b'\nworkspace = '/b'\nsources = ['memory']\n"
+    )
+    loaded = case.load()
+    first, second = loaded.settings.agents
+    assert first.extra_paths == ("/shared", "/own")
+    assert (first.query.max_results, first.query.min_score) == (9, 0.2)
+    assert second.extra_paths == ("/shared",)
+    assert second.chunking.tokens == 300
+    assert loaded.origins["agents.a.query.min_score"] == str(case.file)
+    assert loaded.origins["agents.b.query.min_score"] == "default"
+
+
+def test_what_an_agent_says_of_an_extra_path_replaces_what_the_defaults_say_of_it(case: Case) -> None:
+    case.write(
+        "extra_paths = ['/wiki', {path = '/vault', include = ['a/']}]\n[[agents]]\nid = 'a'\nworkspace = '/a'\n"
+        "extra_paths = ['/vault', {path = '/wiki', exclude = ['b/']}]\n"
+    )
+    assert case.load().settings.agent("a").extra_paths == (ExtraPath(path="/wiki", exclude=("b/",)), "/vault")
+
+
+def test_the_environment_sets_defaults_that_an_agents_own_key_overrides(case: Case) -> None:
+    case.write("provider = 'local'\n[[agents]]\nid = 'a'\nworkspace = '/a'\nmodel = 'mine'\n")
+    case.environment |= {"RECALLD_PROVIDER": "none", "RECALLD_MODEL": "theirs"}
+    agent = case.load().settings.agent("a")
+    assert (agent.provider, agent.model) == ("none", "mine")
+
+
+def test_agents_can_be_given_in_a_variable(case: Case) -> None:
+    case.environment["RECALLD_AGENTS"] = json.dumps([{"id": "e", "workspace": "/e"}])
+    loaded = case.load()
+    assert loaded.settings.agent("e").workspace == Path("/e")
+    assert loaded.origins["agents.e.workspace"] == "RECALLD_AGENTS"
+
+
+def test_paths_in_a_file_are_relative_to_its_folder_and_tilde_is_home(case: Case) -> None:
+    case.write(
+        "extra_paths = ['~/wiki', 'docs', {path = '~/vault'}]\nexclude = ['~/wiki/old']\n"
+        "store.path = 'idx'\nlocal.model_path = 'models/m.gguf'\n"
+        "local.model_cache_dir = '~/cache'\nstore.vector.extension_path = '../vec0.so'\n"
+        "[[agents]]\nid = 'a'\nworkspace = 'notes'\nsessions = ['s', '~/t']\n"
+        "[[agents]]\nid = 'b'\nworkspace = '~/b'\nlocal.model_path = 'multilingual-e5-small'\n"
+    )
+    settings = case.load().settings
+    etc = case.file.parent
+    assert settings.store.path == etc / "idx"
+    assert settings.store.vector.extension_path == case.folder / "vec0.so"
+    assert settings.local.model_cache_dir == case.folder / "cache"
+    assert settings.local.model_path == str(etc / "models" / "m.gguf")
+    first, second = settings.agents
+    assert first.workspace == etc / "notes"
+    assert first.sessions == (str(etc / "s"), str(case.folder / "t"))
+    # Extra paths are relative to the workspace, which is the reader's business.
+    assert first.extra_paths == (str(case.folder / "wiki"), "docs", ExtraPath(path=str(case.folder / "vault")))
+    assert first.exclude == (str(case.folder / "wiki" / "old"),)
+    assert second.workspace == case.folder / "b"
+    assert second.local.model_path == "multilingual-e5-small"
+
+
+def test_a_workspace_behind_a_symlink_keeps_its_name(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    (case.folder / "real").mkdir()
+    (case.folder / "link").symlink_to(case.folder / "real")
+    monkeypatch.chdir(case.folder)
+    assert case.load(workspace="link/../link").settings.agent("main").workspace == case.folder / "link"
+
+
+def test_the_workspace_flag_adds_an_agent(case: Case) -> None:
+    case.write("query.max_results = 3\n[[agents]]\nid = 'a'\nworkspace = '/a'\n")
+    loaded = case.load(workspace="/w")
+    assert [agent.id for agent in loaded.settings.agents] == ["a", "main"]
+    assert loaded.settings.agent("main").query.max_results == 3
+    assert loaded.origins["agents.main.workspace"] == "--workspace"
+
+
+def test_the_workspace_flag_replaces_only_the_workspace_of_a_known_agent(case: Case) -> None:
+    case.write("[[agents]]\nid = 'a'\nworkspace = '/a'\nmodel = 'mine'\n")
+    (agent,) = case.load(workspace="/w", agent="a").settings.agents
+    assert (agent.workspace, agent.model) == (Path("/w"), "mine")
+
+
+def test_a_remembered_workspace_is_used_when_nothing_names_an_agent(case: Case) -> None:
+    remember_workspace(case.home, "main", Path("/one"))
+    remember_workspace(case.home, "other", Path("/two"))
+    remember_workspace(case.home, "main", Path("/three"))
+    loaded = case.load()
+    assert {agent.id: agent.workspace for agent in loaded.settings.agents} == {
+        "main": Path("/three"),
+        "other": Path("/two"),
+    }
+    assert loaded.origins["agents.main.workspace"] == str(case.home / "agents.json")
+    assert [agent.id for agent in case.load(workspace="/w", agent="x").settings.agents] == ["x"]
+    case.write("[[agents]]\nid = 'f'\nworkspace = '/f'\n")
+    assert [agent.id for agent in case.load().settings.agents] == ["f"]
+    assert [entry.name for entry in case.home.iterdir()] == ["agents.json"]
+
+
+def test_a_damaged_memory_of_workspaces_is_said_and_mended_by_the_flag(case: Case) -> None:
+    case.home.mkdir()
+    (case.home / "agents.json").write_text("[", "utf-8")
+    (problem,) = case.problems()
+    assert problem == f"{case.home / 'agents.json'} is damaged; delete it and give --workspace again"
+    remember_workspace(case.home, "main", Path("/w"))
+    assert case.load().settings.agent("main").workspace == Path("/w")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("query.max_result = 3", "query.max_result: unknown key; did you mean query.max_results?"),
+        ("[query]\nmaxResults = 3", "query.maxResults: unknown key; did you mean query.max_results?"),
+        ("max_results = 3", "max_results: unknown key; did you mean query.max_results?"),
+        ("qurey.max_results = 3", "qurey.max_results: unknown key; did you mean query.max_results?"),
+        (
+            "[qurey.hybrid.mmr]\nlambda = 1",
+            "qurey.hybrid.mmr.lambda: unknown key; did you mean query.hybrid.mmr.lambda?",
+        ),
+        ("stroe.url = 'x'", "stroe.url: unknown key; did you mean store.url?"),
+        ("cahce.enabled = true", "cahce.enabled: unknown key; did you mean cache.enabled?"),
+        ("[zzzz]\nyyyy = 3", "zzzz.yyyy: unknown key"),
+        ("[zzzz]", "zzzz: unknown key"),
+        ("zzzz = 3", "zzzz: unknown key"),
+        ("home = '/x'", "home: the home folder cannot be set here; use --home or RECALLD_HOME"),
+        ("workspace = '/x'", "workspace: this key belongs to one agent; write it under [[agents]]"),
+        ("query.max_results = 0", "query.max_results is 0; it must be a whole number from 1 to 100"),
+        ("query.max_results = true", "query.max_results is true; it must be a whole number from 1 to 100"),
+        ("sync.interval_minutes = inf", "sync.interval_minutes is inf; it must be a number, at least 0, and finite"),
+        ("query.min_score = 'high'", "query.min_score is 'high'; it must be a number from 0 to 1"),
+        ("citations = 'yes'", "citations is 'yes'; it must be one of auto, on, off"),
+        ("sources = ['memory', 'web']", "sources.1: input should be 'memory' or 'sessions'"),
+        ("model = 5", "model is 5; it must be a text"),
+        ("query = 5", "query must be a table with keys of its own, such as query.max_results"),
+        ("chunking.overlap = 300", "chunking.overlap: overlap must be at most half of chunking.tokens"),
+        ("remote.api_key = 5", "remote.api_key is not valid; it must be a text"),
+        ("agents = 5", "agents must be tables, each written under its own [[agents]] line"),
+        ("[[agents]]\nid = 'a'", "agents.a.workspace is missing; it must be a path"),
+        ("[[agents]]\nworkspace = '/a'", "agents[0].id is missing; it must be a text of the form"),
+        ("[[agents]]\nid = 'a b'\nworkspace = '/a'", "agents.a b.id is 'a b'; it must be a text of the form"),
+        (
+            "[[agents]]\nid = 'a'\nworkspace = '/a'\nservice.port = 1",
+            "agents.a.service: this key holds for all agents; write it outside [[agents]]",
+        ),
+        (
+            "[[agents]]\nid = 'a'\nworkspace = '/a'\nquery.max_results = 1000",
+            "agents.a.query.max_results is 1000; it must be a whole number from 1 to 100",
+        ),
+        (
+            "chunking.tokens = 400\n[[agents]]\nid = 'a'\nworkspace = '/a'\nchunking.tokens = 100",
+            "agents.a.chunking.tokens: overlap must be at most half of chunking.tokens",
+        ),
+        (
+            "[[agents]]\nid = 'a'\nworkspace = '/a'\n[[agents]]\nid = 'A'\nworkspace = '/b'",
+            "agents.A.id is used twice ('a' and 'A', and case does not count); give every agent an id of its own",
+        ),
+        ("[[scope.rules]]\naction = 'allow'\nchanel = 'x'", "scope.rules.0.chanel: unknown key"),
+        ("exclude = ['a[b']", "exclude: 'a[b' has a [ without a ]"),
+        ("include = ['!a']", "include: '!a' begins with an exclamation mark"),
+        ("extra_paths = [5]", "extra_paths.0: must be a path, or a table with path, include and exclude"),
+        ("extra_paths = [{path = 'a', exclude = ['../b']}]", "extra_paths.0.exclude: '../b' has a component '..'"),
+        ("extra_paths = [{path = 'a', pattern = '*'}]", "extra_paths.0.pattern: unknown key"),
+        ("extra_paths = ['a', {include = ['*.md']}]", "extra_paths.1.path: is missing"),
+    ],
+)
+def test_a_wrong_key_in_the_file_is_one_sentence_that_names_it(case: Case, text: str, problem: str) -> None:
+    case.write(text + "\n")
+    (found,) = case.problems()
+    assert found.startswith(f"{case.file}: {problem}")
+
+
+def test_broken_toml_is_one_sentence_with_the_line(case: Case) -> None:
+    case.write("provider = 'auto'\nquery = [\n")
+    (problem,) = case.problems()
+    assert problem.startswith(f"{case.file} is not valid TOML: ")
+    case.write("a = 1\nb = = 2\n")
+    (problem,) = case.problems()
+    assert "line 2" in problem
+
+
+def test_a_file_that_cannot_be_read_as_text_is_one_sentence(case: Case) -> None:
+    case.file.write_bytes(b"model = '\xff\xfe'\n")
+    assert case.problems() == [f"{case.file} is not UTF-8 text"]
+    assert case.problems(config=str(case.folder)) == [f"--config: {case.folder} is a folder; name a settings file"]
+
+
+def test_a_byte_order_mark_is_no_problem(case: Case) -> None:
+    case.file.write_bytes(b"\xef\xbb\xbfmodel = 'm'\n")
+    assert case.load().settings.model == "m"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        (
+            "RECALLD_QUERY__MAX_RESULT",
+            "3",
+            "RECALLD_QUERY__MAX_RESULT: unknown variable; did you mean RECALLD_QUERY__MAX_RESULTS?",
+        ),
+        (
+            "RECALLD_QUREY__MAX_RESULTS",
+            "3",
+            "RECALLD_QUREY__MAX_RESULTS: unknown variable; did you mean RECALLD_QUERY__MAX_RESULTS?",
+        ),
+        ("RECALLD_HOMES", "3", "RECALLD_HOMES: unknown variable; did you mean RECALLD_HOME?"),
+        (
+            "RECALLD_QUERY__MAX_RESULTS",
+            "many",
+            "RECALLD_QUERY__MAX_RESULTS is 'many'; it must be a whole number from 1 to 100",
+        ),
+        (
+            "RECALLD_SYNC__INTERVAL_MINUTES",
+            "inf",
+            "RECALLD_SYNC__INTERVAL_MINUTES is 'inf'; it must be a number, at least 0, and finite",
+        ),
+        (
+            "RECALLD_REMOTE__HEADERS",
+            "a=b",
+            (
+                "RECALLD_REMOTE__HEADERS: must be a table of names and texts, written as JSON"
+                " (Expecting value: line 1 column 1 (char 0))"
+            ),
+        ),
+        (
+            "RECALLD_AGENTS",
+            '[{"id": "a", "workspac": "/a", "workspace": "/b"}]',
+            "RECALLD_AGENTS.a.workspac: unknown key; did you mean workspace?",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_one_sentence_that_names_it(case: Case, name: str, value: str, problem: str) -> None:
+    case.environment[name] = value
+    assert case.problems() == [problem]
+
+
+def test_a_wrong_flag_is_one_sentence_that_names_it(case: Case) -> None:
+    assert case.problems(overrides={"service.port": 70_000}) == [
+        "--port is 70000; it must be a whole number from 0 to 65535"
+    ]
+    (problem,) = case.problems(workspace="/w", agent="no way")
+    assert problem.startswith("--agent is 'no way'; it must be")
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:hunter2@h/m", "sqlite:///x.db", "x"])
+def test_a_store_that_is_not_served_is_an_error_in_every_source(case: Case, url: str) -> None:
+    assert case.load(overrides={"store.url": ""}).settings.store.url == ""
+    case.environment["RECALLD_STORE__URL"] = url
+    [by_variable] = case.problems()
+    assert by_variable.startswith("RECALLD_STORE__URL: ")
+    del case.environment["RECALLD_STORE__URL"]
+    case.write(f'store.url = "{url}"\n')
+    [by_file] = case.problems()
+    assert f"{case.file}: store.url: " in by_file
+    assert "store.path" in by_file
+    assert "hunter2" not in by_file
+
+
+def test_all_offending_keys_are_reported_one_a_line(case: Case) -> None:
+    case.write("model = 5\nquery.max_results = 0\nnonsense = 1\n[[agents]]\nid = 'a'\n")
+    case.environment["RECALLD_SERVICE__PORT"] = "x"
+    problems = case.problems()
+    assert len(problems) == 5
+    for key in ("model", "query.max_results", "nonsense", "agents.a.workspace", "RECALLD_SERVICE__PORT"):
+        assert sum(key in problem for problem in problems) == 1
+
+
+def test_a_secret_is_neither_shown_nor_told(case: Case) -> None:
+    secret = "sk-very-secret"
+    case.write(
+        f"remote.api_key = '{secret}'\nremote.headers = {{Authorization = '{secret}'}}\n"
+        f"remote.base_url = 'http://me:{secret}@host/v1'\nbroker.url = 'redis://:{secret}@host'\n"
+        f"credentials.openai = '{secret}'\n[[agents]]\nid = 'a'\nworkspace = '/a'\n"
+    )
+    loaded = case.load()
+    assert loaded.settings.remote.api_key is not None
+    assert loaded.settings.remote.api_key.get_secret_value() == secret
+    values = effective(loaded.settings)
+    assert secret not in json.dumps(values)
+    assert values["remote.base_url"] == "http://***@host/v1"
+    assert values["agents.a.remote.api_key"] == "***"
+    case.write(f"remote.api_key = ['{secret}']\nremote.headers = ['{secret}']\ncredentials.openia = '{secret}'\n")
+    assert secret not in "\n".join(case.problems())
+
+
+def test_every_key_has_an_origin_and_a_place_in_the_effective_tree(case: Case) -> None:
+    case.write("[[agents]]\nid = 'a'\nworkspace = '/a'\n")
+    loaded = case.load()
+    values = effective(loaded.settings)
+    assert set(values) == set(loaded.origins)
+    assert set(top_level_keys()) - {"agents"} <= set(values)
+
+
+def test_selecting_an_agent_says_what_to_do_when_it_is_not_clear(case: Case) -> None:
+    with pytest.raises(UserError, match="recalld up --workspace DIR"):
+        select_agent(case.load().settings, None)
+    case.write("[[agents]]\nid = 'a'\nworkspace = '/a'\n[[agents]]\nid = 'b'\nworkspace = '/b'\n")
+    settings = case.load().settings
+    assert select_agent(settings, "b").id == "b"
+    with pytest.raises(UserError, match=r"say which with --agent \(one of a, b\)"):
+        select_agent(settings, None)
+    with pytest.raises(UserError, match="no agent is called 'c'; known are a, b"):
+        select_agent(settings, "c")
+
+
+def test_a_workspace_is_checked_with_a_sentence_on_what_to_do(case: Case) -> None:
+    (case.folder / "file").touch()
+    for folder, words in (("gone", "does not exist; create it"), ("file", "is not a folder")):
+        agent = case.load(workspace=str(case.folder / folder)).settings.agent("main")
+        with pytest.raises(UserError, match=words) as raised:
+            check_workspace(agent)
+        assert raised.value.exit_code == 2
+    check_workspace(case.load(workspace=str(case.folder)).settings.agent("main"))
