@@ -243,7 +243,7 @@ _CLOSE_QUOTE = {
     b"\xe3\x80\x8e": b"\xe3\x80\x8f",
 }
 
-#: Bytes of a quoted value at most, and of a bare one that is judged; the rest of a bare one is masked with it.
+#: Bytes of a quoted value at most, and of a bare value that are judged; the rest of a bare value is masked with them.
 _QUOTED_BYTES = 1024
 _JUDGED_BYTES = 256
 

@@ -272,7 +272,7 @@ def _is_secret_cookie(name: bytes, value: bytes) -> bool:
     return _WORDS.fullmatch(value) is None or word_bits(judged) < RANDOM_BITS
 
 
-#: After `://`. The password goes on to the last @ before a slash: people do not escape one that is part of it.
+#: After `://`. The password goes on to the last @ before a slash: people do not escape an @ inside it.
 _USER_INFO = re.compile(rb"[^\s/:@?\"'`<>\x00\\]{0,128}:([^\s/?\"'`<>\x00\xe0-\xff]{1,256})@")
 
 #: `https://<token>@host`.
