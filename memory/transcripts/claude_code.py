@@ -91,35 +91,11 @@ _ANSWERED = re.compile(r"(?:User has answered your questions|Your questions have
 _ANSWERS = re.compile(r"\"=\"(.*?)\"(?=, \"|\. You can now|[^\"]*\Z)", re.DOTALL)
 
 _KNOWN = frozenset(
-    (
-        "agent-color",
-        "agent-name",
-        "agent-setting",
-        "ai-title",
-        "atis-latch",
-        "attachment",
-        "content-replacement",
-        "cost-state",
-        "custom-title",
-        "file-history-delta",
-        "file-history-snapshot",
-        "last-prompt",
-        "mode",
-        "permission-mode",
-        "pr-link",
-        "progress",
-        "queue-operation",
-        "relocated",
-        "result",
-        "saved_hook_context",
-        "started",
-        "summary",
-        "system",
-        "tag",
-        "task-summary",
-        "teleported-from",
-        "worktree-state",
-    )
+    """
+    agent-color agent-name agent-setting ai-title atis-latch attachment content-replacement cost-state custom-title
+    file-history-delta file-history-snapshot last-prompt mode permission-mode pr-link progress queue-operation
+    relocated result saved_hook_context started summary system tag task-summary teleported-from worktree-state
+    """.split()  # noqa: SIM905 - one name a line would fill a page
 )
 
 _IDENTIFIERS = ("sessionId", "uuid", "leafUuid", "messageId")

@@ -92,24 +92,11 @@ _KNOWN_LINES = frozenset(("session_meta", "turn_context", "world_state", "inter_
 _LINES = frozenset((*_KNOWN_LINES, "response_item", "event_msg", "compacted"))
 
 _KNOWN_ITEMS = frozenset(
-    (
-        "compaction",
-        "compaction_summary",
-        "context_compaction",
-        "custom_tool_call",
-        "custom_tool_call_output",
-        "function_call",
-        "function_call_output",
-        "ghost_snapshot",
-        "image_generation_call",
-        "local_shell_call",
-        "local_shell_call_output",
-        "other",
-        "reasoning",
-        "tool_search_call",
-        "tool_search_output",
-        "web_search_call",
-    )
+    """
+    compaction compaction_summary context_compaction custom_tool_call custom_tool_call_output function_call
+    function_call_output ghost_snapshot image_generation_call local_shell_call local_shell_call_output other reasoning
+    tool_search_call tool_search_output web_search_call
+    """.split()  # noqa: SIM905 - one name a line would fill a page
 )
 
 #: The fact that a file's first message line settles: which of the two logs is read.

@@ -199,15 +199,15 @@ _NAME = re.compile(r"[A-Za-z][\w./:-]{0,39}", re.ASCII)
 _UNNAMED = ""
 _OTHERS = "*"
 
+_BROKEN = "not JSON"
+_TOO_LONG = "too long to be read"
+
 
 class SkippedLines:
     """Counts of lines that are not JSON, too long, or of an unknown type."""
 
     def __init__(self) -> None:
-        self._broken = 0
-        self._broken_numbers: list[int] = []
-        self._too_long = 0
-        self._too_long_numbers: list[int] = []
+        self._counts: dict[str, tuple[int, list[int]]] = dict.fromkeys((_BROKEN, _TOO_LONG), (0, []))
         self._unknown: dict[str, int] = {}
 
     @property
@@ -217,15 +217,15 @@ class SkippedLines:
 
     def broken(self, number: int) -> None:
         """Count a line that is not a JSON object; `number` is 1-based."""
-        self._broken += 1
-        if len(self._broken_numbers) < _NUMBERS:
-            self._broken_numbers.append(number)
+        self._count(_BROKEN, number)
 
     def too_long(self, number: int) -> None:
         """Count a line that was too long to be read."""
-        self._too_long += 1
-        if len(self._too_long_numbers) < _NUMBERS:
-            self._too_long_numbers.append(number)
+        self._count(_TOO_LONG, number)
+
+    def _count(self, what: str, number: int) -> None:
+        count, numbers = self._counts[what]
+        self._counts[what] = count + 1, [*numbers, number][:_NUMBERS]
 
     def unknown(self, kind: str) -> None:
         """Count a line of an unknown type."""
@@ -236,11 +236,7 @@ class SkippedLines:
 
     def notes(self) -> tuple[str, ...]:
         """Return a sentence for each kind of skipped line."""
-        notes: list[str] = []
-        if self._broken:
-            notes.append(_sentence(self._broken, "not JSON", self._broken_numbers))
-        if self._too_long:
-            notes.append(_sentence(self._too_long, "too long to be read", self._too_long_numbers))
+        notes = [_sentence(count, what, numbers) for what, (count, numbers) in self._counts.items() if count]
         for name, count in self._unknown.items():
             lines = f"{count} line{'s' if count > 1 else ''}"
             were = "were" if count > 1 else "was"
@@ -254,11 +250,12 @@ class SkippedLines:
 
     def state(self) -> list[Any]:
         """Return the counts as JSON values, for `restore`."""
-        return [self._broken, self._broken_numbers, self._too_long, self._too_long_numbers, self._unknown]
+        return [*self._counts[_BROKEN], *self._counts[_TOO_LONG], self._unknown]
 
     def restore(self, state: list[Any]) -> None:
         """Go on counting from a state."""
-        self._broken, self._broken_numbers, self._too_long, self._too_long_numbers, self._unknown = state
+        broken, broken_numbers, too_long, too_long_numbers, self._unknown = state
+        self._counts = {_BROKEN: (broken, broken_numbers), _TOO_LONG: (too_long, too_long_numbers)}
 
 
 def _sentence(count: int, what: str, numbers: list[int]) -> str:

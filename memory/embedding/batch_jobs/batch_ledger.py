@@ -43,7 +43,7 @@ CREATE TABLE jobs (
     look_at REAL NOT NULL, -- when to look again
     stopped_at REAL, -- when it was asked to stop
     ended_at REAL,
-    attempts INTEGER NOT NULL DEFAULT 0, -- calls that failed since the last one that did not
+    attempts INTEGER NOT NULL DEFAULT 0, -- failed calls in a row
     texts INTEGER NOT NULL,
     total INTEGER NOT NULL DEFAULT 0,
     completed INTEGER NOT NULL DEFAULT 0,
