@@ -10,7 +10,7 @@ import time
 from memory.documents.agent_files import Scan
 from memory.documents.comparison import compare
 from memory.documents.unmounted_folders import with_emptied
-from memory.embedding.batch_ledger import texts_in_jobs
+from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
 from memory.file_troubles import file_troubles
 from memory.progress import LOOKED_AFTER_SECONDS, vector_progress
 from memory.standing_still import build_troubles, clock_troubles, silence_troubles, vector_troubles

@@ -10,7 +10,8 @@ from typing import Any
 import click
 import redis
 
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
 from memory.status.private_broker import frozen_pid
 from recalld.invocation import Invocation
@@ -94,7 +95,7 @@ def _ask_provider(settings: Settings, ledger: BatchLedger, job: BatchJob) -> str
     """Ask the provider at once if the settings lead to it; else the worker that looks next does."""
     agent = next((one for one in settings.agents if one.id == job.agent), None)
     provider = provider_of(settings, agent).provider if agent is not None else None
-    api = provider.batch_api() if provider is not None and provider.account == job.account else None
+    api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
     if provider is None or api is None or job.job_id is None:
         return "the next look at it stops it"
     try:

@@ -159,7 +159,7 @@ _SPEAKING = (RecalldError, OSError)
 
 #: Foreign words in our own messages, and their replacement in logs.
 _FOREIGN = (
-    # memory.embedding.endpoint_errors: a provider's own sentence.
+    # memory.embedding.providers.endpoint: a provider's own sentence.
     (re.compile(r"\((HTTP \d{3}): .*\)", re.DOTALL), r"(\1)"),
     # An unexpected error: the type is enough.
     (re.compile(r"\b(unexpected \w+|failed on it: \w+|failed: \w+Error): .*", re.DOTALL), r"\1"),

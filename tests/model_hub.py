@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from memory.embedding.model_catalogue import ListedModel, ModelFile
+from memory.embedding.providers.model_catalogue import ListedModel, ModelFile
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 

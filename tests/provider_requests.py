@@ -18,9 +18,10 @@ from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
-from memory.embedding.batch_api import JobState
-from memory.embedding.presets import PRESETS
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.batch_jobs.batch_api import JobState
+from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.providers.presets import PRESETS
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.settings import MemorySettings
 from schemas.settings_sections import Credentials
@@ -90,7 +91,7 @@ def documents_and_a_query(provider: EmbeddingProvider) -> None:
 
 def a_batch_job(provider: EmbeddingProvider) -> None:
     """Let a Batch API embed two texts, from the upload to the end."""
-    api = provider.batch_api()
+    api = batch_api_of(provider)
     if api is None:
         raise ValueError(f"{provider.name} has no Batch API")
     file = api.write([("id-1", "one"), ("id-2", "two")])

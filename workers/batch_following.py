@@ -12,9 +12,9 @@ import numpy as np
 import structlog
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage
-from memory.embedding.metering import believed
+from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage
+from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
 from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of

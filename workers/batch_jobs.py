@@ -11,8 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from memory.embedding.batch_api import BatchApi
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.batch_api import BatchApi
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer
 from workers.batch_following import JobFollower, grouped, ids_by_hash
@@ -113,7 +114,7 @@ class _Turn:
         self.settings = self.indexer.agent.remote.batch
         self.supply = self.indexer.supply
         provider = self.supply.choice.provider
-        self.api: BatchApi | None = provider.batch_api() if provider is not None else None
+        self.api: BatchApi | None = batch_api_of(provider)
 
     @property
     def poll_seconds(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from schemas.errors import Throttled, Transient
 from schemas.ports import Unanswered
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memory.embedding.presets import OWN_SERVERS
+from memory.embedding.providers.presets import OWN_SERVERS
 from schemas.settings import MemorySettings
 
 #: Providers without an endpoint.

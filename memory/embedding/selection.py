@@ -11,19 +11,18 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from memory.embedding.bedrock import BedrockProvider, family_of
-from memory.embedding.gemini import TASKS, VERSION, GeminiProvider
-from memory.embedding.local import E5Provider, GgufProvider, UnusableModel, UseProvider
-from memory.embedding.model_catalogue import CATALOGUE, check_fetched
-from memory.embedding.ollama import OllamaProvider
-from memory.embedding.onnx_model import OnnxProvider, content_digest, read_export
-from memory.embedding.openai import OpenAIProvider
-from memory.embedding.pacing import request_tokens
-from memory.embedding.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset
-from memory.embedding.provider import EmbeddingProvider, ProviderLimits
-from memory.embedding.stub import StubProvider
-from memory.embedding.voyage import VoyageProvider
-from memory.embedding.wording import family_prefixes
+from memory.embedding.gate import request_tokens
+from memory.embedding.providers.bedrock import BedrockProvider, family_of
+from memory.embedding.providers.gemini import TASKS, VERSION, GeminiProvider
+from memory.embedding.providers.local import E5Provider, GgufProvider, UnusableModel, UseProvider
+from memory.embedding.providers.model_catalogue import CATALOGUE, check_fetched
+from memory.embedding.providers.ollama import OllamaProvider
+from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SERVERS, PRESETS, Preset, family_prefixes
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.providers.stub import StubProvider
+from memory.embedding.providers.voyage import VoyageProvider
 from schemas.settings import MemorySettings
 from schemas.settings_sections import Credentials
 

@@ -18,11 +18,9 @@ import tenacity
 
 from memory.chunking.chunker import estimate_tokens
 from memory.embedding.asking import Asking
-from memory.embedding.gate import Admission, Gate
-from memory.embedding.metering import Item, Meter
-from memory.embedding.pacing import Urgency
-from memory.embedding.pieces import cut_in_pieces, mean_of
-from memory.embedding.provider import EmbeddingProvider, Matrix
+from memory.embedding.coordination import Item, Meter
+from memory.embedding.gate import Admission, Gate, Urgency
+from memory.embedding.providers.provider import EmbeddingProvider, Matrix
 from memory.embedding.vectors import round_rows
 from memory.store.writer import Refusal
 from schemas.errors import Paced, Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient, Waiting
@@ -366,3 +364,39 @@ def _wait(state: tenacity.RetryCallState) -> float:
     jittered: float = _backoff(state)
     # A fraction on top, so that all threads that were told the same second do not come back in the same millisecond.
     return jittered if asked is None else asked + min(jittered, asked * 0.1 + 0.01)
+
+
+#: Pieces of the first try; doubled each time up to the most.
+_FEWEST_PIECES, _MOST_PIECES = 2, 32
+
+#: Characters that a piece should have at least.
+_SHORTEST_PIECE = 40
+
+
+def cut_in_pieces(item: Item) -> Iterator[list[Item]]:
+    """Cut a text into 2, 4, 8 ... pieces of about the same length; as often as it makes sense."""
+    pieces = _FEWEST_PIECES
+    while pieces <= _MOST_PIECES and len(item.text) >= pieces * _SHORTEST_PIECE:
+        parts = [part for part in _cut(item.text, pieces) if part.strip()]
+        yield [Item(part, estimate_tokens(part), item.agent) for part in parts]
+        pieces *= 2
+
+
+def mean_of(pieces: Sequence[Item], vectors: Matrix) -> Matrix:
+    """The mean of unit vectors, weighted by their pieces' tokens; shape (1, dimensions), not of unit length."""
+    weights = np.array([piece.tokens for piece in pieces], dtype=np.float32)
+    mean: Matrix = (weights[None, :] @ vectors) / weights.sum()
+    return mean
+
+
+def _cut(text: str, pieces: int) -> Iterator[str]:
+    """The text's parts, cut at a space or line end near the places where equal parts would end."""
+    start = 0
+    for number in range(1, pieces):
+        ideal = len(text) * number // pieces
+        reach = len(text) // pieces // 4
+        space = max(text.rfind(" ", ideal - reach, ideal), text.rfind("\n", ideal - reach, ideal))
+        end = space + 1 if space > start else ideal
+        yield text[start:end]
+        start = end
+    yield text[start:]

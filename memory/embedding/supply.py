@@ -7,11 +7,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from memory.embedding.backlog import Ticket
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
-from memory.embedding.tickets import Ticket
 from memory.store.reader import Vector
 from schemas.documents import Lane
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from memory.embedding.provider import Matrix
+from memory.embedding.providers.provider import Matrix
 from memory.store.reader import Vector
 from schemas.errors import Transient
 

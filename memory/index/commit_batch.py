@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from memory.embedding.backlog import Ticket
 from memory.embedding.selection import NO_VECTORS
-from memory.embedding.tickets import Ticket
 from memory.index.difference import CutChunk
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, NewChunk, Refusal, TranscriptWrite

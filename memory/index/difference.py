@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memory.chunking.chunker import chunk_text, text_hash
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.store.reader import StoredChunk
 from memory.store.writer import KeptChunk
 from schemas.settings_sections import Chunking

@@ -10,9 +10,10 @@ from typing import TypeVar
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.agent_files import AgentFiles, DocumentGone
 from memory.documents.session_roots import SESSIONS_SOURCE
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
 from memory.index.difference import cut_document, difference
 from memory.index.fingerprint import embedding_of, wanted_fingerprint
@@ -38,7 +39,7 @@ class Estimate:
     `documents` changed or are new, with `messages` that nobody indexed yet; `vanished` ones would be forgotten,
     `failed` ones cannot be read. `chunks` would get a vector, or wait for one already; they hold `texts` different
     texts, `cached` of which somebody paid for, so that `to_embed` would be sent: `tokens` estimated ones
-    (`memory.chunking.chunker.estimate_tokens`) in about `requests` requests. `price` is US dollars for a million tokens, None
+    (`chunker.estimate_tokens`) in about `requests` requests. `price` is US dollars for a million tokens, None
     when unknown; `dollars` and `seconds` follow from it and from the provider's rate; with `batch` the texts go
     through its Batch API, whose price it is, and nobody knows when they come back. Without a provider there are no
     vectors, and all of these are 0.
@@ -120,7 +121,7 @@ def estimate(
         batch_from is not None
         and len(sizes) >= batch_from
         and memory.remote.batch.enabled
-        and provider.batch_api() is not None
+        and batch_api_of(provider) is not None
     )
     # What the settings say is the price of the provider that they ask for, not of the one that took over.
     priced = memory if choice.taken_over is None else MemorySettings()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from memory.embedding.presets import BY_KEY, PRESETS
+from memory.embedding.providers.presets import BY_KEY, PRESETS
 from memory.embedding.selection import Lacking, ProviderChoice
 from memory.index.fingerprint import embedding_of
 from memory.index.generations import CURRENT, NEXT, Generations

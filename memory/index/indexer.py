@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from memory import tracing
 from memory.documents.agent_files import AgentFiles
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT, Group, IndexReport
 from memory.index.fingerprint import Fingerprint, embedding_of, wanted_fingerprint
@@ -213,8 +214,7 @@ class Indexer:
             and count >= MANY_FOR_JOBS
             and self.agent.remote.batch.enabled
             and self.supply.cache is not None
-            and provider is not None
-            and provider.batch_api() is not None
+            and batch_api_of(provider) is not None
         )
 
     def _commit(self, run: _Run, group: Group, attempt: int) -> None:

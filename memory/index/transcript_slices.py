@@ -16,7 +16,7 @@ from itertools import islice
 from memory.documents.agent_files import AgentFiles
 from memory.documents.open_transcripts import OpenTranscript
 from memory.documents.walk import EARLIEST_NS
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.difference import CutChunk, byte_limit
 from memory.redaction import redactor_for
 from memory.store.reader import StoreReader, TranscriptMark

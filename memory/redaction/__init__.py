@@ -1,6 +1,5 @@
-"""Takes secrets out of texts before anything else sees them."""
+"""Redaction: masks in place of secrets, before any other part sees a text."""
 
-from memory.redaction.pattern_budgets import ASKING, REWRITING, PatternsUnanswered, PatternTooCostly
 from memory.redaction.redactor import (
     REDACTION_VERSION,
     Redactor,
@@ -9,14 +8,15 @@ from memory.redaction.redactor import (
     redaction_facts,
     redactor_for,
 )
+from memory.redaction.user_patterns import ASKING, REWRITING, PatternTooCostly, is_costly
 
 __all__ = [
     "ASKING",
     "REDACTION_VERSION",
     "REWRITING",
     "PatternTooCostly",
-    "PatternsUnanswered",
     "Redactor",
+    "is_costly",
     "query_redactor",
     "redact",
     "redaction_facts",

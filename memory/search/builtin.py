@@ -10,12 +10,12 @@ import structlog
 from memory.agent_status import agent_status
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
 from memory.documents.session_roots import SESSIONS_SOURCE
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice
 from memory.index.generations import Generations
 from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
-from memory.redaction import ASKING, REWRITING, PatternsUnanswered, PatternTooCostly, redactor_for
+from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
 from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
 from memory.search.index_probe import Glances
@@ -136,8 +136,6 @@ class BuiltinManager(SearchManager):
             kept = self._remembered(key, request) if key.source == SESSIONS_SOURCE else None
             gone = "not found: there is no such document (any more)"
             return kept or GetAnswer(path=request.path, status="not_found", error=gone)
-        except PatternsUnanswered as error:
-            return GetAnswer(path=request.path, status="error", unavailable=True, error=f"{error}: try again")
         except (Permanent, Transient) as error:
             return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
 
@@ -257,9 +255,6 @@ class BuiltinManager(SearchManager):
             reason, action = str(error), "wait until the index is rebuilt, or run `recalld rebuild`"
         elif isinstance(error, PatternTooCostly):
             reason, action = error.of_question, f"ask in other words, or {REWRITING}"
-            warning = _UNANSWERED
-        elif isinstance(error, PatternsUnanswered):
-            reason, action = str(error), "ask again"
             warning = _UNANSWERED
         elif isinstance(error, RecalldError):
             reason, action = str(error), "run `recalld status`"

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 import structlog
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.coordination import Coordination, alone
-from memory.embedding.metering import Item, Meter
-from memory.embedding.pacing import Urgency
-from memory.embedding.provider import EmbeddingProvider, Embeddings
+from memory.embedding.coordination import Coordination, Item, Meter, alone
+from memory.embedding.gate import Urgency
+from memory.embedding.providers.provider import EmbeddingProvider, Embeddings
 from memory.embedding.vectors import check_and_round
 from memory.store.reader import Vector
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, Transient

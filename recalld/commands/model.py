@@ -20,7 +20,7 @@ def command() -> None:
 @pass_invocation
 def list_models(invocation: Invocation, *, as_json: bool) -> None:
     """List the models that can be had by name, with what was measured of each on memory tasks."""
-    from memory.embedding.model_catalogue import CATALOGUE
+    from memory.embedding.providers.model_catalogue import CATALOGUE
 
     cache = invocation.settings.local.model_cache_dir
     names = ("name", "source", "dimensions", "languages", "licence", "score")
@@ -51,7 +51,7 @@ def list_models(invocation: Invocation, *, as_json: bool) -> None:
 @pass_invocation
 def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     """Fetch a model once, verify it, and say how to use it."""
-    from memory.embedding.model_catalogue import CATALOGUE, HUB, fetch
+    from memory.embedding.providers.model_catalogue import CATALOGUE, HUB, fetch
     from recalld.progress_bar import ProgressBar
     from schemas.errors import UserError
 

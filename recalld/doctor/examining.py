@@ -10,17 +10,18 @@ from typing import Any
 
 import click
 
+from memory.redaction import REWRITING, is_costly
 from memory.reporting import build_status
 from memory.search.resting import RestingPendingReader
 from recalld.doctor import hooks, indexes, leftovers, machine, services
 from recalld.doctor.agreeing import agreeing_findings
 from recalld.doctor.finding import Finding, Level, in_common
-from recalld.doctor.patterns import pattern_findings
 from recalld.invocation import Invocation, to_type
 from recalld.settings.load import program_folders
 from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
 from schemas.errors import RecalldError, UserError
+from schemas.settings import Settings
 from schemas.status import Status
 from workers.queue.connection import IMPATIENT_SECONDS
 
@@ -86,6 +87,21 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield from agreeing_findings(status, said)
     finally:
         side.client.close()
+
+
+def pattern_findings(settings: Settings) -> Iterator[Finding]:
+    """Try each list of redaction patterns that an agent has, once."""
+    lists = {agent.redaction.patterns: agent.id for agent in reversed(settings.agents) if agent.redaction.patterns}
+    for patterns, agent in lists.items():
+        slow = [place for place, pattern in enumerate(patterns, start=1) if is_costly(pattern)]
+        if not slow:
+            yield Finding.fine("redaction", f"redaction.patterns of {agent}: all are quick")
+        for place in slow:
+            message = (
+                f"pattern {place} of redaction.patterns of {agent} takes more than 0.2 s of processor time for one "
+                "line of 1,000 characters: documents with such lines are not indexed"
+            )
+            yield Finding("redaction", Level.WARNING, message, REWRITING, agent=agent)
 
 
 def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, online: bool) -> Iterator[Finding]:

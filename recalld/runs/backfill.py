@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
 from producers.dispatcher import mark_in_calls
 from producers.finding_transcripts import Found, find_transcripts
@@ -144,7 +145,7 @@ def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, A
     if choice.provider is None:
         raise UserError(f"--batch-api needs an embedding provider: {choice.error or choice.reason}", exit_code=2)
     try:
-        if choice.provider.batch_api() is None:
+        if batch_api_of(choice.provider) is None:
             raise UserError(f"--batch-api: recalld speaks no Batch API of {choice.name}; leave it out", exit_code=2)
     finally:
         choice.provider.close()

@@ -26,9 +26,9 @@ import apsw
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer

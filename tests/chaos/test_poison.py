@@ -26,7 +26,7 @@ sys.path.insert(0, os.getcwd())
 if "work" in sys.orig_argv:
     import memory.index.planner as planning
     import workers.queue.broker, workers.queue.crash_counter
-    from memory.embedding.stub import StubProvider
+    from memory.embedding.providers.stub import StubProvider
 
     workers.queue.broker.HEARTBEAT_TIMEOUT_MS = 1500
     workers.queue.broker.MAINTENANCE_CHANCE = 1_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding import file_batches
+from memory.embedding.batch_jobs import file_batches
 from tests.batch_server import BatchServer
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from memory.embedding import file_batches
-from memory.embedding.batch_api import BatchApi, BatchUnavailable, JobLimits, JobState
-from memory.embedding.gemini import GeminiProvider
-from memory.embedding.openai import OpenAIProvider
-from memory.embedding.provider import EmbeddingProvider, ProviderLimits
-from memory.embedding.voyage import VoyageProvider
+from memory.embedding.batch_jobs import file_batches
+from memory.embedding.batch_jobs.batch_api import BatchApi, BatchUnavailable, JobLimits, JobState
+from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.providers.gemini import GeminiProvider
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
+from memory.embedding.providers.voyage import VoyageProvider
 from schemas.errors import Terminal, Throttled, Transient
 from tests.batch_server import BatchServer, JobScript
 from tests.embedding_server import embed
@@ -67,7 +68,7 @@ def api(name: str, server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
     monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
     provider = _provider(name, server)
-    found = provider.batch_api()
+    found = batch_api_of(provider)
     assert found is not None
     yield found
     provider.close()
@@ -301,5 +302,5 @@ def test_presets_without_a_batch_api_that_we_speak_have_none() -> None:
     with BatchServer() as server:
         for name in ("mistral", "ollama"):
             provider = _provider(name, server)
-            assert provider.batch_api() is None
+            assert batch_api_of(provider) is None
             provider.close()

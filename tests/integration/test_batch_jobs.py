@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from memory.embedding import file_batches
-from memory.embedding.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
+from memory.embedding.batch_jobs import file_batches
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.batch_server import BatchServer, JobScript
@@ -165,8 +165,8 @@ def test_a_backfill_that_takes_long_is_not_waited_for(
 def test_more_texts_than_a_job_holds_wait_for_their_turn(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memory.embedding.batch_api import JobLimits
-    from memory.embedding.file_batches import OpenAIBatches
+    from memory.embedding.batch_jobs.batch_api import JobLimits
+    from memory.embedding.batch_jobs.file_batches import OpenAIBatches
 
     monkeypatch.setattr(OpenAIBatches, "limits", JobLimits(inputs=20, file_bytes=1_000_000))
     server.open.clear()
@@ -301,7 +301,7 @@ def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
 def test_a_crash_around_a_submission_makes_nobody_pay_twice(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    from memory.embedding.file_batches import FileBatches
+    from memory.embedding.batch_jobs.file_batches import FileBatches
 
     crashes = ["once"]
     create, submitted = FileBatches._created, BatchLedger.submitted

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
 from schemas.settings import MemorySettings

@@ -8,9 +8,8 @@ import pytest
 import redis
 
 from memory.embedding.coordination import NoClaims
-from memory.embedding.gate import LocalGate
-from memory.embedding.pacing import Urgency
-from memory.embedding.stub import StubProvider
+from memory.embedding.gate import LocalGate, Urgency
+from memory.embedding.providers.stub import StubProvider
 from schemas.errors import Throttled
 from schemas.ports import Usage
 from schemas.settings import Settings

@@ -38,7 +38,7 @@ class Hurried(PatternProcesses):
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
     own = Hurried()
-    monkeypatch.setattr("memory.redaction.pattern_finding.PROCESSES", own)
+    monkeypatch.setattr("memory.redaction.user_patterns.PROCESSES", own)
     yield own
     own.close()
 

@@ -9,9 +9,8 @@ from typing import Protocol
 import pytest
 import redis
 
-from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate
-from memory.embedding.pacing import Urgency
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate, Urgency
+from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Permanent, Terminal, Throttled, Transient
 from schemas.settings import Settings
 from workers.limits.circuit_breaker import Reach

@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import pytest
 
-from memory.embedding.openai import OpenAIProvider
-from memory.embedding.provider import ProviderLimits
-from memory.embedding.remote import RemoteProvider
-from memory.embedding.voyage import VoyageProvider
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.remote import RemoteProvider
+from memory.embedding.providers.voyage import VoyageProvider
 from schemas.errors import Terminal, Transient
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure, Wire

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.ollama import OllamaProvider
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.ollama import OllamaProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from schemas.errors import Terminal, TooLarge, Transient
 from schemas.settings import MemorySettings

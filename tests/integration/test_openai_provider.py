@@ -18,7 +18,7 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider
 from memory.store.writer import Refusal
 from schemas.documents import Lane

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.model_catalogue import CATALOGUE
+from memory.embedding.providers.model_catalogue import CATALOGUE
 from recalld.settings.load import load
 from schemas.conditions import ConditionCode
 from tests.commanding import CommandLine

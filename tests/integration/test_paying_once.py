@@ -13,8 +13,8 @@ import redis
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.openai import OpenAIProvider
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from schemas.documents import Lane

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memory.embedding.presets import PRESETS
+from memory.embedding.providers.presets import PRESETS
 from tests.provider_requests import ROWS, document
 
 TABLE = Path(__file__).parents[2] / "docs" / "providers.md"

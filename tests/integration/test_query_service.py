@@ -260,7 +260,7 @@ def test_a_provider_that_is_down_leaves_keywords(settings: Settings, notes: Path
     def down(self, text):
         raise Transient("connection refused")
 
-    monkeypatch.setattr("memory.embedding.stub.StubProvider.embed_query", down)
+    monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
     with running(settings) as client:
         answer = wait_until(
             lambda: answer if "connection refused" in str((answer := search(client, "dentist"))["degraded"]) else None

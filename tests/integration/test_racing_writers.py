@@ -15,8 +15,8 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer

@@ -13,7 +13,7 @@ import redis
 import structlog
 from pydantic import SecretStr
 
-from memory.embedding.endpoint_errors import ErrorReader
+from memory.embedding.providers.endpoint import ErrorReader
 from recalld.logs import RedactingFormatter, redact_fields
 from schemas.settings import Settings
 from tests.commanding import CommandLine, command_line

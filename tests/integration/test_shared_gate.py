@@ -14,9 +14,8 @@ from contextlib import ExitStack
 import pytest
 import redis
 
-from memory.embedding.gate import OUTAGE_FAILURES, Admission
-from memory.embedding.pacing import Urgency
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.gate import OUTAGE_FAILURES, Admission, Urgency
+from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Terminal, Throttled, Transient
 from schemas.ports import EndpointCondition, EndpointState
 from schemas.settings import Settings
@@ -148,7 +147,7 @@ def test_separate_processes_together_stay_within_the_limit(settings: Settings, c
     script = textwrap.dedent(f"""
         import time
         from pathlib import Path
-        from memory.embedding.pacing import Urgency
+        from memory.embedding.gate import Urgency
         from schemas.errors import Paced
         from schemas.settings import Settings
         from tests.integration.test_shared_gate import enter, limits

@@ -21,9 +21,9 @@ from memory.documents.comparison import compare
 from memory.documents.known_files import KnownFiles
 from memory.documents.open_transcripts import OpenTranscript
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.completion import differences
 from memory.index.generation_writer import GenerationWriter

@@ -17,8 +17,8 @@ import pytest
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding.providers.voyage import VoyageProvider, service_url
 from memory.embedding.selection import choose_provider
-from memory.embedding.voyage import VoyageProvider, service_url
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import Permanent, Terminal, Throttled, TooLarge, Transient

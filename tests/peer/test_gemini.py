@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_api import BatchApi, JobProgress, JobState
-from memory.embedding.gemini import GeminiProvider
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.batch_jobs.batch_api import BatchApi, JobProgress, JobState
+from memory.embedding.batch_jobs.file_batches import batch_api_of
+from memory.embedding.providers.gemini import GeminiProvider
+from memory.embedding.providers.provider import ProviderLimits
 from tests.recording_server import Answer, recording
 
 LIMITS = ProviderLimits(inputs=100, tokens=20_000, input_bytes=2048, concurrency=1, chunks_per_second=100)
@@ -38,7 +39,7 @@ def _asked(answer: Answer, ask: Any) -> tuple[Any, list[Any]]:
 
 
 def _looked(operation: dict[str, Any]) -> JobProgress:
-    progress, log = _asked(lambda path, body: operation, lambda provider: provider.batch_api().look("batches/b"))
+    progress, log = _asked(lambda path, body: operation, lambda provider: batch_api_of(provider).look("batches/b"))
     assert [(entry.method, entry.path) for entry in log] == [("GET", "/v1beta/batches/b")]
     assert isinstance(progress, JobProgress)
     return progress
@@ -90,7 +91,7 @@ def test_results_are_downloaded_from_the_file_that_the_job_names(facts: dict[str
         return line if "download" in path else {**_job("BATCH_STATE_SUCCEEDED", done=True), **facts}
 
     def ask(provider: GeminiProvider) -> list[str]:
-        api: BatchApi = provider.batch_api()
+        api: BatchApi = batch_api_of(provider)
         return [line.custom_id for line in api.results("batches/b", texts=1)]
 
     found, log = _asked(answered, ask)

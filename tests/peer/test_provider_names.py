@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from memory.embedding.prices import price_of
+from memory.embedding.providers.presets import family_prefixes
 from memory.embedding.selection import ProviderChoice, choose_provider, fallback_choice, made_like
-from memory.embedding.wording import family_prefixes
 from recalld.settings.load import load
 from recalld.settings.resolution import SettingsInvalid
 from schemas.settings import MemorySettings

@@ -13,7 +13,7 @@ import redis
 from memory.embedding.asking import Asking
 from memory.embedding.coordination import Claims, Coordination, NoClaims
 from memory.embedding.gate import Gate, LocalGate
-from memory.embedding.provider import EmbeddingProvider
+from memory.embedding.providers.provider import EmbeddingProvider
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Usage, UsageRecorder
 from schemas.settings import Settings

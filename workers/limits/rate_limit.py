@@ -12,9 +12,17 @@ from typing import Any
 
 import redis
 
-from memory.embedding.gate import PROBE_SECONDS, Admission, Gate, LocalGate
-from memory.embedding.pacing import Budget, Urgency, request_budget, token_budget
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.gate import (
+    PROBE_SECONDS,
+    Admission,
+    Budget,
+    Gate,
+    LocalGate,
+    Urgency,
+    request_budget,
+    token_budget,
+)
+from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from workers.health.account_state import ENTER, LEAVE, LOOK, Answer
 from workers.limits.circuit_breaker import Reach

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from memory.documents.agent_files import AgentFiles
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.completion import complete_generation, hidden_notes
 from memory.index.generation_writer import RESERVE_BYTES, GenerationWriter, require_room

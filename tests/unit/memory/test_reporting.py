@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.batch_ledger import BatchLedger, Origin, ledger_path
+from memory.embedding.batch_jobs.batch_ledger import BatchLedger, Origin, ledger_path
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice, choose_provider
-from memory.embedding.stub import StubProvider
 from memory.progress import vector_progress
 from memory.reporting import build_status, whole_status
 from memory.status.home import home_sizes

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index import commit_batch as planned_groups
 from memory.index import transcript_carryover as carrying_over

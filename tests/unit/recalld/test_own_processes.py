@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.mapped_weights import unpack_weights
+from memory.embedding.providers.local import unpack_weights
 from recalld.own_processes import own_command, own_environment
 from recalld.up.supervisor import Child
 from tests.waiting import wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from memory.embedding import asking as module
 from memory.embedding.asking import REMEMBERED_SECONDS, UNUSUAL_SECONDS, Asking
-from memory.embedding.stub import StubProvider
+from memory.embedding.providers.stub import StubProvider
 from schemas.errors import RecalldError, Terminal, Throttled, Transient
 
 LONG = UNUSUAL_SECONDS + 5.0

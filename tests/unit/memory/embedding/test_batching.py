@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from memory.chunking.chunker import text_hash
+from memory.embedding.backlog import Ticket
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordination
-from memory.embedding.gate import Admission, LocalGate
-from memory.embedding.pacing import Urgency
-from memory.embedding.provider import Embeddings, Matrix, ProviderLimits
-from memory.embedding.stub import StubProvider
-from memory.embedding.tickets import Ticket
+from memory.embedding.gate import Admission, LocalGate, Urgency
+from memory.embedding.providers.provider import Embeddings, Matrix, ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal

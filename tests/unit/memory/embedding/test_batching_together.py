@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from memory.chunking.chunker import text_hash
+from memory.embedding.backlog import Ticket
 from memory.embedding.batching import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Claims, Coordination
 from memory.embedding.gate import OUTAGE_FAILURES, LocalGate
-from memory.embedding.provider import Embeddings, ProviderLimits
+from memory.embedding.providers.provider import Embeddings, ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.sending import MOST_STRIKES
-from memory.embedding.stub import StubProvider
-from memory.embedding.tickets import Ticket
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import RecalldError, Transient

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from memory.chunking.chunker import text_hash
-from memory.embedding import kept_file
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.vectors import check_and_round
+from memory.store import durable_sqlite as kept_file
 from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
 from memory.store.reader import Vector
 from tests.waiting import wait_until

@@ -10,14 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.coordination import NoUsage
-from memory.embedding.gate import LocalGate
-from memory.embedding.metering import Item, Meter
-from memory.embedding.pacing import Urgency
-from memory.embedding.pieces import cut_in_pieces, mean_of
-from memory.embedding.provider import Embeddings
-from memory.embedding.sending import BatchSender, Outcome
-from memory.embedding.stub import StubProvider
+from memory.embedding.coordination import Item, Meter, NoUsage
+from memory.embedding.gate import LocalGate, Urgency
+from memory.embedding.providers.provider import Embeddings
+from memory.embedding.providers.stub import StubProvider
+from memory.embedding.sending import BatchSender, Outcome, cut_in_pieces, mean_of
 from memory.store.writer import Refusal
 from schemas.errors import Permanent, TooLarge
 

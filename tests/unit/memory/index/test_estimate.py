@@ -10,10 +10,10 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.cache import EmbeddingCache
-from memory.embedding.openai import OpenAIProvider
-from memory.embedding.provider import ProviderLimits
+from memory.embedding.providers.openai import OpenAIProvider
+from memory.embedding.providers.provider import ProviderLimits
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
-from memory.embedding.stub import StubProvider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.estimate import Estimate, estimate, requests_for
 from memory.index.generation_writer import GenerationWriter

@@ -15,9 +15,8 @@ import pytest
 
 import memory
 from memory.redaction import PatternsUnanswered, PatternTooCostly, Redactor, pattern_processes
-from memory.redaction.pattern_budgets import PatternBudget
-from memory.redaction.pattern_finding import PatternFinder
 from memory.redaction.pattern_processes import PatternProcesses
+from memory.redaction.user_patterns import PatternBudget, PatternFinder
 from tests import daemon
 from tests.waiting import wait_until
 
@@ -35,7 +34,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 def processes(threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatternProcesses]:
     """Processes that end before the threads that wait for them."""
     own = PatternProcesses(most=2)
-    monkeypatch.setattr("memory.redaction.pattern_finding.PROCESSES", own)
+    monkeypatch.setattr("memory.redaction.user_patterns.PROCESSES", own)
     yield own
     own.close()
 
@@ -132,7 +131,7 @@ def test_all_texts_of_a_document_share_a_budget_that_grows_with_them(monkeypatch
             allowed.append(round(how["seconds"], 3))
             return [], 2.0
 
-    monkeypatch.setattr("memory.redaction.pattern_finding.PROCESSES", Slow())
+    monkeypatch.setattr("memory.redaction.user_patterns.PROCESSES", Slow())
     find = PatternFinder(["a"], PatternBudget(5.0, 10.0, 60.0))
     for size in (0, 100_000, 0, 0):
         find("b" * size, b"b" * size)
@@ -186,7 +185,7 @@ def test_what_python_understands_by_a_pattern_is_what_is_masked(processes: Patte
 
 ASKING_FOR_EVER = f"""
 from memory.redaction import Redactor
-from memory.redaction.pattern_budgets import PatternBudget
+from memory.redaction.user_patterns import PatternBudget
 Redactor.of([{ENDLESS!r}], PatternBudget(3600.0, 0.0, 3600.0))({STUCK!r})
 """
 

@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from memory.embedding.stub import StubProvider
+from memory.embedding.providers.stub import StubProvider
 from memory.index.generation_writer import GenerationWriter
 from memory.search import steps as search_steps
 from memory.search.answer_cache import AnswerCache, KeptAnswer, Question, question_of

@@ -196,7 +196,7 @@ def test_a_dead_provider_leaves_keywords_and_says_so(settings: Settings, notes: 
     def down(self, text):
         raise Transient("the endpoint refused the connection")
 
-    monkeypatch.setattr("memory.embedding.stub.StubProvider.embed_query", down)
+    monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
     with_resources = SearchResources(settings, model_wait_seconds=5)
     manager, _ = get_search_manager(settings, "main", resources=with_resources)
 
@@ -239,7 +239,7 @@ def test_without_fts5_and_without_vectors_memory_is_unavailable(
     def down(self, text):
         raise Transient("the endpoint refused the connection")
 
-    monkeypatch.setattr("memory.embedding.stub.StubProvider.embed_query", down)
+    monkeypatch.setattr("memory.embedding.providers.stub.StubProvider.embed_query", down)
     agent = {"id": "main", "workspace": settings.agents[0].workspace, "provider": provider}
     with without_fts5(), asked(Settings.model_validate({"home": settings.home, "agents": [agent]})) as manager:
         answer = manager.search(SearchRequest(query="dentist"))

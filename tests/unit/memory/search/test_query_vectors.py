@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from memory.embedding.coordination import Coordination
-from memory.embedding.gate import OUTAGE_FAILURES, PROBE_SECONDS, Admission, LocalGate
-from memory.embedding.pacing import Urgency
-from memory.embedding.provider import EmbeddingProvider, Embeddings, ProviderLimits
+from memory.embedding.gate import OUTAGE_FAILURES, PROBE_SECONDS, Admission, LocalGate, Urgency
+from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
 from memory.search.query_vectors import (
     FAILURE_MEMORY_SECONDS,
     FIRST_FAILURE_MEMORY_SECONDS,

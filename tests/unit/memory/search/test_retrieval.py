@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from memory.chunking.chunker import text_hash
-from memory.embedding.stub import StubProvider
+from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
 from memory.search.query_vectors import Unavailable
 from memory.search.retrieval import Found, QuerySide, Wanted, retrieve

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from memory.redaction.user_patterns import is_slow, pattern_findings
 from recalld.doctor.finding import Level
-from recalld.doctor.patterns import is_slow, pattern_findings
 from schemas.settings import Settings
 
 

@@ -1,0 +1,1 @@
+"""Embedding providers: services, servers and models on this machine, behind one interface."""

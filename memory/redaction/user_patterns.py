@@ -1,0 +1,156 @@
+"""Patterns of the settings: the parts of a text that they hide, found within a budget of processor time.
+
+A pattern such as `(a|aa)+$` tries all ways to cut up a line and may never end. The `regex` library gives up when the
+budget is used up, and lets other threads run until then.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from memory.redaction.masking import Span
+from schemas.errors import Permanent
+
+
+@dataclass(frozen=True, slots=True)
+class PatternBudget:
+    """Processor time that all patterns together may take for the texts of one document, or of one question.
+
+    `seconds`, and `seconds_per_megabyte` more for every megabyte of text.
+    """
+
+    seconds: float
+    seconds_per_megabyte: float
+
+
+#: Budget of a document that is indexed. Usual patterns take 0.1 s for a megabyte and less.
+INDEXING = PatternBudget(seconds=5.0, seconds_per_megabyte=5.0)
+
+#: Budget of a question, and of a page of a document: a user waits for the answer.
+ASKING = PatternBudget(seconds=0.5, seconds_per_megabyte=1.0)
+
+#: Budget of a line that `is_costly` tries; usual patterns take a thousandth of it.
+TRYING = PatternBudget(seconds=0.2, seconds_per_megabyte=0.0)
+
+#: Characters of such a line, and the parts that lines are made of, besides the pattern's own.
+TRIED_CHARACTERS = 1000
+_PARTS = ("a", "0", " ", "a ", "-", "=", "a.")
+_MOST_OWN_PARTS = 12
+
+#: What to do about a pattern that costs too much.
+REWRITING = "rewrite the pattern without parts that fit a text in many ways, such as (a+)+ or .*.*"
+
+#: Parts of a pattern that `regex` reads otherwise than `re`: brackets in a set, and braces that count nothing. Escapes,
+#: and comments of a verbose pattern, are matched so that what they hold is left alone.
+_SET = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
+_UNLIKE_RE = re.compile(rf"\\(?:N\{{[^}}]*\}}|.)|{_SET}|\{{(?!(?:\d+(?:,\d*)?|,\d*)\}})", re.DOTALL)
+_UNLIKE_RE_VERBOSE = re.compile(rf"#[^\n]*|{_UNLIKE_RE.pattern}", re.DOTALL)
+
+
+class PatternTooCostly(Permanent):
+    """A pattern needs more than may be spent on a text: nothing of the text is indexed, sent or shown.
+
+    The message names the pattern by its place, because its own words may be secret. It is worded for a document;
+    `of_question` is worded for a question and leaves out what to do.
+    """
+
+    def __init__(self, place: int, cost: str) -> None:
+        super().__init__(f"{_too_much(place, cost, 'document')}, so nothing of it is indexed or shown: {REWRITING}")
+        self.place = place
+        self.of_question = f"{_too_much(place, cost, 'question')}, so nothing was searched"
+
+
+class UserPatterns:
+    """Finds patterns of the settings, which are valid for `re`, in the texts of one document or question.
+
+    The budget is for all of these texts together. Not thread-safe.
+    """
+
+    def __init__(self, patterns: Sequence[str], budget: PatternBudget = INDEXING) -> None:
+        self._patterns = _compiled(tuple(patterns))
+        self._budget = budget
+        self._left = budget.seconds
+
+    def __call__(self, text: str, data: bytes) -> list[Span]:
+        """Return the secret parts of a text; `data` is its UTF-8, of which spans count the bytes.
+
+        The groups of a match are secret, or all of it if none took part. Empty matches are left out.
+
+        Raises:
+            PatternTooCostly: the budget is used up.
+        """
+        self._left += self._budget.seconds_per_megabyte * len(data) / 1e6
+        parts: set[tuple[int, int]] = set()
+        for place, pattern in enumerate(self._patterns, start=1):
+            begun = time.thread_time()
+            try:
+                for match in pattern.finditer(text, timeout=self._left):
+                    groups = [match.span(group) for group in range(1, pattern.groups + 1) if match.start(group) >= 0]
+                    parts.update(groups or [match.span()])
+            except TimeoutError:
+                raise PatternTooCostly(place, f"more than {self._left:.2g} s of processor time") from None
+            except MemoryError:
+                raise PatternTooCostly(place, "more memory than the regex library takes") from None
+            self._left = max(0.001, self._left - (time.thread_time() - begun))
+        return list(_spans(text, sorted(parts)))
+
+
+def is_costly(pattern: str) -> bool:
+    """Return True if the pattern takes far too long for a line that is made out of what it mentions."""
+    try:
+        for line in _lines(pattern):
+            UserPatterns([pattern], TRYING)(line, b"")
+    except PatternTooCostly:
+        return True
+    return False
+
+
+@lru_cache(maxsize=64)
+def _compiled(patterns: tuple[str, ...]) -> tuple[Any, ...]:
+    import regex  # most settings have no patterns
+
+    return tuple(regex.compile(_as_regex_reads_it(pattern), regex.V0) for pattern in patterns)
+
+
+def _as_regex_reads_it(pattern: str) -> str:
+    """Return the pattern with the same meaning for `regex`, which knows fuzzy counts `{e}` and sets `[[:alpha:]]`."""
+
+    def escaped(part: re.Match[str]) -> str:
+        if part[0][0] != "[":
+            return r"\{" if part[0] == "{" else part[0]
+        return "[" + re.sub(r"\\.|\[", lambda one: one[0] if one[0] != "[" else r"\[", part[0][1:], flags=re.DOTALL)
+
+    verbose = re.compile(pattern).flags & re.VERBOSE
+    return (_UNLIKE_RE_VERBOSE if verbose else _UNLIKE_RE).sub(escaped, pattern)
+
+
+def _spans(text: str, parts: Sequence[tuple[int, int]]) -> Iterator[Span]:
+    """Yield the parts, which count characters, as spans of bytes."""
+    character = byte = 0
+    for start, end in parts:
+        if start == end:
+            continue
+        byte += _bytes(text[character:start])
+        character = start
+        yield Span(byte, byte + _bytes(text[start:end]), "pattern")
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _lines(pattern: str) -> Iterator[str]:
+    mentioned: list[str] = re.findall(r"\w+|[^\w\\]", pattern)
+    for part in dict.fromkeys([*_PARTS, *mentioned, *"".join(mentioned)][: len(_PARTS) + _MOST_OWN_PARTS]):
+        run = part * (TRIED_CHARACTERS // len(part))
+        # The last one holds all that a match needs: without it, `regex` does not even begin.
+        yield from (run, run + "!", run + "\x01 ", f"{run}!\x01\n{''.join(mentioned)}")
+
+
+def _too_much(place: int, cost: str, text: str) -> str:
+    return f"pattern {place} of redaction.patterns needs too much for this {text} ({cost})"

@@ -1,0 +1,246 @@
+"""A SQLite file beside the indexes that must survive everything: the embedding cache, the batch jobs' ledger.
+
+Every commit is on disk before it returns (synchronous FULL). A damaged file is set aside and begun anew, by one process
+for all of them; the others notice by its inode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import structlog
+
+from memory.store.errors import StoreBusy, StoreFull, StoreUnreadable
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 10.0
+
+#: What the write-ahead log is cut back to after a checkpoint.
+_LOG_BYTES = 4_000_000
+
+#: Bytes of a write-ahead log that maintenance takes the trouble to cut.
+_LOG_WORTH_CUTTING_BYTES = 1_048_576
+
+#: Damaged files that are kept for a look; older ones are deleted.
+_DAMAGED_KEPT = 2
+
+_PAGE_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is in a file: its name in sentences, its tables (SQL), and their version, above 0."""
+
+    name: str
+    tables: str
+    version: int
+
+
+class DurableSqlite:
+    """One connection to such a file, opened when it is first used. For one thread at a time.
+
+    `forget` is called whenever what was remembered of the file's rows no longer holds.
+
+    `guarded`, and nothing else, raises these in place of SQLite's errors:
+        StoreFull: the disk is full; nothing was written.
+        StoreBusy: another process held the write lock for too long.
+        StoreUnreadable: the file or its folder cannot be used, or another version wrote it.
+    """
+
+    def __init__(self, path: Path, kind: Kind, *, forget: Callable[[], None] = lambda: None) -> None:
+        self._path = path
+        self._kind = kind
+        self._forget = forget
+        self._connection: apsw.Connection | None = None
+        self._inode = 0
+
+    def guarded(self, work: Callable[[], T]) -> T:
+        """Do something with `connection` or `transaction`; once more, on a new file, if this one is damaged."""
+        with self._translated():
+            try:
+                return work()
+            except (apsw.CorruptError, apsw.NotADBError) as error:
+                self._replace_damaged(error)
+                return work()
+
+    def connection(self) -> apsw.Connection:
+        """The connection to the file that is there now."""
+        if self._connection is not None and self._inode != _inode(self._path):
+            self._disconnect()  # another process set the file aside and made a new one
+        if self._connection is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._alone():
+                self._inode = _inode(self._path)
+                self._connection = self._made()
+                self._inode = _inode(self._path)
+        return self._connection
+
+    def transaction(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Do all of it or nothing."""
+        connection = self.connection()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return result
+
+    def disk_bytes(self) -> int:
+        """Bytes on disk, the write-ahead log included."""
+        return sum(part.stat().st_size for part in parts(self._path) if part.exists())
+
+    def cut_the_log(self) -> bool:
+        """Empty a write-ahead log that grew, if nobody reads it just now. Whether it had grown."""
+        log_file = parts(self._path)[1]
+        if not log_file.exists() or log_file.stat().st_size < _LOG_WORTH_CUTTING_BYTES:
+            return False
+        connection = self.connection()
+        connection.set_busy_timeout(0)
+        try:
+            with contextlib.suppress(apsw.BusyError, apsw.LockedError):  # the next round tries again
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
+        return True
+
+    def close(self) -> None:
+        """Let go of the file. Its log stays (see `connect`), empty."""
+        with contextlib.suppress(apsw.Error):
+            if self._connection is not None and self._inode == _inode(self._path):
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(apsw.Error):  # a damaged file may not close in order
+                self._connection.close(force=True)
+        self._connection = None
+        self._forget()
+
+    def _made(self) -> apsw.Connection:
+        """Open the file, making it when it is not there; with the lock held."""
+        if not self._path.exists():
+            # A log without its database would be taken for the new one's.
+            for stray in parts(self._path)[1:]:
+                stray.unlink(missing_ok=True)
+            apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE).close()
+            self._path.chmod(0o600)
+        connection = connect(self._path)
+        try:
+            self._make_tables(connection)
+        except BaseException:
+            connection.close(force=True)
+            raise
+        return connection
+
+    def _make_tables(self, connection: apsw.Connection) -> None:
+        row = connection.execute("PRAGMA user_version").fetchone()
+        version = int(row[0]) if row is not None else 0
+        if version == self._kind.version:
+            return
+        if version:
+            raise StoreUnreadable(
+                f"another version of recalld wrote {self._kind.name} {self._path}: move it away to start anew"
+            )
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        made = f"{self._kind.tables} PRAGMA user_version = {self._kind.version};"
+        connection.execute(f"BEGIN IMMEDIATE; {made} COMMIT")
+
+    def _replace_damaged(self, error: Exception) -> None:
+        damaged = self._inode
+        self._disconnect()
+        with self._alone():
+            # Another process may have replaced the file already; then the one that is there is good.
+            if damaged and damaged == _inode(self._path):
+                aside = _set_aside(self._path)
+                log.warning("kept_file_damaged", file=str(self._path), error=str(error), set_aside=str(aside))
+
+    def _alone(self) -> contextlib.AbstractContextManager[bool]:
+        """Only one process at a time makes or replaces the file."""
+        return locked(self._path.with_name(self._path.name + ".lock"))
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        named = f"{self._kind.name} {self._path}"
+        try:
+            yield
+        except apsw.FullError as error:
+            raise StoreFull(f"there is no space left for {named}: free some") from error
+        except apsw.BusyError as error:
+            raise StoreBusy(f"another process keeps {named} locked") from error
+        except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
+            raise StoreUnreadable(f"{named} cannot be used ({error}): check the folder's permissions") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock file; it ends with the process. Without `wait`, False when somebody else holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def parts(path: Path) -> tuple[Path, Path, Path]:
+    """The file, its write-ahead log and the log's index."""
+    return path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
+
+
+def connect(path: Path) -> apsw.Connection:
+    """Open an existing file."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
+    # A connection to a file that was set aside must not delete, by its name, the log of the new one when it closes.
+    keep = ctypes.c_int(1)
+    connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+    return connection
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a damaged file (with its log) and delete all but the newest of such; returns its new name."""
+    aside = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
+    while aside.exists():
+        aside = aside.with_name(aside.name + "x")
+    for old, new in zip(parts(path), parts(aside), strict=True):
+        with contextlib.suppress(FileNotFoundError):
+            old.rename(new)
+    damaged = sorted(
+        (p for p in path.parent.glob(f"{path.name}.corrupt-*") if not p.name.endswith(("-wal", "-shm"))),
+        key=lambda p: p.stat().st_mtime_ns,
+    )
+    for surplus in damaged[:-_DAMAGED_KEPT]:
+        for part in parts(surplus):
+            part.unlink(missing_ok=True)
+    return aside
+
+
+def _inode(path: Path) -> int:
+    """The file's inode; 0 when there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0

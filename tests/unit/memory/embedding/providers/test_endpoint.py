@@ -1,0 +1,117 @@
+"""Whose account it is, and what an endpoint's refusals mean."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory.embedding.providers.endpoint import ErrorReader, account_of
+from schemas.errors import Permanent, RecalldError, Terminal, Throttled, TooLarge, Transient
+
+URL = "https://api.example.org/v1"
+
+
+def test_the_account_is_the_address_the_key_and_the_secret_headers() -> None:
+    account = account_of(base_url=URL, api_key="sk-1", headers={"X-Team": "a"})
+    assert account == account_of(base_url="HTTPS://API.example.org:443/v1/", api_key="sk-1", headers={"X-Team": "b"})
+    others = [
+        account_of(base_url=URL, api_key="sk-2"),
+        account_of(base_url=URL, api_key=None),
+        account_of(base_url="https://api.example.org/v2", api_key="sk-1"),
+        account_of(base_url="https://user:pw@api.example.org/v1", api_key="sk-1"),
+        account_of(base_url=URL, api_key="sk-1", headers={"X-Api-Key": "another"}),
+    ]
+    assert len({account, *others}) == 6
+
+
+def test_the_account_gives_nothing_away_and_is_the_same_in_every_process() -> None:
+    account = account_of(base_url=URL, api_key="sk-1", headers={"Authorization": "Bearer x"})
+    assert len(account) == 32
+    assert set(account) <= set("0123456789abcdef")
+    script = (
+        "from memory.embedding.providers.endpoint import account_of;"
+        f"print(account_of(base_url={URL!r}, api_key='sk-1', headers={{'authorization': 'Bearer x'}}))"
+    )
+    root = Path(__file__).parents[5]
+    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
+    assert run.stdout.strip() == account
+
+
+def test_an_address_on_this_machine_is_another_server_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = ["http://127.0.0.1:11434/v1", "http://localhost:11434/v1", "http://[::1]:11434/v1", URL]
+    here = [account_of(base_url=url, api_key=None) for url in urls]
+    monkeypatch.setattr("platform.node", lambda: "another-machine")
+    there = [account_of(base_url=url, api_key=None) for url in urls]
+    assert [a == b for a, b in zip(here, there, strict=True)] == [False, False, False, True]
+
+
+def read(status: int, body: Any, headers: dict[str, str] | None = None) -> RecalldError:
+    reader = ErrorReader(
+        name="gemini", model="embed-1", base_url=URL, key_name="GEMINI_API_KEY", api_key="sk-1", headers={}
+    )
+    return reader.of_status(status, headers or {}, body)
+
+
+def google(status: str, *details: dict[str, Any], message: str = "no") -> list[Any]:
+    return [{"error": {"code": 429, "message": message, "status": status, "details": list(details)}}]
+
+
+DAILY = {"violations": [{"quotaId": "EmbedContentRequestsPerDayPerUserPerProjectPerModel-FreeTier"}]}
+MINUTE = {"violations": [{"quotaId": "EmbedContentRequestsPerMinutePerUserPerProjectPerModel-FreeTier"}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "words"),
+    [
+        (429, google("RESOURCE_EXHAUSTED", DAILY, message="Please retry in 30s."), Terminal, "the day's quota"),
+        (429, google("RESOURCE_EXHAUSTED", MINUTE, message="Please retry in 30s."), Throttled, "slow down"),
+        (400, google("INVALID_ARGUMENT", {"reason": "API_KEY_INVALID"}), Terminal, "check GEMINI_API_KEY"),
+        (
+            400,
+            google("INVALID_ARGUMENT", message='Invalid JSON payload received. Unknown name "input_type": no field'),
+            Terminal,
+            "refused the setting input_type",
+        ),
+        (
+            422,
+            {"object": "error", "message": {"detail": [{"type": "extra_forbidden", "loc": ["body", "dimensions"]}]}},
+            Terminal,
+            "refused the setting dimensions",
+        ),
+        (400, {"error": {"message": "Invalid model: embed-1", "code": "1500"}}, Terminal, "does not serve the model"),
+        (400, {"error": {"code": "model_not_found"}}, Terminal, "does not serve the model"),
+        (400, {"error": {"message": "a note says: model not found"}}, Permanent, "refused the text"),
+        (400, {"error": {"message": "embed-1 has a maximum of 8192 tokens; invalid"}}, TooLarge, "refused the text"),
+        (400, {"error": {"code": "credit_balance_exhausted"}}, Terminal, "no credit left"),
+        (403, {"error": {"code": "billing_not_active"}}, Terminal, "no credit left"),
+        (429, {"error": {"type": "quota_exceeded"}}, Terminal, "no credit left"),
+        (500, {"error": {"type": "overloaded_error"}}, Throttled, "slow down"),
+        (500, None, Transient, "passing failure"),
+        (400, "plain words", Permanent, "plain words"),
+        (431, "headers too large", Permanent, "HTTP 431"),
+        (301, "", Terminal, "sends requests elsewhere"),
+        (400, ["odd", 1], Permanent, "odd"),
+    ],
+)
+def test_refusals_mean_what_their_provider_means(status: int, body: Any, error: type[Exception], words: str) -> None:
+    found = read(status, body)
+    assert type(found) is error
+    assert words in str(found)
+
+
+def test_secrets_of_the_address_are_in_no_message() -> None:
+    reader = ErrorReader(
+        name="openai",
+        model="m",
+        base_url="https://user:hidden-word@example.org/v1?token=hidden-query",
+        key_name="K",
+        api_key="sk-1",
+        headers={},
+    )
+    said = str(reader.of_connection(OSError("no https://user:hidden-word@example.org/?token=hidden-query")))
+    assert "example.org" in said
+    assert "hidden" not in said

@@ -1,0 +1,112 @@
+"""A .gguf file through llama.cpp; a package of the same interface stands in for llama-cpp-python, which is in no lock.
+
+It does as version 0.3.36 did when it was tried by hand, ending the process beyond the trained context included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STAND_IN = """
+import os
+from pathlib import Path
+
+class Llama:
+    def __init__(self, model_path, *, embedding=False, vocab_only=False, n_ctx=512, n_batch=512, n_ubatch=512,
+                 n_threads=None, n_threads_batch=None, verbose=True):
+        lines = Path(model_path).read_text("latin-1").split("\\n")
+        if lines[0] != "GGUF":
+            raise ValueError(f"Failed to load model from file: {model_path}")
+        self.metadata = dict(line.split("=") for line in lines[1:] if line)
+        self._trained = int(self.metadata["bert.context_length"])
+        self._batch, self._context, self._usable = n_batch, n_ctx, embedding and not vocab_only
+        assert verbose is False and n_batch == n_ubatch
+
+    def embed(self, text, normalize=False, truncate=True, return_count=False):
+        assert self._usable and isinstance(text, str)
+        tokens = text.split()[: self._batch]
+        if len(tokens) > self._trained:
+            os._exit(134)
+        rows = [[float(sum(map(ord, token)) % 7), float(len(token)), 1.0] for token in tokens]
+        if self.metadata.get("pooling") == "none":
+            return rows
+        return [sum(column) / len(rows) for column in zip(*rows)]
+"""
+
+ASK = """
+import sys
+from memory.embedding.providers.local import UnusableModel
+from memory.embedding.selection import choose_provider
+from schemas.settings_sections import Credentials
+from schemas.settings import MemorySettings
+memory = MemorySettings.model_validate({"local": {"model_path": sys.argv[1]}})
+choice = choose_provider(memory, Credentials())
+assert "llama_cpp" not in sys.modules
+if choice.provider is None:
+    sys.exit(print(choice.lacking))
+provider = choice.provider
+try:
+    matrix = provider.embed_documents(["the cat", "word " * 1000]).vectors
+except UnusableModel as error:
+    sys.exit(print(error))
+same = (provider.embed_query("the cat").vectors[0] == matrix[0]).all()
+print(provider.name, provider.model, matrix.shape, bool(same))
+print(provider.identity)
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """The folder to put on the path of a process."""
+    package = tmp_path / "site" / "llama_cpp"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(STAND_IN)
+    return package.parent
+
+
+def write_gguf(path: Path, **facts: str) -> Path:
+    lines = ["GGUF", "general.architecture=bert", "bert.context_length=512"]
+    path.write_text("\n".join([*lines, *(f"{name}={value}" for name, value in facts.items())]))
+    return path
+
+
+def ask(model: Path, *, installed: Path | None) -> list[str]:
+    """What a process says that embeds with the model."""
+    environment = {**os.environ, **({"PYTHONPATH": str(installed)} if installed else {})}
+    command = [sys.executable, "-c", "import sys; sys.path.insert(0, '')\n" + ASK, str(model)]
+    root = Path(__file__).parents[5]
+    run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    return run.stdout.splitlines()
+
+
+def test_a_gguf_file_embeds_and_long_texts_do_not_end_the_process(tmp_path: Path, stand_in: Path) -> None:
+    said, identity = ask(write_gguf(tmp_path / "mine.Q8_0.gguf"), installed=stand_in)
+    assert said == "local mine.Q8_0 (2, 3) True"
+    (tmp_path / "elsewhere").mkdir()
+    moved = (tmp_path / "mine.Q8_0.gguf").rename(tmp_path / "elsewhere" / "other.gguf")
+    assert ask(moved, installed=stand_in)[1] == identity
+    assert ask(write_gguf(moved, other="fact"), installed=stand_in)[1] != identity
+
+
+def test_a_gguf_file_gets_the_prefixes_of_its_family(tmp_path: Path, stand_in: Path) -> None:
+    said, identity = ask(write_gguf(tmp_path / "nomic-embed-text-v1.5.Q8_0.gguf"), installed=stand_in)
+    assert said.endswith("False"), "a query is not embedded like a document"
+    assert json.loads(identity)["prefixes"] == ["search_query: ", "search_document: "]
+
+
+def test_a_gguf_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, stand_in: Path) -> None:
+    garbage = tmp_path / "garbage.gguf"
+    garbage.write_bytes(b"\0" * 100)
+    [said] = ask(garbage, installed=stand_in)
+    assert f"llama.cpp cannot load {garbage}" in said
+    [said] = ask(write_gguf(tmp_path / "chat.gguf", pooling="none"), installed=stand_in)
+    assert "holds no embedding model" in said
+    [said] = ask(write_gguf(tmp_path / "model.gguf"), installed=None)
+    assert 'pip install "recalld[gguf]"' in said

