@@ -1,22 +1,30 @@
-"""`recalld discover`: what is on this machine, and settings for it."""
+"""`recalld discover`: the memories on this machine, and settings for them."""
 
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
 from recalld.local.fallback import print_json
+from recalld.status_view import size
+from recalld.terminal_text import printable_name
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from recalld.discovering.finding import Discovery, Found
+    from recalld.discover.memories import Counted, Discovery, Found
 
-#: What --write has without a FILE.
+#: The value of --write without a FILE.
 _USUAL_PLACE = "\0"
+
+#: Memories of one program that a terminal shows; it shows the number of the others.
+LISTED = 40
 
 
 @click.command("discover")
@@ -47,11 +55,10 @@ def command(
     """List the memories on this machine: of OpenClaw, Claude Code and Codex, Obsidian's vaults, folders of notes.
 
     Without --write nothing is written; with --pick or --all the settings are shown. OpenClaw's memory.search
-    settings are translated; what has no counterpart is said, and keys are never copied.
+    settings are translated, with a note on each without a counterpart; keys are never copied.
     """
-    from recalld.discovering.everything import discover
-    from recalld.discovering.listing import discovery_json, discovery_lines
-    from recalld.discovering.settings_writing import settings_file
+    from recalld.discover.machine import discover
+    from recalld.discover.settings_file import settings_file
     from recalld.settings.load import program_folders
 
     if target != _USUAL_PLACE:
@@ -106,9 +113,9 @@ def _what_next(discovery: Discovery) -> str:
 
 
 def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tuple[Path, Path | None]:
-    """The file that was written, and the copy of what was there before."""
-    from recalld.file_replacing import replace_file
+    """Write the settings. Return the file, and the copy of its former content."""
     from recalld.settings.load import place_for_config
+    from recalld.settings.replacement import replace_file
 
     if target == _USUAL_PLACE:
         file = place_for_config(invocation.config, home=invocation.home)
@@ -127,7 +134,11 @@ def _write(invocation: Invocation, target: str, text: str, *, force: bool) -> tu
 
 
 def _check(text: str) -> None:
-    """See that the settings can be used before anything is replaced by them."""
+    """Load the settings before anything is replaced by them.
+
+    Raises:
+        UserError: they cannot be used.
+    """
     from tempfile import TemporaryDirectory
 
     from recalld.settings.load import load
@@ -136,3 +147,64 @@ def _check(text: str) -> None:
         file = Path(folder) / "recalld.toml"
         file.write_text(text, encoding="utf-8")
         load(config=str(file), home=folder, environment={})
+
+
+# The list
+
+
+def discovery_lines(discovery: Discovery) -> Iterator[str]:
+    """Yield the lines of a terminal. A remark on several memories appears at the first one."""
+    width = max((len(one.name) for one in discovery.found), default=0)
+    seen: set[str] = set()
+    shown: dict[str, int] = {}
+    for one in discovery.found:
+        shown[one.program] = shown.get(one.program, 0) + 1
+        if shown[one.program] > LISTED:
+            continue
+        yield f"{click.style(f'{one.name:<{width}}', bold=True)}  {printable_name(one.title)}"
+        indent = " " * (width + 2)
+        yield f"{indent}{_counts(one)}"
+        if str(one.workspace) not in one.title:
+            yield f"{indent}workspace {printable_name(str(one.workspace))}"
+        for remark in one.remarks:
+            if remark not in seen:
+                seen.add(remark)
+                yield indent + click.style(f"note: {printable_name(remark)}", dim=True)
+    for program, number in shown.items():
+        if number > LISTED:
+            yield f"and {number - LISTED} more of {program} (--json lists all of them)"
+    for problem in discovery.problems:
+        yield click.style(printable_name(problem), fg="yellow")
+
+
+def discovery_json(discovery: Discovery) -> dict[str, Any]:
+    """Return everything as one JSON object."""
+    return {"found": [_body(one) for one in discovery.found], "problems": list(discovery.problems)}
+
+
+def _body(one: Found) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "program": one.program,
+        "title": one.title,
+        "workspace": str(one.workspace),
+        "notes": asdict(one.notes),
+        "sessions": list(one.sessions),
+        "transcripts": asdict(one.transcripts),
+        "settings": {**one.shared, **one.settings},
+        "remarks": list(one.remarks),
+    }
+
+
+def _counts(one: Found) -> str:
+    parts = [_count(one.notes, "note")]
+    if one.sessions:
+        parts.append(_count(one.transcripts, "transcript"))
+    if one.newest:
+        parts.append(f"the newest of {time.strftime('%Y-%m-%d', time.localtime(one.newest))}")
+    return ", ".join(parts)
+
+
+def _count(counted: Counted, noun: str) -> str:
+    number = f"{'' if counted.complete else 'at least '}{counted.files:,} {noun}{'' if counted.files == 1 else 's'}"
+    return f"{number} ({size(counted.bytes)})" if counted.files else number

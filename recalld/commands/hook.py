@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -40,15 +42,16 @@ for _program, _name in _PROGRAMS.items():
 @click.option("--remove", "removing", is_flag=True, help="Take the hooks of recalld out again.")
 @pass_invocation
 def install(invocation: Invocation, *, program: str, settings: str | None, yes: bool, removing: bool) -> None:
-    """Write the hooks into a program's settings, after showing what is added.
+    """Write the hooks into a program's settings, after showing the lines that change.
 
     claude-code: settings.json in ~/.claude or CLAUDE_CONFIG_DIR. codex: hooks.json in ~/.codex or CODEX_HOME.
-    openclaw: only prints the files of a hook and where they belong.
+    openclaw: only prints the files of a hook and where they belong. A settings file is written anew with an
+    indentation of two spaces; a copy of it stays beside it. A file with comments is left alone.
     """
-    from recalld.hooks.installation import change_hooks, hook_command
+    from recalld.hooks.installation import change_hooks
     from recalld.settings.load import program_folders
 
-    called = hook_command(invocation, program)
+    called = _hook_command(invocation, program)
     folders = program_folders()
     if program == "openclaw":
         _show_openclaw(folders.openclaw[0] / "hooks" / "recalld", called)
@@ -64,9 +67,35 @@ def install(invocation: Invocation, *, program: str, settings: str | None, yes: 
 
 
 def _show_openclaw(folder: Path, called: str) -> None:
-    from recalld.hooks.openclaw import openclaw_hook
+    from recalld.hooks.installation import openclaw_hook
 
     for name, content in openclaw_hook(called).items():
         click.secho(f"# {folder / name}", bold=True)
         click.echo(content)
     click.echo("Write these two files, then run `openclaw hooks enable recalld` and restart its gateway.")
+
+
+def _hook_command(invocation: Invocation, program: str) -> str:
+    """Return `recalld hook <program>` with absolute paths, and with the options that its home and settings need."""
+    from recalld.settings.load import find_config, find_home
+
+    words = [*_this_program(), "hook", program]
+    home = invocation.home_path
+    # The program that calls us may have another environment than this shell.
+    if home != find_home(environment={}):
+        words += ["--home", str(home)]
+    config = find_config(invocation.config, home=home)
+    if config is not None and config != find_config(home=home, environment={}):
+        words += ["--config", str(config)]
+    if invocation.agent is not None:
+        words += ["--agent", invocation.agent]
+    return shlex.join(words)
+
+
+def _this_program() -> list[str]:
+    from recalld.own_processes import own_command
+
+    for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
+        if script.name == "recalld" and script.is_file():
+            return [str(script.absolute())]
+    return own_command("recalld")

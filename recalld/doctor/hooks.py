@@ -1,4 +1,4 @@
-"""The wiring of hooks: whether the programs that send them call a recalld that is there."""
+"""Check of the hooks in programs' settings: they call a recalld that exists."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from producers.hook_payloads import OPENCLAW_EVENTS
-from recalld.discovering.openclaw_configuration import is_hook_enabled
+from recalld.discover.openclaw_settings import is_hook_enabled
 from recalld.doctor.finding import Finding, Level
-from recalld.hooks.installation import is_ours
-from recalld.hooks.openclaw import spawned
-from recalld.program_folders import ProgramFolders
+from recalld.hooks.installation import is_ours, spawned
+from recalld.settings.program_folders import ProgramFolders
 
 
 def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
-    """Whether the hooks that programs hold call a recalld that is there."""
+    """Yield a finding on each program that has hooks of recalld."""
     for program, file in (
         ("claude-code", folders.claude_code / "settings.json"),
         ("codex", folders.codex / "hooks.json"),
@@ -48,7 +47,7 @@ def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
 
 
 def _openclaw(state: Path, moved: Path | None) -> Iterator[Finding]:
-    """The hook that a person put into one of OpenClaw's state folders, and whether OpenClaw is told to run it."""
+    """Check the hook in one of OpenClaw's state folders, and that OpenClaw's settings enable it."""
     folder = state / "hooks" / "recalld"
     if not folder.is_dir():
         return

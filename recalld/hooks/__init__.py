@@ -1,3 +1,3 @@
-"""Hooks of agents' programs: taking one, and the configuration that sends them."""
+"""Hooks of agents' programs: their installation, and the command that takes one."""
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import time
 
 from producers.hook_payloads import MAX_PAYLOAD_BYTES, PROGRAMS, HookUnreadable, read_hook
 from producers.spool import write_hook
+from recalld.settings.places import home_folder, named_config
 
 TYPE_CHECKING = False  # `typing` is not imported
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def take_if_hook(arguments: list[str], environment: Mapping[str, str]) -> bool:
     program, last = words[1], words[-1]
     try:
         _take(program, last if last.lstrip().startswith("{") else None, options, environment)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the caller must not fail; the reason is told
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the caller must not fail; it gets the reason
         reason = " ".join((str(error) or type(error).__name__).split())
         try:
             os.write(2, os.fsencode(f"recalld hook {program}: {reason}\n"))
@@ -65,27 +66,6 @@ def _take(program: str, payload: str | None, options: Mapping[str, str], environ
     hook = read_hook(program, read_input() if payload is None else payload)
     if hook is not None:
         write_hook(home_folder(options.get("--home"), environment), hook._replace(meant=options.get("--agent")))
-
-
-def home_folder(home: str | None, environment: Mapping[str, str]) -> str:
-    """Return the folder that recalld writes to: --home, else RECALLD_HOME, else recalld in the XDG data folder."""
-    chosen = home or environment.get("RECALLD_HOME")
-    if chosen:
-        return absolute(chosen)
-    return absolute(os.path.join(environment.get("XDG_DATA_HOME") or "~/.local/share", "recalld"))
-
-
-def named_config(config: str | None, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return how the settings file was named (--config, else RECALLD_CONFIG) and its path; None if it was not."""
-    for name, value in (("--config", config), ("RECALLD_CONFIG", environment.get("RECALLD_CONFIG"))):
-        if value:
-            return name, absolute(value)
-    return None
-
-
-def absolute(path: str) -> str:
-    """Expand `~` and make a path absolute by name: what is behind a symbolic link keeps the name its owner gave it."""
-    return os.path.abspath(os.path.expanduser(path))
 
 
 def read_input(descriptor: int = 0, *, wait_seconds: float = WAIT_SECONDS) -> bytes:

@@ -1,29 +1,27 @@
-"""The hooks that make a program call recalld: the command line that they call, and the edits of a settings file.
+"""Hooks that make a program call recalld, written into the program's settings.
 
 Claude Code's settings.json and Codex's hooks.json share one shape: `hooks.<event>` is a list of groups with a `matcher`
 and `hooks`, each of these `{type: "command", command, timeout}` (code.claude.com/docs/en/hooks,
-developers.openai.com/codex/hooks).
+developers.openai.com/codex/hooks). OpenClaw's hook is a folder with two files, which a user puts in its place.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from recalld.file_replacing import replace_file
-from recalld.invocation import Invocation
-from recalld.json_editing import Edit, Step, insert_item, insert_member, remove, shown
-from recalld.own_processes import own_command
-from recalld.settings.load import find_config, find_home
+from producers.hook_payloads import OPENCLAW_EVENTS
+from recalld.settings.replacement import replace_file
 from schemas.errors import UserError
 
 #: Seconds after which the program stops waiting for us.
@@ -32,23 +30,13 @@ TIMEOUT_SECONDS = 10
 #: Codex allows its SessionEnd-like hooks three seconds and complains about more.
 CODEX_TIMEOUT_SECONDS = 3
 
-_BOM = "\ufeff"
 
-
-class NotEditable(ValueError):
-    """The file is not what its program would read; the message says what is wrong, without its content."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """An edit, and the text that it was made for."""
-
-    before: str
-    edit: Edit
+class NotEditable(Exception):
+    """Raised for a file that its program could not read either, or would lose something by being written anew."""
 
 
 def wanted_hooks(program: str, command: str) -> dict[str, dict[str, Any]]:
-    """Event -> the group that calls `command` for it."""
+    """Return event -> the group that calls `command` for it."""
     if program == "codex":
         handler = {"type": "command", "command": command, "timeout": CODEX_TIMEOUT_SECONDS}
         return {event: {"hooks": [handler]} for event in ("SessionStart", "Stop", "PreCompact", "PostCompact")}
@@ -59,84 +47,58 @@ def wanted_hooks(program: str, command: str) -> dict[str, dict[str, Any]]:
         "PreCompact": {"hooks": [beside]},
         "PostCompact": {"hooks": [beside]},
         "Stop": {"hooks": [beside]},
-        # Not beside the program, which ends now and takes with it what runs beside.
+        # Not beside the program: its end ends everything that runs beside it.
         "SessionEnd": {"hooks": [waiting]},
     }
 
 
-def install(text: str, program: str, command: str) -> list[Change]:
-    """Return what has to change so that exactly these hooks of ours are in the file; nothing when they are already.
+def installed(settings: Mapping[str, Any], program: str, command: str) -> dict[str, Any]:
+    """Return settings whose only hooks of ours are those that call `command`.
 
     Raises:
-        NotEditable: the file is damaged.
+        NotEditable: the hooks in it do not have their program's shape.
     """
     wanted = wanted_hooks(program, command)
-    changes = _removed(text, program, keep=wanted)
-    text = _after(text, changes)
-    for event, group in reversed(wanted.items()):
-        hooks = _hooks(text)
-        if group in hooks.get(event, []):
-            continue
-        if event in hooks:
-            edit = insert_item(text, ["hooks", event], group)
-        elif "hooks" in json.loads(text):
-            edit = insert_member(text, ["hooks"], event, [group])
-        else:
-            # All of them at once: fewer places to look at.
-            edit = insert_member(text, [], "hooks", {name: [found] for name, found in wanted.items()})
-        changes.append(Change(text, edit))
-        text = edit.apply(text)
-    return changes
+    hooks = _others(settings, program, keep=wanted)
+    for event, group in wanted.items():
+        groups = hooks.get(event, [])
+        hooks[event] = groups if group in groups else [group, *groups]
+    return {**settings, "hooks": hooks}
 
 
-def uninstall(text: str, program: str) -> list[Change]:
-    """Return what has to change so that no hook of ours is in the file.
+def uninstalled(settings: Mapping[str, Any], program: str) -> dict[str, Any]:
+    """Return settings without hooks of ours, and without groups, events and a table that they leave empty.
 
     Raises:
-        NotEditable: the file is damaged.
+        NotEditable: the hooks in it do not have their program's shape.
     """
-    return _removed(text, program, keep={})
+    hooks = _others(settings, program, keep={})
+    changed = {**settings, "hooks": hooks}
+    if not hooks and settings.get("hooks") != hooks:
+        del changed["hooks"]
+    return changed
 
 
-def _removed(text: str, program: str, *, keep: Mapping[str, Any]) -> list[Change]:
-    """Take out our handlers, and every group, event and table that they leave empty; `keep` names groups that stay."""
-    changes: list[Change] = []
-    while (path := next(_ours(_hooks(text), program, keep), None)) is not None:
-        edit = remove(text, path)
-        changes.append(Change(text, edit))
-        text = edit.apply(text)
-    return changes
-
-
-def _ours(hooks: Mapping[str, list[Any]], program: str, keep: Mapping[str, Any]) -> Iterator[list[Step]]:
-    """Paths of what is to go, the outermost that holds nothing else first."""
-    places: list[list[Step]] = []
-    others = False
+def _others(settings: Mapping[str, Any], program: str, *, keep: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the hooks without ours; of a group in `keep` the first one stays."""
+    hooks = settings.get("hooks", {})
+    if not isinstance(hooks, dict):
+        raise NotEditable('has something else than an object under "hooks"')
+    kept = {}
     for event, groups in hooks.items():
-        stay = 0
-        found: list[list[Step]] = []
-        seen = False
-        for number, group in enumerate(groups):
-            if group == keep.get(event) and not seen:
-                seen = True  # a second one is one too many
-                stay += 1
-                continue
+        if not isinstance(groups, list):
+            raise NotEditable(f'has something else than a list under "hooks.{event}"')
+        stay: list[Any] = []
+        for group in groups:
             handlers = group.get("hooks") if isinstance(group, dict) else None
-            mine = [i for i, handler in enumerate(handlers or []) if is_ours(handler, program)]
-            if not mine:
-                stay += 1
-            elif len(mine) == len(handlers or []):
-                found.append(["hooks", event, number])
-            else:
-                stay += 1
-                found += [["hooks", event, number, "hooks", index] for index in mine]
-        if found and not stay:
-            found = [["hooks", event]]
-        others = others or stay > 0 or not found
-        places += found
-    if places and not others and not keep:
-        places = [["hooks"]]
-    return iter(places)
+            theirs = [one for one in handlers if not is_ours(one, program)] if isinstance(handlers, list) else handlers
+            if theirs == handlers or (group == keep.get(event) and group not in stay):
+                stay.append(group)
+            elif theirs:
+                stay.append({**group, "hooks": theirs})
+        if stay or not groups:
+            kept[event] = stay
+    return kept
 
 
 def is_ours(handler: object, program: str) -> bool:
@@ -145,74 +107,86 @@ def is_ours(handler: object, program: str) -> bool:
     return isinstance(command, str) and bool(re.search(rf"recalld['\"]?(\s.*)?\shook {program}(\s|$)", command))
 
 
-def _hooks(text: str) -> dict[str, list[Any]]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise NotEditable(f"is not valid JSON{where}") from None
-    if not isinstance(found, dict):
-        raise NotEditable("does not hold a JSON object")
-    hooks = found.get("hooks", {})
-    if not isinstance(hooks, dict):
-        raise NotEditable('has something else than an object under "hooks"')
-    for event, groups in hooks.items():
-        if not isinstance(groups, list):
-            raise NotEditable(f'has something else than a list under "hooks.{event}"')
-    return hooks
-
-
-def _after(text: str, changes: list[Change]) -> str:
-    return changes[-1].edit.apply(changes[-1].before) if changes else text
-
-
-# On the disk
+# Settings files of Claude Code and Codex
 
 
 def change_hooks(file: Path, program: str, command: str, *, removing: bool, agreed: bool) -> bool:
-    """Install the hooks of `command`, or remove those of any recalld. True when the file was changed.
+    """Install the hooks of `command`, or remove those of any recalld. Return True if the file was changed.
 
-    Everything else in the file stays as it is, to the character.
+    The rest of the file keeps its content and gets an indentation of two spaces; a copy keeps the file as it was.
 
     Raises:
-        UserError: the file is damaged or cannot be written; exit code 2 where no person can be asked.
+        UserError: the file cannot be read as JSON or written; exit code 2 where no user can be asked.
     """
-    # What is behind a link is written, not the link.
+    # A link stays a link: its target is written.
     target = Path(os.path.realpath(file))
-    before = _read(target)
-    text = (before or "").removeprefix(_BOM)
+    before = _content(target)
     try:
-        start = text if text.strip() else "{}\n"
-        changes = uninstall(start, program) if removing else install(start, program, command)
+        settings = _parsed(before or b"{}")
+        changed = uninstalled(settings, program) if removing else installed(settings, program, command)
+        shown, text = _rendered(settings), _rendered(changed)
     except NotEditable as error:
         raise UserError(f"{file} {error}; nothing was changed: mend it, or name another with --settings") from None
-    if not changes:
+    if changed == settings:
         click.echo(f"{file}: {'no hooks of recalld are there' if removing else 'the hooks are there already'}")
         return False
     click.echo(f"{'---' if removing else '+++'} {file}{' (new)' if before is None else ''}")
-    for change in changes:
-        for line in shown(change.before, change.edit):
-            click.secho(line, fg={"+": "green", "-": "red"}.get(line[0]))
+    for line in _difference(shown, text):
+        click.secho(line, fg={"+": "green", "-": "red"}.get(line[0]))
     if not agreed:
         _ask(file)
-    if _read(target) != before:
+    if _content(target) != before:
         raise UserError(f"{file} was changed by another program meanwhile; nothing was written, try again")
-    after = changes[-1].edit.apply(changes[-1].before)
-    copy = _replace(target, before, (_BOM if (before or "").startswith(_BOM) else "") + after)
+    try:
+        # Half a character, which UTF-8 does not have, is written as an escape.
+        copy = replace_file(target, text.encode("utf-8", "backslashreplace"), before=before)
+    except OSError as error:
+        raise UserError(f"{file} cannot be written ({error.strerror}); nothing was changed") from None
     click.echo(f"{file} is written" + (f"; what was there before is in {copy.name} beside it" if copy else ""))
     return True
 
 
-def _read(file: Path) -> str | None:
-    """The text, None when there is no file."""
+def _content(file: Path) -> bytes | None:
     try:
-        return file.read_bytes().decode("utf-8")
+        return file.read_bytes()
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError:
-        raise UserError(f"{file} is not UTF-8 text; nothing was changed") from None
     except OSError as error:
         raise UserError(f"{file} cannot be read ({error.strerror})") from None
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content.decode("utf-8-sig").strip() or "{}", object_pairs_hook=_unique)
+    except UnicodeDecodeError:
+        raise NotEditable("is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise NotEditable(f"is not valid JSON (line {error.lineno}), which has no comments") from None
+    except (ValueError, RecursionError):
+        raise NotEditable("holds a number that is too long, or is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise NotEditable("does not hold a JSON object")
+    return found
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(members)) < len(members):
+        raise NotEditable("has two members of one name in one object")
+    return found
+
+
+def _rendered(settings: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(settings, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    except (ValueError, RecursionError):
+        raise NotEditable("holds a number that JSON does not have, or is nested too deeply") from None
+
+
+def _difference(before: str, after: str) -> Iterator[str]:
+    """Yield the changed lines alone: other lines may hold keys. A comma at the end of a line is no change."""
+    old, new = ([line.rstrip(",") for line in text.splitlines()] for text in (before, after))
+    # Without the two lines that would name the files.
+    yield from islice(difflib.unified_diff(old, new, n=0, lineterm=""), 2, None)
 
 
 def _ask(file: Path) -> None:
@@ -222,30 +196,59 @@ def _ask(file: Path) -> None:
         raise UserError("nothing was changed")
 
 
-def _replace(file: Path, before: str | None, after: str) -> Path | None:
-    try:
-        return replace_file(file, after.encode(), before=None if before is None else before.encode())
-    except OSError as error:
-        raise UserError(f"{file} cannot be written ({error.strerror}); nothing was changed") from None
+# OpenClaw's hook
 
 
-def hook_command(invocation: Invocation, program: str) -> str:
-    """`recalld hook <program>` with absolute paths, and with the options without which it would mean another home."""
-    words = [*_this_program(), "hook", program]
-    home = invocation.home_path
-    # The program that calls us may have another environment than this shell.
-    if home != find_home(environment={}):
-        words += ["--home", str(home)]
-    config = find_config(invocation.config, home=home)
-    if config is not None and config != find_config(home=home, environment={}):
-        words += ["--config", str(config)]
-    if invocation.agent is not None:
-        words += ["--agent", invocation.agent]
-    return shlex.join(words)
+def openclaw_hook(command: str) -> dict[str, str]:
+    """Return file name -> content. The handler passes on the session's name, and nothing of its content."""
+    program, *arguments = shlex.split(command)
+    metadata = {"openclaw": {"events": list(OPENCLAW_EVENTS)}}
+    return {
+        "HOOK.md": (
+            "---\n"
+            "name: recalld\n"
+            'description: "Tell recalld that a session grew, was compacted or ended"\n'
+            f"metadata: {json.dumps(metadata)}\n"
+            "---\n"
+        ),
+        "handler.ts": _HANDLER.format(program=json.dumps(program), arguments=json.dumps(arguments)),
+    }
 
 
-def _this_program() -> list[str]:
-    for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
-        if script.name == "recalld" and script.is_file():
-            return [str(script.absolute())]
-    return own_command("recalld")
+def spawned(handler: str) -> list[str]:
+    """Return the command that a handler of ours calls.
+
+    Raises:
+        ValueError: it is another program's handler.
+    """
+    found = re.search(r'spawn\(("(?:[^"\\]|\\.)*"), (\[.*?\]), ', handler)
+    if found is None:
+        raise ValueError("this handler calls nothing")
+    return [str(json.loads(found[1])), *map(str, json.loads(found[2]))]
+
+
+_HANDLER = """\
+import {{ spawn }} from "node:child_process";
+
+const session = (entry) => entry && {{ sessionId: entry.sessionId, sessionFile: entry.sessionFile }};
+
+export default async function handler(event) {{
+  const context = event.context ?? {{}};
+  const child = spawn({program}, {arguments}, {{ stdio: ["pipe", "ignore", "ignore"] }});
+  child.on("error", () => {{}});
+  child.stdin.on("error", () => {{}});
+  child.stdin.end(
+    JSON.stringify({{
+      type: event.type,
+      action: event.action,
+      sessionKey: event.sessionKey,
+      context: {{
+        ...session(context),
+        sessionEntry: session(context.sessionEntry),
+        previousSessionEntry: session(context.previousSessionEntry),
+      }},
+    }}),
+  );
+  child.unref();
+}}
+"""

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recalld.hooks.entry import absolute, home_folder, named_config
+from recalld.settings.places import absolute, home_folder, named_config
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from recalld.program_folders import ProgramFolders
+    from recalld.settings.program_folders import ProgramFolders
     from recalld.settings.sources import AgentTable, Source
     from schemas.settings import AgentSettings, Settings
 
@@ -56,7 +56,7 @@ def asked_by_systemd() -> dict[str, str]:
 
 def program_folders(*, environment: Mapping[str, str] | None = None) -> ProgramFolders:
     """Return the folders of Claude Code, Codex and OpenClaw, as their own variables name them."""
-    from recalld.program_folders import ProgramFolders
+    from recalld.settings.program_folders import ProgramFolders
 
     return ProgramFolders.named_by(os.environ if environment is None else environment)
 

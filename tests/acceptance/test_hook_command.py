@@ -91,6 +91,7 @@ MODULES = {
     *("json", "json.decoder", "json.encoder", "json.scanner", "re", "reprlib", "select", "types"),
     *("re._casefix", "re._compiler", "re._constants", "re._parser"),
     *("recalld", "recalld.__main__", "recalld.hooks", "recalld.hooks.entry"),
+    *("recalld.settings", "recalld.settings.places"),
     *("producers", "producers.hook_payloads", "producers.spool"),
     *("collections.abc", "io"),  # which Python 3.14 has not loaded by itself
 }
@@ -181,22 +182,23 @@ def test_a_standard_input_on_which_nobody_writes_is_left_soon(home: Path, config
 # Installing
 
 
-def test_installing_shows_and_asks_first_and_then_changes_nothing_else(home: Path, tmp_path: Path) -> None:
+def test_installing_shows_and_asks_first_and_changes_nothing_else_but_formatting(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     before = '{\n   "env": {"ANTHROPIC_API_KEY": "sk-secret"},   "model" : "opus"\n}'
     file.write_text(before, encoding="utf-8")
     shown = run("install", "claude-code", "--settings", str(file), home=home, payload="")
     assert shown.returncode == 2
     assert "--yes" in shown.stderr
-    assert '+   "hooks": {' in shown.stdout
+    assert '+  "hooks": {' in shown.stdout
     assert "sk-secret" not in shown.stdout
     assert file.read_text() == before
 
     written = run("install", "claude-code", "--settings", str(file), "--yes", home=home, payload="")
     assert written.returncode == 0, written.stderr
     after = file.read_text()
-    assert after.endswith('   "env": {"ANTHROPIC_API_KEY": "sk-secret"},   "model" : "opus"\n}')
-    assert set(json.loads(after)["hooks"]) == {"SessionStart", "PreCompact", "PostCompact", "Stop", "SessionEnd"}
+    hooks = json.loads(after)["hooks"]
+    assert set(hooks) == {"SessionStart", "PreCompact", "PostCompact", "Stop", "SessionEnd"}
+    assert after == json.dumps({**json.loads(before), "hooks": hooks}, indent=2) + "\n"
     (copy,) = tmp_path.glob("settings.json.before-recalld-*")
     assert copy.read_text() == before
     assert copy.stat().st_mode == file.stat().st_mode
@@ -206,7 +208,7 @@ def test_installing_shows_and_asks_first_and_then_changes_nothing_else(home: Pat
     assert file.read_text() == after
     removed = run("install", "claude-code", "--settings", str(file), "--yes", "--remove", home=home, payload="")
     assert removed.returncode == 0
-    assert file.read_text() == before
+    assert file.read_text() == json.dumps(json.loads(before), indent=2) + "\n"
 
 
 def test_the_installed_command_works_from_anywhere(home: Path, config: Path, tmp_path: Path) -> None:
@@ -263,8 +265,7 @@ def test_a_linked_settings_file_stays_a_link(home: Path, tmp_path: Path) -> None
     link.symlink_to(real)
     assert run("install", "claude-code", "--settings", str(link), "--yes", home=home, payload="").returncode == 0
     assert link.is_symlink()
-    assert real.read_bytes().startswith("\ufeff{\r\n".encode())
-    assert "PreCompact" in json.loads(real.read_text("utf-8-sig"))["hooks"]
+    assert "PreCompact" in json.loads(real.read_text())["hooks"]
 
 
 def test_codex_and_openclaw_are_told_what_else_they_need(home: Path, tmp_path: Path) -> None:

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from recalld.discovering.checking import dotted
-from recalld.discovering.everything import discover
-from recalld.discovering.finding import Discovery, Found
-from recalld.discovering.json5_reading import read_json5
-from recalld.discovering.memory_search import translate
-from recalld.discovering.settings_writing import settings_file
-from recalld.program_folders import ProgramFolders
+from recalld.discover.machine import discover
+from recalld.discover.memories import Discovery, Found
+from recalld.discover.memory_search import translate
+from recalld.discover.openclaw_settings import read_json5
+from recalld.discover.settings_file import dotted, settings_file
 from recalld.settings.load import load
+from recalld.settings.program_folders import ProgramFolders
 from schemas.settings import Settings
 
 FIXTURES = Path(__file__).parent / "openclaw"

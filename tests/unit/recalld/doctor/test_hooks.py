@@ -11,8 +11,8 @@ import pytest
 
 from recalld.doctor.finding import Finding, Level
 from recalld.doctor.hooks import hook_findings
-from recalld.hooks.openclaw import openclaw_hook
-from recalld.program_folders import ProgramFolders
+from recalld.hooks.installation import openclaw_hook
+from recalld.settings.program_folders import ProgramFolders
 
 
 @pytest.fixture

@@ -1,28 +1,33 @@
-"""Which hooks get into a program's settings, and out again."""
+"""Hooks get into a program's settings, and out again."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from recalld.hooks.installation import NotEditable, install, is_ours, uninstall, wanted_hooks
+from recalld.hooks import installation
+from recalld.hooks.installation import is_ours, wanted_hooks
+from schemas.errors import UserError
 
 COMMAND = "/opt/recalld/bin/recalld hook claude-code"
 THEIRS = {"matcher": "Bash", "hooks": [{"type": "command", "command": "say hi"}]}
 
 
-def installed(before: Any, command: str = COMMAND, program: str = "claude-code") -> Any:
-    text = before if isinstance(before, str) else json.dumps(before, indent=2)
-    changes = install(text, program, command)
-    return json.loads(changes[-1].edit.apply(changes[-1].before)) if changes else json.loads(text)
+def installed(before: dict[str, Any], command: str = COMMAND, program: str = "claude-code") -> dict[str, Any]:
+    return installation.installed(before, program, command)
 
 
-def removed(before: Any, program: str = "claude-code") -> Any:
-    text = json.dumps(before, indent=2)
-    changes = uninstall(text, program)
-    return json.loads(changes[-1].edit.apply(changes[-1].before)) if changes else before
+def removed(before: dict[str, Any], program: str = "claude-code") -> dict[str, Any]:
+    return installation.uninstalled(before, program)
+
+
+def changed(file: Path, *, removing: bool = False) -> bool:
+    return installation.change_hooks(file, "claude-code", COMMAND, removing=removing, agreed=True)
 
 
 def test_all_hooks_join_an_empty_file_and_only_the_last_one_is_waited_for() -> None:
@@ -50,7 +55,7 @@ def test_other_hooks_and_settings_stay() -> None:
 
 def test_installing_twice_changes_nothing() -> None:
     after = installed({"hooks": {"Stop": [THEIRS]}})
-    assert install(json.dumps(after), "claude-code", COMMAND) == []
+    assert installed(after) == after
 
 
 def test_hooks_of_another_installation_or_home_are_replaced() -> None:
@@ -92,24 +97,66 @@ def test_our_hooks_are_told_from_others(command: str, ours: bool) -> None:
     assert is_ours({"type": "command", "command": command}, "claude-code") is ours
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('{"a": 1,}', "not valid JSON"),
-        ("// comment\n{}", "not valid JSON"),
-        ("[]", "JSON object"),
-        ('{"hooks": []}', '"hooks"'),
-        ('{"hooks": {"Stop": {}}}', '"hooks.Stop"'),
-        ("[" * 100_000, "not valid JSON"),
-    ],
-)
-def test_a_file_that_is_not_what_its_program_reads_is_refused(text: str, words: str) -> None:
-    for change in (lambda: install(text, "claude-code", COMMAND), lambda: uninstall(text, "claude-code")):
-        with pytest.raises(NotEditable, match=words):
-            change()
-
-
 def test_items_that_are_no_groups_are_left_alone() -> None:
     odd = {"hooks": {"Stop": [None, 3, "x", {"hooks": None}, {"hooks": [None, 4]}]}}
     assert installed(odd)["hooks"]["Stop"][1:] == odd["hooks"]["Stop"]
     assert removed(odd) == odd
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1,}',
+        "// comment\n{}",
+        "[]",
+        '{"hooks": []}',
+        '{"hooks": {"Stop": {}}}',
+        "[" * 100_000,
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        f'{{"a": {"9" * 10_000}}}',
+        '{"a": {"b": "sk-secret", "b": 2}}',
+    ],
+)
+def test_a_file_that_cannot_be_written_anew_without_loss_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(text)
+    for removing in (False, True):
+        with pytest.raises(UserError) as refused:
+            changed(file, removing=removing)
+        assert "sk-secret" not in str(refused.value)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("settings.json", text)]
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=4), below, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), values, max_size=4), st.sampled_from([None, 1, 4, "\t"]), st.booleans())
+def test_everything_else_keeps_its_content_and_its_order(
+    tmp_path_factory: pytest.TempPathFactory, before: dict[str, Any], indent: int | str | None, plain: bool
+) -> None:
+    before.pop("hooks", None)
+    file = tmp_path_factory.mktemp("settings") / "settings.json"
+    file.write_text(json.dumps(before, indent=indent, ensure_ascii=plain), "utf-8", "replace")
+    before = json.loads(file.read_text("utf-8"))
+    assert changed(file)
+    after = json.loads(file.read_text("utf-8"))
+    assert list(after.items())[:-1] == list(before.items())
+    assert changed(file, removing=True)
+    assert list(json.loads(file.read_text("utf-8")).items()) == list(before.items())
+
+
+def test_the_lines_that_change_are_shown_and_no_other_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text('{"hooks":{"Stop":[]},"env":{"KEY":"sk-secret"},"helper":"sk-secret"}')
+    assert changed(file)
+    added = capsys.readouterr().out
+    assert changed(file, removing=True)
+    gone = capsys.readouterr().out
+    assert f'+            "command": "{COMMAND}"' in added
+    assert f'-            "command": "{COMMAND}"' in gone
+    assert "sk-secret" not in added + gone

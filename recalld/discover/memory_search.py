@@ -1,0 +1,317 @@
+"""OpenClaw's `memory.search` tree, and the older `memorySearch`, in recalld's words.
+
+The names are those of its configuration reference (docs.openclaw.ai/reference/memory-config). Keys, passwords and
+headers are never taken over: a remark says where recalld reads them from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+from recalld.discover.settings_file import dotted
+from recalld.settings.keys import URL_KEYS, memory_sections, top_level_keys
+from schemas.globs import compiled
+from schemas.settings import FallbackName, ProviderName
+from schemas.settings_sections import Credentials
+
+#: The `api` of a model provider -> the provider of ours that speaks it.
+_APIS: Mapping[str, str] = {"openai-completions": "openai-compatible", "openai-responses": "openai-compatible"}
+
+#: Providers whose address may come from `models.providers`; the others have but one.
+_WITH_ADDRESS = frozenset({"openai", "openai-compatible", "ollama", "lmstudio", "deepinfra"})
+
+#: Keys of ours that mean nothing to another provider.
+_OF_ONE_PROVIDER = frozenset(
+    {"provider", "model", "output_dimensionality", "query_input_type", "document_input_type", "remote.base_url"}
+)
+
+_USUAL_WEIGHTS: Mapping[str, float] = {"query.hybrid.vector_weight": 0.7, "query.hybrid.text_weight": 0.3}
+
+#: Defaults of OpenClaw since the summer of 2026 that are not ours.
+_CURRENT_DEFAULTS = {"query.hybrid.mmr.enabled": True, "query.hybrid.temporal_decay.enabled": True}
+
+#: Sections of ours that hold for all agents.
+_SHARED = frozenset({"store", "cache"})
+
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+
+#: `{md,txt}` in the pattern of an extra path, and signs of patterns that our globs do not have.
+_ALTERNATIVES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_NO_GLOB = re.compile(r"[{}$\\]|[@!+*?]\(|^!")
+_MOST_ALTERNATIVES = 5
+
+
+@dataclass(slots=True)
+class Translation:
+    """Dotted keys of ours with their values, and sentences about values that were left out.
+
+    `private_sessions`: transcripts are searched for private chats only.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    private_sessions: bool = False
+
+
+def is_for_all_agents(key: str) -> bool:
+    """Return True if this key of ours has no place in `[[agents]]`."""
+    return key.partition(".")[0] in _SHARED
+
+
+def translate(
+    tree: Mapping[str, Any],
+    *,
+    is_current: bool = False,
+    isolates_chats: bool = False,
+    providers: Mapping[str, Any] | None = None,
+) -> Translation:
+    """Translate one `memory.search`.
+
+    Args:
+        tree: as it stands in the file, inherited values included.
+        is_current: the file has the layout of 2026.9, and so that version's defaults.
+        isolates_chats: direct chats are kept apart there.
+        providers: the file's `models.providers`, among which `provider` may name one.
+    """
+    done = Translation()
+    both = tree.get("inputType")
+    for key, value in dotted({"queryInputType": both, "documentInputType": both, **tree}).items():
+        if value is not None:
+            _translate(key, value, done)
+    _extra_paths(tree, done)
+    _sources(tree, done, is_current=is_current, isolates_chats=isolates_chats)
+    _provider(tree, done, providers or {}, is_current=is_current)
+    _key(tree, done)
+    if is_current:
+        done.values = {**_CURRENT_DEFAULTS, **done.values}
+        done.remarks.append(
+            "mmr and temporal_decay are on, as OpenClaw has them since the summer of 2026; its importance marks have "
+            "no counterpart, and query.hybrid.candidate_multiplier = 20 comes nearest to its 200 candidates"
+        )
+    if any(done.values.get(key, usual) != usual for key, usual in _USUAL_WEIGHTS.items()):
+        done.remarks.append('the weights of query.hybrid count only with query.hybrid.fusion = "weighted"')
+    return done
+
+
+def _translate(key: str, value: Any, done: Translation) -> None:
+    """Translate one leaf by itself."""
+    ours = _RENAMED.get(key) or re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key)
+    above = next((above for above in _LEFT_OUT if f"{key}.".startswith(f"{above}.")), None)
+    if above is not None:
+        remark = _LEFT_OUT[above].format(name=key[len(above) + 1 :] or "all")
+        done.remarks += [remark] if remark else []
+    elif (key, value) == ("store.fts.tokenizer", "unicode61"):
+        return  # as here
+    elif key in _CONVERSIONS:
+        try:
+            done.values[ours] = _CONVERSIONS[key](value)
+        except ValueError as remark:
+            done.remarks.append(str(remark))
+    elif not _has_counterpart(ours):
+        done.remarks.append(f"{key} has no counterpart here")
+    elif isinstance(value, str) and _VARIABLE.search(value):
+        done.remarks.append(f"{key} is taken from a variable there; write its value as {ours}")
+    elif isinstance(value, list):
+        done.remarks.append(f"{key} was not understood")
+    else:
+        done.values[ours] = value
+
+
+def _has_counterpart(ours: str) -> bool:
+    known = top_level_keys().get(ours)
+    is_plain = known is not None and not known.secret and ours not in URL_KEYS
+    return is_plain and ours.partition(".")[0] in memory_sections() | _SHARED
+
+
+def _fallback(value: Any) -> str:
+    name = value.strip().lower() if isinstance(value, str) else ""
+    if name in get_args(FallbackName):
+        return name
+    shown = f" {value}" if _is_word(value) else ""
+    raise ValueError(f"the fallback{shown} is not one that recalld knows; choose {_choices(FallbackName)}")
+
+
+def _model_path(value: Any) -> str:
+    if isinstance(value, str) and not value.startswith(("hf:", "http:", "https:")) and not _VARIABLE.search(value):
+        return value
+    raise ValueError("local.modelPath is not a file here; without local.model_path the bundled model is used")
+
+
+def _base_url(value: Any) -> str:
+    secret = False
+    if isinstance(value, str) and not _VARIABLE.search(value):
+        with suppress(ValueError):
+            parts = urlsplit(value)
+            secret = parts.username is not None or parts.password is not None or bool(parts.query)
+            if parts.scheme in ("http", "https") and parts.hostname and not secret:
+                return value
+    why = " because a key may be in it" if secret else _from(value)
+    raise ValueError(f"remote.baseUrl is not copied{why}; set RECALLD_REMOTE__BASE_URL")
+
+
+#: Their key -> ours, where not only the spelling differs.
+_RENAMED: Mapping[str, str] = {"remote.nonBatchConcurrency": "remote.concurrency"}
+
+#: Their key -> the function that returns our value, or raises ValueError with the remark.
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    "fallback": _fallback,
+    "local.modelPath": _model_path,
+    "remote.baseUrl": _base_url,
+}
+
+#: Their key, or a table of theirs -> the remark about it. Empty: it asks nothing of recalld, or is read with others.
+_LEFT_OUT: Mapping[str, str] = {
+    "experimental.sessionMemory": "",
+    "extraPaths": "",
+    "inputType": "",
+    "multimodal": "multimodal has no counterpart: images and audio are not indexed",
+    "provider": "",
+    "rememberAcrossConversations": "",
+    "remote.apiKey": "",
+    "remote.headers": "remote.headers ({name}) is not copied; set RECALLD_REMOTE__HEADERS if it is needed",
+    "sources": "",
+    "store.driver": "",
+    "store.path": "",
+}
+
+
+def _provider(tree: Mapping[str, Any], done: Translation, providers: Mapping[str, Any], *, is_current: bool) -> None:
+    """Set the provider; where recalld has none of that name, leave out the keys that mean nothing to another."""
+    written = tree.get("provider")
+    name = written.strip().lower() if isinstance(written, str) else "auto" if written is None else ""
+    known = get_args(ProviderName)
+    configured = next((one for key, one in providers.items() if key.lower() == name and isinstance(one, Mapping)), {})
+    if name not in known:
+        api = configured.get("api")
+        name = _APIS.get(api, api) if isinstance(api, str) else name
+    if name not in known:
+        shown = f" {written}" if _is_word(written) else ""
+        done.remarks.append(
+            f"the provider{shown} is not one that recalld knows, and its model and address are left out with it; "
+            f"choose {_choices(ProviderName)}"
+        )
+        for key in _OF_ONE_PROVIDER & done.values.keys():
+            del done.values[key]
+        return
+    if name in _WITH_ADDRESS and "baseUrl" in configured and "remote.base_url" not in done.values:
+        _translate("remote.baseUrl", configured["baseUrl"], done)
+    if name == "local" and done.values.pop("model", None) is not None:
+        done.remarks.append("model names none for the provider local; local.model_path does")
+    if name == "auto" and is_current:
+        # OpenClaw takes openai where no provider is named.
+        if _OF_ONE_PROVIDER & done.values.keys():
+            done.values["provider"] = "openai"
+        else:
+            done.remarks.append(
+                "no provider is named there, which means openai; here it is openai where OPENAI_API_KEY is set, and "
+                'the bundled local model without any key (provider = "openai" for openai or nothing)'
+            )
+    elif written is not None:
+        done.values["provider"] = name
+
+
+def _choices(names: Any) -> str:
+    """Name the providers that a user may choose; `stub` is for tests."""
+    return ", ".join(name for name in get_args(names) if name not in ("auto", "stub"))
+
+
+def _sources(tree: Mapping[str, Any], done: Translation, *, is_current: bool, isolates_chats: bool) -> None:
+    """Set the sources, as `rememberAcrossConversations`, `experimental.sessionMemory` and `sources` make them there."""
+    listed, experimental = tree.get("sources"), tree.get("experimental")
+    named = [source for source in ("memory", "sessions") if isinstance(listed, list) and source in listed]
+    if listed and not named:
+        done.remarks.append("sources was not understood")
+    session_memory = experimental.get("sessionMemory") if isinstance(experimental, Mapping) else None
+    remember = tree.get("rememberAcrossConversations")
+    if remember is None and not is_current:
+        if session_memory is False:
+            named = ["memory"]
+        if named:
+            done.values["sources"] = named
+        return
+    if remember not in (None, True, False):
+        done.remarks.append("rememberAcrossConversations was not understood")
+    remembers = remember if isinstance(remember, bool) else not isolates_chats
+    searched = [source for source in named if source == "memory" or remembers or session_memory is True] or ["memory"]
+    done.private_sessions = remembers and "sessions" not in searched
+    done.values["sources"] = [*searched, "sessions"] if done.private_sessions else searched
+
+
+def _extra_paths(tree: Mapping[str, Any], done: Translation) -> None:
+    """Take over paths, each once; a path without a pattern wins over the same path with patterns."""
+    listed = tree.get("extraPaths") or []
+    globs: dict[str, list[str]] = {}
+    for item in listed if isinstance(listed, list) else [listed]:
+        path, pattern = (item.get("path"), item.get("pattern")) if isinstance(item, Mapping) else (item, None)
+        if not isinstance(path, str) or not path.strip() or _VARIABLE.search(path):
+            done.remarks.append("one of extraPaths was not understood")
+            continue
+        try:
+            found = _globs(pattern)
+        except ValueError:
+            done.remarks.append(
+                f"the extra path {path} is left out: its pattern has no counterpart; add the path with globs as include"
+            )
+            continue
+        known = globs.setdefault(path.strip(), found)
+        globs[path.strip()] = list(dict.fromkeys([*known, *found])) if known and found else []
+    if globs:
+        done.values["extra_paths"] = [
+            {"path": path, "include": those} if those else path for path, those in globs.items()
+        ]
+
+
+def _globs(pattern: Any) -> list[str]:
+    """Return a pattern in our globs, which know no alternatives and look at any depth without a slash.
+
+    Raises:
+        ValueError: it cannot be written so.
+    """
+    if pattern is None or pattern == "":
+        return []
+    if not isinstance(pattern, str) or pattern.count("{") > _MOST_ALTERNATIVES:
+        raise ValueError
+    found = list(_alternatives(pattern.strip()))
+    if any(_NO_GLOB.search(one) for one in found):
+        raise ValueError
+    found = [one if "/" in one else f"./{one}" for one in found]
+    compiled(found, ())
+    return found
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    group = _ALTERNATIVES.search(pattern)
+    if group is None:
+        yield pattern
+    else:
+        for part in group[1].split(","):
+            yield from _alternatives(pattern[: group.start()] + part + pattern[group.end() :])
+
+
+def _key(tree: Mapping[str, Any], done: Translation) -> None:
+    """Remark on the place that recalld reads the key from, where a key is written there."""
+    remote = tree.get("remote")
+    value = remote.get("apiKey") if isinstance(remote, Mapping) else None
+    if value:
+        provider = done.values.get("provider", "auto")
+        own = provider in Credentials.model_fields and "remote.base_url" not in done.values
+        known = f"{provider.upper()}_API_KEY" if own else "RECALLD_REMOTE__API_KEY"
+        done.remarks.append(f"remote.apiKey is not copied{_from(value)}; set {known} to it")
+
+
+def _from(value: Any) -> str:
+    """Name the variable that holds a value there, as far as the file says so."""
+    name = value.get("id") if isinstance(value, Mapping) and value.get("source") == "env" else None
+    if isinstance(value, str) and (match := _VARIABLE.fullmatch(value.strip())):
+        name = match[1]
+    return f" (there it is the variable {name})" if isinstance(name, str) and _VARIABLE.fullmatch(f"${name}") else ""
+
+
+def _is_word(value: Any) -> bool:
+    """Return True if a value may be shown: it is a short name, and cannot be a key."""
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,23}", value) is not None

@@ -1,0 +1,57 @@
+"""Folders of the programs whose agents have memories: OpenClaw, Claude Code, Codex, Obsidian."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from recalld.settings.places import absolute
+
+#: Where Obsidian's settings lie on macOS, and where flatpak and snap put them.
+_OBSIDIAN_FOLDERS = (
+    "~/Library/Application Support",
+    "~/.var/app/md.obsidian.Obsidian/config",
+    "~/snap/obsidian/current/.config",
+)
+
+#: The last is iCloud's, where Obsidian on macOS keeps the vaults that it shares with phones.
+_VAULT_PLACES = (
+    "~",
+    "~/Documents",
+    "~/Obsidian",
+    "~/Dropbox",
+    "~/Library/Mobile Documents/iCloud~md~obsidian/Documents",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFolders:
+    """Absolute folders; none of them need exist.
+
+    `openclaw`: its state folders, the one it uses now first. `openclaw_config`: its settings file where that was moved.
+    `obsidian`: its lists of vaults; `vault_places`: folders that hold vaults, or are vaults.
+    """
+
+    claude_code: Path
+    codex: Path
+    openclaw: tuple[Path, ...]
+    openclaw_config: Path | None = None
+    obsidian: tuple[Path, ...] = ()
+    vault_places: tuple[Path, ...] = ()
+
+    @classmethod
+    def named_by(cls, environment: Mapping[str, str]) -> ProgramFolders:
+        """Return the usual folders below the user's own, unless the programs' variables name others."""
+        state, config = environment.get("OPENCLAW_STATE_DIR"), environment.get("OPENCLAW_CONFIG_PATH")
+        return cls(
+            claude_code=Path(absolute(environment.get("CLAUDE_CONFIG_DIR") or "~/.claude")),
+            codex=Path(absolute(environment.get("CODEX_HOME") or "~/.codex")),
+            openclaw=tuple(Path(absolute(folder)) for folder in ([state] if state else ["~/.openclaw", "~/.clawdbot"])),
+            openclaw_config=Path(absolute(config)) if config else None,
+            obsidian=tuple(
+                Path(absolute(f"{folder}/obsidian/obsidian.json"))
+                for folder in (environment.get("XDG_CONFIG_HOME") or "~/.config", *_OBSIDIAN_FOLDERS)
+            ),
+            vault_places=tuple(Path(absolute(folder)) for folder in _VAULT_PLACES),
+        )

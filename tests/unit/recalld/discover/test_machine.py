@@ -1,0 +1,492 @@
+"""What is found on a machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.documents.agent_files import AgentFiles
+from memory.documents.walk import LATEST_NS
+from recalld.commands.discover import discovery_json, discovery_lines
+from recalld.discover.machine import discover, working_folder
+from recalld.discover.memories import Counted, Deadline, Discovery, Found, count_transcripts, with_unique_names
+from recalld.discover.settings_file import settings_file
+from recalld.settings.program_folders import ProgramFolders
+from schemas.settings import Settings
+
+
+class Machine:
+    """A home folder with whatever a test puts there."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.here = home / "here"
+        self.here.mkdir(parents=True)
+
+    def write(self, path: str, text: str = "text", *, at: float | None = None) -> Path:
+        file = self.home / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        if at is not None:
+            os.utime(file, (at, at))
+        return file
+
+    def discover(self, *, seconds: float = 60.0, **variables: str) -> Discovery:
+        return discover(ProgramFolders.named_by(variables), self.here, seconds=seconds)
+
+    def names(self) -> list[str]:
+        return [one.name for one in self.discover().found]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    return Machine(tmp_path / "user")
+
+
+def only(discovery: Discovery) -> Found:
+    assert len(discovery.found) == 1, [one.name for one in discovery.found]
+    return discovery.found[0]
+
+
+def test_an_empty_machine_has_nothing_and_no_problems(machine: Machine) -> None:
+    assert machine.discover() == Discovery()
+
+
+# OpenClaw
+
+
+def test_openclaws_agents_have_their_workspaces_sessions_and_settings(machine: Machine) -> None:
+    machine.write(
+        ".openclaw/openclaw.json",
+        """{ // mine
+          agents: {
+            defaults: { memorySearch: { provider: 'gemini', query: { maxResults: 9 }, extraPaths: ['../wiki'],
+                                        cache: { maxEntries: 7 } } },
+            list: [ { id: 'main', default: true, workspace: '~/notes' },
+                    { id: 'Work', memorySearch: { query: { maxResults: 3 }, extraPaths: ['more'] } }, ],
+          },
+          memory: { citations: 'off' },
+        }""",
+    )
+    machine.write("notes/MEMORY.md", at=2_000_000_000)
+    machine.write("notes/memory/a.md")
+    machine.write("wiki/page.md")
+    machine.write(".openclaw/agents/main/sessions/a.jsonl")
+    machine.write(".openclaw/agents/main/sessions/a.jsonl.reset.2026-01-01T00-00-00.000Z")
+    machine.write(".openclaw/agents/main/sessions/sessions.json")
+    machine.write(".openclaw/workspace-Work/memory/b.md")
+    machine.write(".openclaw/agents/work/sessions/deep/b.jsonl")
+    machine.write(".openclaw/agents/gone/sessions/c.jsonl")
+    main, work, gone = machine.discover().found
+    assert (main.name, main.workspace) == ("main", machine.home / "notes")
+    assert main.sessions == (str(machine.home / ".openclaw/agents/main/sessions"),)
+    assert (main.notes.files, main.transcripts.files, main.newest) == (3, 2, 2_000_000_000)
+    assert main.settings == {
+        "provider": "gemini",
+        "query": {"max_results": 9},
+        "extra_paths": ["../wiki"],
+        "citations": "off",
+    }
+    assert main.shared == {"cache": {"max_entries": 7}}
+    assert (work.name, work.workspace, work.transcripts.files) == ("Work", machine.home / ".openclaw/workspace-Work", 1)
+    assert work.settings["query"] == {"max_results": 3}
+    assert work.settings["extra_paths"] == ["../wiki", "more"]
+    assert (gone.name, gone.workspace) == ("gone", machine.home / ".openclaw/agents/gone")
+    assert any("does not exist" in remark for remark in gone.remarks)
+
+
+def test_without_settings_there_is_the_usual_agent_with_the_usual_workspace(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    found = only(machine.discover())
+    assert (found.name, found.workspace) == ("main", machine.home / ".openclaw/workspace")
+
+
+def test_the_older_folder_and_a_moved_one_are_found(machine: Machine, tmp_path: Path) -> None:
+    machine.write(".clawdbot/agents/main/sessions/a.jsonl")
+    machine.write(".clawdbot/clawdbot.json", '{"agents": {"defaults": {"workspace": "~/clawd"}}}')
+    machine.write("clawd/MEMORY.md")
+    assert only(machine.discover()).workspace == machine.home / "clawd"
+    moved = tmp_path / "moved"
+    (moved / "workspace").mkdir(parents=True)
+    config = machine.write("elsewhere.json5", "{agents: {list: [{id: 'other', workspace: '~/clawd'}]}}")
+    found = machine.discover(OPENCLAW_STATE_DIR=str(moved), OPENCLAW_CONFIG_PATH=str(config))
+    assert [one.name for one in found.found] == ["other"]
+
+
+@pytest.mark.parametrize("text", ['{"env": {"KEY": "sk-secret"}, oops', "[]", '"sk-secret"'])
+def test_settings_that_cannot_be_understood_are_said_and_the_agents_found_all_the_same(
+    machine: Machine, text: str
+) -> None:
+    machine.write(".openclaw/openclaw.json", text)
+    machine.write(".openclaw/agents/main/sessions/a.jsonl")
+    discovery = machine.discover()
+    assert only(discovery).name == "main"
+    (problem,) = discovery.problems
+    assert "openclaw.json" in problem
+    assert "sk-secret" not in str(discovery)
+
+
+def test_no_key_of_openclaws_settings_gets_anywhere(machine: Machine) -> None:
+    machine.write(
+        ".openclaw/openclaw.json",
+        """{ env: { OPENAI_API_KEY: 'sk-secret' },
+             models: { providers: { openai: { apiKey: 'sk-secret' } } },
+             agents: { defaults: { memorySearch: {
+               remote: { apiKey: 'sk-secret', headers: { A: 'sk-secret' } } } } } }""",
+    )
+    machine.write(".openclaw/workspace/MEMORY.md")
+    discovery = machine.discover()
+    everything = json.dumps(discovery_json(discovery)) + settings_file(discovery.found)
+    everything += "\n".join(discovery_lines(discovery))
+    assert "sk-secret" not in everything
+    assert "OPENAI_API_KEY" in everything
+
+
+def test_sessions_in_openclaws_database_are_one_sentence(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(".openclaw/agents/main/agent/openclaw-agent.sqlite")
+    (remark,) = only(machine.discover()).remarks
+    assert "openclaw-agent.sqlite" in remark
+    assert "does not read" in remark
+
+
+def test_a_configured_agent_without_anything_on_the_disk_is_said(machine: Machine) -> None:
+    machine.write(
+        ".openclaw/openclaw.json", "{agents: {list: [{id: 'ghost', workspace: '/nowhere'}, {id: '../x'}, 3]}}"
+    )
+    discovery = machine.discover()
+    assert discovery.found == ()
+    unnamed, ghost, strange = discovery.problems
+    assert "lists 1 of its agents" in unnamed
+    assert "ghost" in ghost
+    assert "../x" in strange
+
+
+@pytest.mark.parametrize(
+    ("agents", "workspaces"),
+    [
+        # The marked one has the general workspace, the others a folder in it or beside the state folder's own.
+        ("defaults: {workspace: '~/general'}, entries: {a: {}, b: {default: true}}", ["general/a", "general"]),
+        ("entries: {b: {}, main: {default: true}}", [".openclaw/workspace-b", ".openclaw/workspace"]),
+        # Without a mark each has its own, unless there is but one.
+        (
+            "ownership: 'explicit', defaults: {workspace: '~/general'}, entries: {a: {}, b: {}}",
+            ["general/a", ".openclaw/workspace-b"],
+        ),
+        ("ownership: 'explicit', defaults: {workspace: '~/general'}, entries: {b: {}}", ["general"]),
+        ("entries: {a: {workspace: '~/notes'}}", ["notes"]),
+        # Before the summer of 2026 the first one had it, and no other looked below it.
+        ("defaults: {workspace: '~/general'}, list: [{id: 'z'}, {id: 'a'}]", ["general", ".openclaw/workspace-a"]),
+        ("list: [{id: 'b'}, {id: 'm', default: true}]", [".openclaw/workspace-b", ".openclaw/workspace"]),
+    ],
+)
+def test_an_agent_without_a_workspace_of_its_own_has_the_one_that_openclaw_gives_it(
+    machine: Machine, agents: str, workspaces: list[str]
+) -> None:
+    for folder in ("general/a", "notes", ".openclaw/workspace", ".openclaw/workspace-a", ".openclaw/workspace-b"):
+        (machine.home / folder).mkdir(parents=True)
+    machine.write(".openclaw/openclaw.json", f"{{agents: {{{agents}}}}}")
+    discovery = machine.discover()
+    assert [one.workspace for one in discovery.found] == [machine.home / folder for folder in workspaces]
+    assert discovery.problems == ()
+
+
+def test_an_agents_folder_may_have_any_name(machine: Machine) -> None:
+    machine.write(".openclaw/agents/笔记/sessions/a.jsonl")
+    machine.write(".openclaw/workspace/MEMORY.md")
+    _, found = machine.discover().found
+    assert found.sessions == (str(machine.home / ".openclaw/agents/笔记/sessions"),)
+
+
+def test_a_workspace_that_cannot_be_followed_is_said(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(".openclaw/openclaw.json", "{agents: {list: [{id: 'main', workspace: '${NOTES}'}]}}")
+    (remark,) = only(machine.discover()).remarks
+    assert "not an absolute path" in remark
+
+
+def test_folders_of_the_removed_backend_are_extra_paths(machine: Machine) -> None:
+    machine.write(".openclaw/workspace/MEMORY.md")
+    machine.write(
+        ".openclaw/openclaw.json",
+        """{agents: {defaults: {memorySearch: {extraPaths: ['~/a']}}},
+            memory: {backend: 'qmd', citations: 'loud', qmd: {paths: [{path: '~/b', pattern: 'x/*.md'}]}}}""",
+    )
+    found = only(machine.discover())
+    assert found.settings == {"extra_paths": ["~/a", {"path": "~/b", "include": ["x/*.md"]}]}
+    assert len(found.remarks) == 2
+    assert any("scope" in remark for remark in found.remarks)
+    assert any("memory.citations" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize("apart", ["session: {dmScope: 'per-peer'}", "bindings: [{session: {dmScope: 'main'}}]"])
+def test_transcripts_of_private_chats_stay_out_of_groups(machine: Machine, apart: str) -> None:
+    machine.write(".openclaw/agents/main/sessions/a.jsonl")
+    machine.write(".openclaw/openclaw.json", "{memory: {search: {}}}")
+    found = only(machine.discover())
+    assert found.settings["sources"] == ["memory", "sessions"]
+    assert [rule["chat_type"] for rule in found.settings["scope"]["rules"]] == ["group", "channel"]
+    machine.write(".openclaw/openclaw.json", f"{{memory: {{search: {{}}}}, {apart}}}")
+    assert only(machine.discover()).settings.items() >= {"sources": ["memory"]}.items()
+
+
+# Claude Code and Codex
+
+
+def session(cwd: Path) -> str:
+    return json.dumps({"type": "summary"}) + "\n" + json.dumps({"type": "user", "cwd": str(cwd)}) + "\n"
+
+
+def test_claude_codes_projects_have_the_folder_that_their_sessions_name(machine: Machine) -> None:
+    project = machine.home / "my-project"
+    project.mkdir()
+    machine.write(".claude/projects/-user-my-project/a.jsonl", session(project), at=1000)
+    machine.write(".claude/projects/-user-my-project/a/subagents/agent-1.jsonl", at=3000)
+    machine.write(".claude/projects/-user-my-project/memory/MEMORY.md", at=1000)
+    machine.write(".claude/projects/-user-old/b.jsonl", session(machine.home / "old"), at=2000)
+    machine.write(".claude/projects/-user-none/c.jsonl", "{}\n", at=500)
+    (machine.home / ".claude/projects/-user-empty").mkdir()
+    latest, old, none = machine.discover().found
+    assert (latest.name, latest.workspace, latest.transcripts.files) == ("my-project", project, 2)
+    folder = machine.home / ".claude/projects/-user-my-project"
+    assert latest.sessions == (str(folder),)
+    assert latest.settings == {"extra_paths": [str(folder / "memory")]}
+    assert latest.notes.files == 1
+    assert (old.name, old.workspace) == ("old", machine.home / ".claude/projects/-user-old")
+    assert "is gone" in old.remarks[0]
+    assert (none.name, none.workspace.name) == ("user-none", "-user-none")
+
+
+def test_a_moved_claude_code_is_found(machine: Machine, tmp_path: Path) -> None:
+    machine.write("x/projects/-a/a.jsonl", session(tmp_path))
+    assert only(machine.discover(CLAUDE_CONFIG_DIR=str(machine.home / "x"))).workspace == tmp_path
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\0\0", '{"cwd": 3}\n', '{"cwd": "relative"}\n', '{"cwd": "/a', '"cwd"\n', "[[[\n"]
+)
+def test_damaged_sessions_name_no_folder(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    assert working_folder(tmp_path) is None
+
+
+def test_codex_is_one_memory(machine: Machine) -> None:
+    machine.write(".codex/sessions/2026/02/03/rollout-a.jsonl.zst")
+    machine.write(".codex/archived_sessions/rollout-b.jsonl")
+    found = only(machine.discover())
+    assert (found.name, found.workspace, found.transcripts.files) == ("codex", machine.home / ".codex", 2)
+    assert [Path(folder).name for folder in found.sessions] == ["sessions", "archived_sessions"]
+
+
+def test_the_notes_that_codex_keeps_are_a_source_of_its_memory(machine: Machine) -> None:
+    machine.write(".codex/sessions/2026/10/03/rollout-2026-10-03T09-00-00-a.jsonl")
+    machine.write(".codex/memories/MEMORY.md")
+    machine.write(".codex/memories/memory_summary.md")
+    machine.write(".codex/memories/rollout_summaries/2026-10-03T09-00-00-fix.md")
+    found = only(machine.discover())
+    assert found.settings == {"extra_paths": [str(machine.home / ".codex/memories")]}
+    assert found.notes.files == 3
+    moved = machine.home / "moved"
+    machine.write("moved/memories/MEMORY.md")
+    assert only(machine.discover(CODEX_HOME=str(moved))).settings == {"extra_paths": [str(moved / "memories")]}
+
+
+def test_claude_codes_notes_on_a_repository_without_sessions_of_its_own_are_found(machine: Machine) -> None:
+    machine.write(".claude/projects/-src-app/memory/MEMORY.md")
+    machine.write(".claude/projects/-src-app/memory/build.md")
+    found = only(machine.discover())
+    assert (found.workspace, found.notes.files) == (machine.home / ".claude/projects/-src-app", 2)
+    assert documents(found, machine) == {"memory/MEMORY.md", "memory/build.md"}
+
+
+# Obsidian
+
+
+def documents(found: Found, machine: Machine) -> set[str]:
+    """Return the notes that an agent of these settings indexes, as keys name them."""
+    [table] = tomllib.loads(settings_file([found]))["agents"]
+    settings = Settings.model_validate({"home": machine.home / "recalld", "agents": [table]})
+    return {key.path for key in AgentFiles(settings.agents[0]).scan().documents if key.source == "memory"}
+
+
+def vault(machine: Machine, path: str) -> Path:
+    machine.write(f"{path}/.obsidian/app.json", "{}")
+    machine.write(f"{path}/.obsidian/plugins/x/README.md")
+    machine.write(f"{path}/.trash/old.md")
+    machine.write(f"{path}/Ideas/garden.md")
+    machine.write(f"{path}/2026-03-01.md")
+    return machine.home / path
+
+
+def test_a_vault_is_a_workspace_of_its_own_with_all_its_notes_and_no_copy(machine: Machine) -> None:
+    folder = vault(machine, "Documents/Second Brain")
+    before = sorted(folder.rglob("*"))
+    found = only(machine.discover())
+    assert (found.name, found.program, found.workspace) == ("Second-Brain", "obsidian", folder)
+    assert found.notes.files == 2
+    assert documents(found, machine) == {"Ideas/garden.md", "2026-03-01.md"}
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "here",
+        "here/inside",
+        "notes",
+        "Obsidian/a",
+        "Dropbox/a",
+        "Library/Mobile Documents/iCloud~md~obsidian/Documents/a",
+    ],
+)
+def test_vaults_are_found_in_the_usual_places_and_around_the_current_folder(machine: Machine, place: str) -> None:
+    folder = vault(machine, place)
+    assert only(machine.discover()).workspace == folder
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        ".config/obsidian/obsidian.json",
+        "Library/Application Support/obsidian/obsidian.json",
+        ".var/app/md.obsidian.Obsidian/config/obsidian/obsidian.json",
+        "snap/obsidian/current/.config/obsidian/obsidian.json",
+    ],
+)
+def test_vaults_are_found_wherever_obsidian_says_that_they_are(machine: Machine, file: str) -> None:
+    folder = vault(machine, "srv/far/away")
+    gone = {"path": str(machine.home / "gone"), "ts": 2}
+    machine.write(file, json.dumps({"vaults": {"1f": {"path": str(folder), "ts": 1, "open": True}, "2f": gone}}))
+    assert only(machine.discover()).workspace == folder
+    assert only(machine.discover(XDG_CONFIG_HOME=str(machine.home / ".config"))).workspace == folder
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"vaults": []}', '{"vaults": {"a": {"path": 3}, "b": 4}}', "[[["])
+def test_a_list_of_vaults_that_cannot_be_understood_hides_nothing_else(machine: Machine, text: str) -> None:
+    folder = vault(machine, "here")
+    machine.write(".config/obsidian/obsidian.json", text)
+    assert only(machine.discover()).workspace == folder
+
+
+def test_a_vault_that_is_a_workspace_already_is_found_once(machine: Machine) -> None:
+    folder = vault(machine, "notes")
+    machine.write("notes/MEMORY.md")
+    (machine.here / "link").symlink_to(folder)
+    machine.write(".config/obsidian/obsidian.json", json.dumps({"vaults": {"a": {"path": f"{machine.here}/link"}}}))
+    assert len(machine.discover().found) == 1
+    machine.write(".openclaw/openclaw.json", json.dumps({"agents": {"defaults": {"workspace": str(folder)}}}))
+    assert only(machine.discover()).program == "openclaw"
+
+
+def test_the_vault_in_which_claude_code_works_is_all_of_its_workspace(machine: Machine) -> None:
+    folder = vault(machine, "notes")
+    machine.write(".claude/projects/-notes/a.jsonl", session(folder))
+    machine.write(".claude/projects/-notes/memory/MEMORY.md")
+    found = only(machine.discover())
+    own = machine.home / ".claude/projects/-notes/memory"
+    assert (found.program, found.workspace, found.notes.files) == ("claude-code", folder, 3)
+    assert found.settings == {"extra_paths": [".", str(own)]}
+    assert documents(found, machine) == {"Ideas/garden.md", "2026-03-01.md", f"{own}/MEMORY.md"}
+
+
+def test_looking_for_vaults_ends_in_time(machine: Machine) -> None:
+    vault(machine, "here")
+    assert machine.discover(seconds=0.0).found == ()
+
+
+# Plain folders
+
+
+def test_folders_of_notes_around_the_current_one_are_found_once(machine: Machine) -> None:
+    machine.write("here/MEMORY.md")
+    machine.write("here/inside/memory/a.md")
+    machine.write("here/empty/memory/a.txt")
+    machine.write("here/.hidden/MEMORY.md")
+    machine.write("here/node_modules/MEMORY.md")
+    machine.write("memory/a.md")
+    assert machine.names() == ["here", "user", "inside"]
+    machine.write(".openclaw/openclaw.json", json.dumps({"agents": {"defaults": {"workspace": str(machine.here)}}}))
+    assert machine.names() == ["main", "user", "inside"]
+
+
+# Names, counts, settings
+
+
+def test_names_are_ids_and_each_is_used_once(tmp_path: Path) -> None:
+    def found(name: str) -> Found:
+        return Found(name=name, program="folder", title=name, workspace=tmp_path)
+
+    wanted = ["main", "Main", "a b/c", "...", "笔记", "main-2", "x" * 100]
+    names = [one.name for one in with_unique_names(map(found, wanted))]
+    assert names == ["main", "Main-2", "a-b-c", "folder", "folder-2", "main-2-2", "x" * 40]
+
+
+def test_counting_ends_in_time_and_says_so(machine: Machine) -> None:
+    machine.write(".claude/projects/-a/a.jsonl", session(machine.here))
+    machine.write(".codex/sessions/a.jsonl")
+    discovery = machine.discover(seconds=0.0)
+    assert [one.transcripts for one in discovery.found] == [Counted(complete=False)] * 2
+    assert "at least 0 transcripts" in "\n".join(discovery_lines(discovery))
+
+
+def test_a_file_of_any_age_is_counted_and_its_day_is_shown(machine: Machine) -> None:
+    note = machine.write("here/MEMORY.md")
+    os.utime(note, ns=(2**66, 2**66))
+    assert only(machine.discover()).notes.newest == LATEST_NS / 1e9 or note.stat().st_mtime_ns < LATEST_NS
+    assert "the newest of 2" in "\n".join(discovery_lines(machine.discover()))
+
+
+def test_links_are_not_followed_and_locked_folders_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.jsonl").write_text("x")
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "sessions" / "b.jsonl").symlink_to(tmp_path / "real" / "a.jsonl")
+    found = count_transcripts((str(tmp_path / "sessions"), str(tmp_path / "absent")), deadline=Deadline(60))
+    assert found == Counted()
+
+
+@given(st.text(), st.text(), st.lists(st.text()), st.text())
+def test_whatever_folders_are_called_the_settings_say_it(
+    title: str, workspace: str, sessions: list[str], remark: str
+) -> None:
+    one = Found(
+        name="a",
+        program="folder",
+        title=title,
+        workspace=Path("/" + workspace.replace("\0", "")),
+        sessions=tuple(sessions),
+        settings={
+            "query": {"hybrid": {"mmr": {"lambda": 0.5}}},
+            "extra_paths": [*sessions, {"path": remark, "exclude": sessions}],
+            "model": workspace,
+        },
+        shared={"cache": {"enabled": False}},
+        remarks=(remark,),
+    )
+    written = tomllib.loads(settings_file([one]))
+    (agent,) = written["agents"]
+    assert agent["workspace"] == str(one.workspace)
+    assert agent.get("sessions", []) == sessions
+    assert agent["extra_paths"] == [*sessions, {"path": remark, "exclude": sessions}]
+    assert agent["model"] == workspace
+    assert agent["query"]["hybrid"]["mmr"]["lambda"] == 0.5
+    assert written["cache"] == {"enabled": False}
+
+
+def test_a_folder_whose_name_is_not_utf8_is_said_and_left_out(machine: Machine) -> None:
+    machine.write(os.fsdecode(b"here/\xff\xfe/memory/a.md"))
+    assert machine.discover() == Discovery(), "folders of such names are never looked into"
+    machine.write(os.fsdecode(b".claude/projects/\xff/a.jsonl"))
+    discovery = machine.discover()
+    assert discovery.found == ()
+    (problem,) = discovery.problems
+    assert "UTF-8" in problem
+    assert all(line.encode() for line in discovery_lines(discovery))

@@ -1,0 +1,281 @@
+"""OpenClaw's memory.search, and the older memorySearch, in recalld's words and without its secrets."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import pytest
+
+from recalld.discover.memory_search import translate
+from recalld.discover.settings_file import accepted, dotted
+from schemas.settings import FallbackName, ProviderName
+
+
+def translated(tree: dict[str, Any], **options: Any) -> tuple[dict[str, Any], list[str]]:
+    done = translate(tree, **options)
+    return done.values, done.remarks
+
+
+FULL = {
+    "enabled": True,
+    "provider": "openai",
+    "fallback": "gemini",
+    "model": "text-embedding-3-large",
+    "outputDimensionality": 512,
+    "sources": ["memory", "sessions"],
+    "experimental": {"sessionMemory": True},
+    "extraPaths": ["~/wiki", {"path": "/srv/docs"}, "~/wiki"],
+    "remote": {
+        "baseUrl": "http://127.0.0.1:9000/v1",
+        "nonBatchConcurrency": 3,
+        "batch": {"enabled": True, "wait": False, "concurrency": 3, "pollIntervalMs": 5000, "timeoutMinutes": 90},
+    },
+    "local": {"modelPath": "~/models/m.gguf", "modelCacheDir": "~/models"},
+    "store": {"driver": "sqlite", "path": "~/x", "vector": {"enabled": False, "extensionPath": "/lib/vec0.so"}},
+    "chunking": {"tokens": 600, "overlap": 100},
+    "sync": {
+        "onSessionStart": False,
+        "onSearch": False,
+        "watch": False,
+        "watchDebounceMs": 900,
+        "intervalMinutes": 5,
+        "sessions": {"deltaBytes": 1, "deltaMessages": 2, "postCompactionForce": False},
+    },
+    "query": {
+        "maxResults": 9,
+        "minScore": 0.2,
+        "hybrid": {
+            "enabled": False,
+            "vectorWeight": 0.7,
+            "textWeight": 0.3,
+            "candidateMultiplier": 2,
+            "mmr": {"enabled": True, "lambda": 0.4},
+            "temporalDecay": {"enabled": True, "halfLifeDays": 7},
+        },
+    },
+    "cache": {"enabled": False, "maxEntries": 10},
+}
+
+
+def test_everything_that_has_a_counterpart_is_taken_over() -> None:
+    values, remarks = translated(FULL)
+    expected = {re.sub("[A-Z]", lambda sign: f"_{sign[0].lower()}", key): value for key, value in dotted(FULL).items()}
+    for key in ("store.driver", "store.path", "experimental.session_memory"):
+        del expected[key]
+    expected["remote.concurrency"] = expected.pop("remote.non_batch_concurrency")
+    expected["extra_paths"] = ["~/wiki", "/srv/docs"]
+    assert values == expected
+    assert dotted(accepted(values, remarks)) == values, "recalld itself accepts all of it"
+    assert remarks == []
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"remote": {"apiKey": "sk-secret"}, "provider": "openai"}, "set OPENAI_API_KEY"),
+        ({"remote": {"apiKey": "${MY_KEY}"}, "provider": "gemini"}, "the variable MY_KEY); set GEMINI_API_KEY"),
+        (
+            {"remote": {"apiKey": {"source": "env", "id": "MY_KEY"}}},
+            "the variable MY_KEY); set RECALLD_REMOTE__API_KEY",
+        ),
+        (
+            {"remote": {"apiKey": "sk-secret", "baseUrl": "http://h/v1"}, "provider": "openai"},
+            "set RECALLD_REMOTE__API_KEY",
+        ),
+        ({"remote": {"headers": {"X-Token": "sk-secret"}}}, "X-Token"),
+        ({"remote": {"headers": "sk-secret"}}, "headers"),
+        ({"remote": {"baseUrl": "https://user:sk-secret@host/v1"}}, "a key may be in it"),
+        ({"remote": {"baseUrl": "https://host/v1?key=sk-secret"}}, "a key may be in it"),
+        ({"remote": {"baseUrl": "${URL}"}}, "the variable URL"),
+        ({"remote": {"baseUrl": "sk-secret"}}, "remote.baseUrl"),
+        ({"local": {"modelPath": "hf:org/repo/sk-secret.gguf"}}, "bundled model"),
+        ({"multimodal": {"enabled": True}}, "multimodal has no counterpart"),
+        ({"fallback": "auto"}, "fallback auto"),
+        ({"sources": "sk-secret"}, "sources"),
+        ({"extraPaths": [3]}, "extraPaths"),
+        ({"extraPaths": [{"path": "~/wiki", "pattern": "!(sk-secret).md"}]}, "pattern"),
+        ({"inputType": "${TYPE}"}, "query_input_type"),
+        ({"provider": "sk-secret and more"}, "the provider"),
+        ({"provider": "local", "model": "sk-secret"}, "local.model_path"),
+        ({"store": {"fts": {"tokenizer": "trigram"}}}, "store.fts.tokenizer"),
+        ({"sync": {"embeddingBatchTimeoutSeconds": 30}}, "sync.embeddingBatchTimeoutSeconds"),
+        ({"rememberAcrossConversations": "sk-secret"}, "rememberAcrossConversations"),
+        ({"credentials": {"openai": "sk-secret"}}, "credentials.openai"),
+        ({"store": {"url": "postgresql://me:sk-secret@host"}}, "store.url"),
+        ({"model": "${MODEL}"}, "model"),
+        ({"query": {"maxResults": ["sk-secret"]}}, "query.maxResults"),
+        ({"query": {"hybrid": {"vectorWeight": 0.5}}}, "fusion"),
+    ],
+)
+def test_what_is_not_taken_over_is_said_without_what_it_is(tree: dict[str, Any], words: str) -> None:
+    values, remarks = translated(tree)
+    assert any(words in remark for remark in remarks)
+    assert "sk-secret" not in str(values) + str(remarks)
+
+
+def test_a_provider_that_recalld_does_not_know_takes_with_it_what_was_meant_for_it() -> None:
+    values, remarks = translated(
+        {
+            "provider": "github-copilot",
+            "model": "text-embedding-3-small",
+            "inputType": "x",
+            "remote": {"baseUrl": "http://h/v1"},
+            "query": {"maxResults": 3},
+        }
+    )
+    assert values == {"query.max_results": 3}
+    (remark,) = remarks
+    assert "github-copilot" in remark
+    assert all(name in remark for name in get_args(ProviderName) if name not in ("auto", "stub"))
+
+
+@pytest.mark.parametrize("name", get_args(ProviderName))
+def test_every_provider_of_recalld_is_taken_by_its_name(name: str) -> None:
+    assert translated({"provider": f" {name.upper()} "})[0] == {"provider": name}
+    if name in get_args(FallbackName):
+        assert translated({"fallback": name}) == ({"fallback": name}, [])
+
+
+def test_a_provider_may_be_one_of_the_files_own_servers() -> None:
+    providers = {
+        "ollama-gpu": {"api": "ollama", "baseUrl": "http://gpu:11435"},
+        "proxy": {"api": "openai-completions", "baseUrl": "https://user:sk-secret@h/v1"},
+        "ollama": {"baseUrl": "http://other:11434"},
+        "google": {"api": "google-generative-ai"},
+    }
+    assert translated({"provider": "Ollama-GPU"}, providers=providers)[0] == {
+        "provider": "ollama",
+        "remote.base_url": "http://gpu:11435",
+    }
+    assert translated({"provider": "ollama"}, providers=providers)[0]["remote.base_url"] == "http://other:11434"
+    named = {"provider": "ollama", "remote": {"baseUrl": "http://h"}}
+    assert translated(named, providers=providers)[0]["remote.base_url"] == "http://h"
+    values, remarks = translated({"provider": "proxy"}, providers=providers)
+    assert values == {"provider": "openai-compatible"}
+    assert "sk-secret" not in str(remarks)
+    values, remarks = translated({"provider": "google"}, providers=providers)
+    assert (values, len(remarks)) == ({}, 1)
+
+
+def test_one_input_type_is_both_and_the_specific_ones_win() -> None:
+    assert translated({"inputType": "a"})[0] == {"query_input_type": "a", "document_input_type": "a"}
+    for tree in ({"inputType": "a", "queryInputType": "q"}, {"queryInputType": "q", "inputType": "a"}):
+        assert translated(tree)[0] == {"query_input_type": "q", "document_input_type": "a"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "ours"),
+    [
+        ([{"path": "a", "pattern": "runbooks/**/*.md"}], [{"path": "a", "include": ["runbooks/**/*.md"]}]),
+        ([{"path": "a", "pattern": "*.md"}], [{"path": "a", "include": ["./*.md"]}]),
+        ([{"path": "a", "pattern": "{x,y/z}/*.{md,mdx}"}], None),
+        (
+            [{"path": "a", "pattern": "x/*"}, {"path": " a", "pattern": "y/*"}],
+            [{"path": "a", "include": ["x/*", "y/*"]}],
+        ),
+        ([{"path": "a", "pattern": "x/*"}, "a"], ["a"]),
+        (["a", {"path": "a", "pattern": "x/*"}], ["a"]),
+        (["a", {"path": "a", "pattern": ""}], ["a"]),
+    ],
+)
+def test_patterns_of_extra_paths_become_globs(paths: list[Any], ours: list[Any] | None) -> None:
+    expected = ours or [{"path": "a", "include": ["x/*.md", "x/*.mdx", "y/z/*.md", "y/z/*.mdx"]}]
+    values, remarks = translated({"extraPaths": paths})
+    assert values == {"extra_paths": expected}
+    assert accepted(values, remarks) == {"extra_paths": expected}
+    assert remarks == []
+
+
+@pytest.mark.parametrize("pattern", ["!(a).md", "{a", "[", "../*.md", 3, "{a,b}" * 30, "${X}/*.md"])
+def test_a_path_is_left_out_rather_than_read_whole_when_its_pattern_cannot_be_had(pattern: Any) -> None:
+    values, remarks = translated({"extraPaths": [{"path": "~/wiki", "pattern": pattern}, "~/more"]})
+    assert values == {"extra_paths": ["~/more"]}
+    assert len(remarks) == 1
+
+
+@pytest.mark.parametrize(
+    ("tree", "isolates_chats", "sources", "private"),
+    [
+        ({}, False, ["memory", "sessions"], True),
+        ({}, True, ["memory"], False),
+        ({"rememberAcrossConversations": True}, True, ["memory", "sessions"], True),
+        ({"rememberAcrossConversations": False}, False, ["memory"], False),
+        ({"rememberAcrossConversations": False, "sources": ["sessions"]}, False, ["memory"], False),
+        ({"rememberAcrossConversations": True, "sources": ["memory"]}, False, ["memory", "sessions"], True),
+        (
+            {"rememberAcrossConversations": True, "sources": ["memory", "sessions"]},
+            False,
+            ["memory", "sessions"],
+            False,
+        ),
+        ({"sources": ["memory", "sessions"]}, True, ["memory"], False),
+        (
+            {"sources": ["memory", "sessions"], "experimental": {"sessionMemory": True}},
+            True,
+            ["memory", "sessions"],
+            False,
+        ),
+    ],
+)
+def test_sources_are_those_that_todays_openclaw_searches(
+    tree: dict[str, Any], isolates_chats: bool, sources: list[str], private: bool
+) -> None:
+    done = translate(tree, is_current=True, isolates_chats=isolates_chats)
+    assert (done.values["sources"], done.private_sessions) == (sources, private)
+
+
+def test_defaults_of_todays_openclaw_are_set_where_they_are_not_recallds() -> None:
+    values, remarks = translated({}, is_current=True)
+    assert values == {
+        "sources": ["memory", "sessions"],
+        "query.hybrid.mmr.enabled": True,
+        "query.hybrid.temporal_decay.enabled": True,
+    }
+    assert len(remarks) == 2
+    assert "OPENAI_API_KEY" in remarks[0]
+    assert "candidate_multiplier" in remarks[1]
+    assert translated({}) == ({}, [])
+
+
+@pytest.mark.parametrize("provider", [{}, {"provider": "auto"}])
+def test_the_provider_that_is_not_named_is_openai_where_something_was_set_for_it(provider: dict[str, Any]) -> None:
+    tree = {**provider, "model": "text-embedding-3-large"}
+    assert translated(tree, is_current=True)[0]["provider"] == "openai"
+    assert translated(tree)[0].get("provider") == provider.get("provider")
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"sources": ["memory", "sessions"], "experimental": {"sessionMemory": False}},
+        {"experimental": {"sessionMemory": False}, "sources": ["memory", "sessions"]},
+    ],
+)
+def test_sessions_are_no_source_where_their_experiment_is_off(tree: dict[str, Any]) -> None:
+    assert translated(tree)[0]["sources"] == ["memory"]
+
+
+def test_values_that_recalld_refuses_are_left_out_and_said() -> None:
+    remarks: list[str] = []
+    kept = accepted(
+        {
+            "chunking.tokens": 10,
+            "query.max_results": True,
+            "query.min_score": float("nan"),
+            "sync.watch": 1,
+            "sync.watch_debounce_ms": "900",
+            "cache.max_entries": 5e4,
+            "model": 7,
+            "query.hybrid.mmr.lambda": 0.5,
+        },
+        remarks,
+    )
+    assert kept == {"cache": {"max_entries": 50_000}, "query": {"hybrid": {"mmr": {"lambda": 0.5}}}}
+    assert len(remarks) == 6
+
+
+def test_values_that_do_not_go_together_are_left_out_together() -> None:
+    remarks: list[str] = []
+    assert accepted({"chunking.tokens": 100, "chunking.overlap": 90, "model": "m"}, remarks) == {"model": "m"}
+    assert len(remarks) == 2
