@@ -34,7 +34,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     configure_logs(process="serve")
     # A search has a deadline, with or without the broker.
     broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
-    # Whoever waits for an answer of the producers waits as long as the search may.
+    # A search waits for the producers until its own deadline.
     waiting = open_broker(settings)
     try:
         with (

@@ -64,7 +64,7 @@ def search(
 
 
 def _may_ask(invocation: Invocation, request: dict[str, Any]) -> bool:
-    """Return True if the session is in scope. Outside of it not even the existence of a memory is told."""
+    """Return True if the session is in scope. Other sessions do not even learn that there is a memory."""
     session_key = request.get("session_key")
     if session_key is None:
         return True

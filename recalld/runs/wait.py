@@ -81,6 +81,14 @@ class Outcome:
             return str(self.condition.params["reason"])
         return self.sentence
 
+    @property
+    def in_jobs_sentence(self) -> str:
+        """Return a sentence on the chunks that wait in batch jobs, for people."""
+        return (
+            f"{self.counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
+            "command again, takes in what they bring"
+        )
+
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """Return 0 when all was done, 4 when it was done by keyword only for want of a provider, else 1."""

@@ -288,7 +288,7 @@ def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Telem
 
 
 def _what_hangs(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Callable[[], Sequence[str]]:
-    """Return a function that lists what only a restart of all ends: a stalled process, not one that cannot start."""
+    """Return a function that lists what only a restart of all ends: stalled processes of ours."""
     board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
 
     def problems() -> list[str]:
