@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 
 import structlog
+from opentelemetry.trace import SpanKind
 
-from memory import tracing
 from memory.documents.agent_files import priority
 from memory.pulses import Pulse, unwatched
+from memory.telemetry import tracing
 from producers.debouncing import Debouncer
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.errors import BrokerUnavailable
@@ -169,7 +170,7 @@ class HandOver:
     def _mark(self, agent: str, stats: Mapping[DocumentKey, FileStat | None]) -> None:
         today = date.today()  # the day of the notes' names, which are local
         keys = sorted(stats, key=lambda key: priority(key, today=today, stat=stats[key]))
-        with tracing.span("event", role="producer", agent=agent, documents=len(keys)):
+        with tracing.span("event", kind=SpanKind.PRODUCER, agent=agent, documents=len(keys)):
             mark_in_calls(self._queue, agent, keys, lane=Lane.LIVE)
 
     def _failed(self, error: Exception, rest: dict[str, dict[DocumentKey, FileStat | None]]) -> None:

@@ -7,8 +7,6 @@ token. The hook is that agent's. A hook is a hint: the answer is 202 once the pr
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 from collections.abc import Callable
 from typing import Annotated
 
@@ -17,11 +15,11 @@ from fastapi import FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from memory.service import errors
-from memory.service.bounds import Bounds
-from memory.service.listening import bounded_server, check_tokens, listen
-from memory.service.security import Doorkeeper, Gatekeeper, is_loopback, needs_tokens
-from memory.service.tokens import read_tokens
+from memory.http.authorization import Authorizer, check_tokens, needs_tokens, read_tokens
+from memory.http.deadlines import Bounds
+from memory.http.origin_guard import OriginGuard, is_loopback
+from memory.http.refusals import install
+from memory.http.server import BoundedServer, ServerThread, listen
 from memory.status.run_files import remove_hooks_state, write_hooks_state
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import PROGRAMS, HookUnreadable, read_hook
@@ -39,16 +37,16 @@ def create_hook_app(settings: Settings, handle: Callable[[Event], None]) -> Fast
     host = settings.hooks.host
     agents = tuple(agent.id for agent in settings.agents)
     tokens = read_tokens(settings.home, agents) if needs_tokens(settings, host=host) else None
-    gate = Gatekeeper(agents, tokens)
+    authorizer = Authorizer(agents, tokens)
     app = FastAPI(title="recalld hooks", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Doorkeeper, loopback_only=is_loopback(host))
-    errors.install(app, models={})
+    install(app, models={})
+    app.add_middleware(OriginGuard, loopback_only=is_loopback(host))
 
     @app.post("/v1/hooks/{program}")
     async def take(
         program: str, request: Request, authorization: Annotated[str | None, Header()] = None
     ) -> JSONResponse:
-        agent = gate.owner(authorization) if tokens is not None else None
+        agent = authorizer.owner(authorization) if tokens is not None else None
         if program not in PROGRAMS:
             raise HTTPException(404, f"hooks of {', '.join(PROGRAMS)} are taken here")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -90,11 +88,11 @@ class HookServer:
             check_tokens(settings, host=host, key="hooks.host")
         self._home = settings.home
         self._troubles = troubles
-        self._listener: socket.socket = listen(host, port, key="hooks.host", advice="choose another with hooks.port")
-        self._server = bounded_server(create_hook_app(settings, handle), grace_seconds=GRACE_SECONDS, bounds=bounds)
-        self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
+        listener = listen(host, port, key="hooks.host", advice="choose another with hooks.port")
+        server = BoundedServer(create_hook_app(settings, handle), grace_seconds=GRACE_SECONDS, bounds=bounds)
+        self._thread = ServerThread(server, listener, name="hooks", failed=self._failed)
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._listener.getsockname()[1]}/v1/hooks/"
+        self.url = f"http://{shown}:{listener.getsockname()[1]}/v1/hooks/"
 
     def start(self) -> None:
         """Start answering, and write the address to `<home>/run/hooks.json`."""
@@ -109,14 +107,8 @@ class HookServer:
     def stop(self) -> None:
         """Let running requests finish and close the port."""
         remove_hooks_state(self._home)
-        self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join()
-        self._listener.close()
+        self._thread.stop()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._server.serve(sockets=[self._listener]))
-        except Exception as error:
-            log.exception("hooks_failed")
-            self._troubles.report("hooks", f"hooks are no longer taken by HTTP: {error}")
+    def _failed(self, error: Exception) -> None:
+        log.error("hooks_failed", exc_info=error)
+        self._troubles.report("hooks", f"hooks are no longer taken by HTTP: {error}")

@@ -87,8 +87,7 @@ class Daemon:
                     "recalld",
                     *self.options(),
                     "up",
-                    "--workspace",
-                    str(self.workspace),
+                    *self.up_options(),
                     "--port",
                     "0",
                 ],
@@ -141,6 +140,10 @@ class Daemon:
             text=True,
             timeout=timeout,
         )
+
+    def up_options(self) -> list[str]:
+        """Return what `up` is told of agents."""
+        return ["--workspace", str(self.workspace)]
 
     def search(self, query: str, *arguments: str) -> list[dict[str, Any]]:
         """The results of `recalld search --json`."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from memory.service.security import needs_tokens
+from memory.http.authorization import needs_tokens
 from recalld.cli import run
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, clean_environment

@@ -100,7 +100,7 @@ class _Absent:
 def without_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the SDK is not installed."""
     for module in list(sys.modules):
-        if module.partition(".")[0] == "mcp" or module in {"memory.service.mcp_server", "memory.service.mcp_door"}:
+        if module.partition(".")[0] == "mcp" or module in {"memory.service.mcp_server", "memory.service.mcp_endpoint"}:
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(sys, "meta_path", [_Absent(), *sys.meta_path])
 

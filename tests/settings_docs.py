@@ -1,7 +1,7 @@
-"""Documentation of the settings, made from the schema: the README's table and the commented example file.
+"""The settings as documentation: the table of docs/settings.md and the example file, both made from the schema.
 
-`make docs` (`python -m tests.settings_docs README.md deploy/recalld.example.toml`) writes them; a test fails when
-they differ from the schema.
+`make docs` (`python -m tests.settings_docs docs/settings.md deploy/recalld.example.toml`) writes them; a test fails
+when they differ from the schema.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TITLE = """\
 
 _AGENTS = """\
 
-# One table for every agent. An agent may override everything above that the README's table marks with "yes":
+# One table for every agent. An agent may override everything above that docs/settings.md marks with "yes":
 # lists and values replace, extra_paths are united.
 """
 

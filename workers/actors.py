@@ -14,8 +14,8 @@ import dramatiq
 import redis
 import structlog
 from dramatiq.middleware import CurrentMessage, Shutdown, TimeLimitExceeded
+from opentelemetry.trace import SpanKind
 
-from memory import tracing
 from memory.index import completion as completing
 from memory.index.provider_fallback import fallback_problem
 from memory.index.vector_fill import fill_vectors
@@ -28,6 +28,7 @@ from memory.store.errors import (
     StoreFull,
     Superseded,
 )
+from memory.telemetry import tracing
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
@@ -192,7 +193,7 @@ def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable
     try:
         with (
             runtime.metrics.job(actor) as ended,
-            tracing.span(actor, role="consumer", parent=traced, agent=agent, lane=lane, job=job) as span,
+            tracing.span(actor, kind=SpanKind.CONSUMER, parent=traced, agent=agent, lane=lane, job=job) as span,
         ):
             try:
                 _attempt(runtime, actor, agent, lane, work, job=job, attempts=attempts)

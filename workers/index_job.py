@@ -12,10 +12,10 @@ import dramatiq
 import structlog
 from dramatiq.middleware import TimeLimitExceeded
 
-from memory import tracing
 from memory.index import completion as completing
 from memory.index.commit_batch import IndexReport
 from memory.index.indexer import Indexer
+from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.metrics import COMMITS, DOCUMENTS
 from schemas.version import recalld_version

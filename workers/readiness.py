@@ -1,4 +1,4 @@
-"""`/readyz` of whoever works: fails while work waits and nothing gets done."""
+"""`/readyz` of workers and of `up`: fails while work waits and no job finishes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 
 import redis
 
+from memory.telemetry.server import Page, Route
 from workers.health.stall_detector import Movement
 from workers.queue.broker_errors import refusal
-from workers.telemetry_server import Page, Route
 
 
 def readiness(
     movement: Movement, *, stalled_after_seconds: float, problems: Callable[[], Sequence[str]] = lambda: ()
 ) -> Route:
-    """What answers `/readyz`.
+    """Return the route of `/readyz`.
 
-    200 while all is well; 503 when `problems` says what is not, when the broker does not answer, or when work has been
-    waiting for longer than `stalled_after_seconds` without anything being finished. The last is true of all workers of
-    the namespace at once: one that idles while others finish something is ready.
+    It answers 200, or 503 when there are `problems`, when the broker does not answer, or when work has been waiting for
+    longer than `stalled_after_seconds` and no job finished. Jobs of all workers of the namespace count, so an idle
+    worker is ready while others finish some.
     """
 
     def answer() -> Page:

@@ -17,6 +17,7 @@ from memory.index import completion as completing
 from memory.index.provider_fallback import takeover_token
 from memory.pulses import Pulse, Pulses
 from memory.store.errors import NoRoom, Superseded
+from memory.telemetry.server import Route, TelemetryServer
 from schemas.documents import Lane
 from schemas.errors import RecalldError, UserError
 from schemas.ports import OutdatedSettings
@@ -40,7 +41,6 @@ from workers.queue.names import HOUSEKEEPING, NO_SPACE, VECTORS_QUEUE, Keys
 from workers.readiness import readiness
 from workers.runtime import Runtime
 from workers.shutdown import DRAIN_SECONDS, drain
-from workers.telemetry_server import Route, TelemetryServer
 
 log = structlog.get_logger(__name__)
 

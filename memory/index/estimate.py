@@ -89,7 +89,8 @@ def estimate(
     """Say what it would cost to bring these documents up to date, and to fill in the vectors that wait already.
 
     With `fresh` a new generation is built, which takes over every vector that the answering one holds. `bought` is
-    what other agents' estimates buy, as (provider identity, text hash): it is cached by then; this one's is added. From
+    what batch jobs and other agents' estimates buy, as (provider identity, text hash): it is cached by then; this one's
+    is added. From
     `batch_from` texts on the provider's Batch API is used where the settings want it; None is never.
 
     Raises:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from memory import tracing
 from memory.documents.agent_files import AgentFiles
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.supply import EmbeddingSupply
@@ -23,6 +22,7 @@ from memory.index.planner import Planner, record_failure
 from memory.store.errors import KeywordsUnavailable, NoRoom, SettingsOlder, Superseded
 from memory.store.reader import Vector
 from memory.store.writer import DocumentDelete, DocumentWrite, Refusal, Store, TranscriptWrite, WriteOutcome
+from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import RecalldError, Transient
 from schemas.settings import AgentSettings

@@ -1,4 +1,4 @@
-"""Managers of one service, made when first asked for, and what they said a second ago."""
+"""Managers of one service, made for the first request of each agent, and their status of a second ago."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from schemas.settings import Settings
 from schemas.status import AgentStatus, Status, TroubleState
 from schemas.version import recalld_version
 
-#: Seconds for which a status is good enough for the next one who asks.
+#: Seconds for which a status also answers the next requests.
 STATUS_KEPT_SECONDS = 1.0
 
-#: Seconds that one question about all agents may spend on opening indexes that changed; the next one goes on there.
+#: Seconds that one request about all agents may spend on opening changed indexes; the next one goes on there.
 LOOKING_SECONDS = 1.0
 
-#: Agents that one question about readiness looks at; the background looks at all.
+#: Agents that one readiness probe looks at; the background looks at all.
 AGENTS_AT_A_TIME = 10
 
 
 class ServedAgents:
-    """All agents of a service. Thread-safe."""
+    """Agents of a service. Thread-safe."""
 
     def __init__(
         self,
@@ -57,17 +57,17 @@ class ServedAgents:
         self._looking = threading.Lock()
         self._looked_at = 0
         self._next_ready = 0
-        # Of the agents whose index could not be looked at.
+        # Agent -> reason for which its index could not be opened.
         self._problems: dict[str, str] = {}
         self._sizes: HomeSizes | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """All agent ids, in the order of the settings."""
+        """Return all agent ids, in the order of the settings."""
         return tuple(agent.id for agent in self._settings.agents)
 
     def manager(self, agent: str) -> tuple[SearchManager | None, str | None]:
-        """The agent's manager, or None and why."""
+        """Return the agent's manager, or None and the reason."""
         with self._lock:
             known = self._managers.get(agent)
             if known is None:
@@ -78,7 +78,7 @@ class ServedAgents:
         return known
 
     def memory(self, agent: str) -> SearchableMemory:
-        """What answers for one of `ids`: its manager, or what says why there is none."""
+        """Return the memory of one of `ids`; without a manager, one whose answers give the reason."""
         manager, reason = self.manager(agent)
         return manager or AbsentMemory(self._settings.agent(agent), reason or "there is no such memory")
 
@@ -89,7 +89,7 @@ class ServedAgents:
         self._resources.warm_up()
 
     def status(self, agents: Sequence[str], *, deep: bool) -> Status:
-        """The status of these agents; not older than a second, except that `deep` always looks.
+        """Return the status of these agents, at most a second old; `deep` always looks.
 
         Sizes in the home are those of the last `look_around`.
         """
@@ -98,13 +98,13 @@ class ServedAgents:
         return whole_status(self._settings, found, self._pending, sizes=sizes)
 
     def look_around(self) -> None:
-        """Look up what costs more with every agent: whether each can be searched, and the sizes in the home.
+        """Look up what costs more with every agent: the state of each index, and the sizes in the home.
 
         Raises:
             RecalldError: the embedding cache cannot be read.
         """
         ids = self.ids
-        # In parts: a probe of the readiness meanwhile waits for one of them.
+        # In parts: a readiness probe meanwhile waits for one part.
         for start in range(0, len(ids), AGENTS_AT_A_TIME):
             self._look(ids[start : start + AGENTS_AT_A_TIME])
         self._look_at_home()
@@ -114,10 +114,10 @@ class ServedAgents:
         return self._sizes
 
     def not_ready(self) -> str | None:
-        """Return why searches cannot be answered, None when they can.
+        """Return the reason for which searches cannot be answered, None when they can.
 
-        Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then the others in turn. The rest is as it was when it
-        was looked at last, and an agent that never was is taken to be ready.
+        Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then the others in turn. The others keep their last
+        state; an agent without one counts as ready.
         """
         ids, start = self.ids, self._next_ready
         end = start + AGENTS_AT_A_TIME
@@ -126,18 +126,18 @@ class ServedAgents:
         return next((f"{agent}: {problem}" for agent, problem in self._problems.copy().items()), None)
 
     def numbers(self, agents: Sequence[str]) -> list[AgentNumbers]:
-        """What metrics tell of these agents. Cheap: no look at the disk, and into an index only when it changed."""
+        """Return the metrics of these agents. Cheap: no look at the disk, and into an index only when it changed."""
         self._look(agents)
         shared = len(self.shared_troubles())
         return [self._numbers(agent, shared) for agent in agents]
 
     def glances(self, agents: Sequence[str]) -> dict[str, Glance]:
-        """What is in these agents' indexes, as cheap as `numbers`; agents that there was no time for are left out."""
+        """Return the figures of these agents' indexes, as cheap as `numbers`; agents without any are left out."""
         self._look(agents)
         return {agent: self._glances[agent] for agent in agents if agent in self._glances}
 
     def shared_troubles(self) -> tuple[TroubleState, ...]:
-        """What is wrong with the queue and the processes that work for all agents."""
+        """Return the troubles of the queue and of the processes that work for all agents."""
         if self._pending is None:
             return ()
         now = time.time()
@@ -148,7 +148,7 @@ class ServedAgents:
         return (*process_troubles(states), *start_again_troubles(states, version=recalld_version(), now=now))
 
     def process_numbers(self) -> ProcessNumbers:
-        """What metrics tell of what all agents share."""
+        """Return the metrics of what all agents share."""
         answers = self._resources.answers
         return ProcessNumbers(
             answers_kept=answers.hits,
@@ -181,14 +181,14 @@ class ServedAgents:
             now = time.monotonic()
             self._status[agent] = (now, status)
             self._status.move_to_end(agent)
-            # Statuses of thousands of agents are not kept for nobody.
+            # Old statuses of thousands of agents would only take memory.
             while self._status and now - next(iter(self._status.values()))[0] >= STATUS_KEPT_SECONDS:
                 self._status.popitem(last=False)
         return status
 
     def _look(self, agents: Sequence[str]) -> None:
-        """Bring up to date what is known of these agents' indexes, as far as time allows."""
-        # One at a time: two would look at the same ones.
+        """Look into these agents' changed indexes, as far as time allows."""
+        # One at a time: two would look at the same indexes.
         with self._looking:
             until = time.monotonic() + LOOKING_SECONDS
             start = self._looked_at % max(1, len(agents))
@@ -199,7 +199,7 @@ class ServedAgents:
                 glance = manager.glances.last()
                 if glance is None:
                     if time.monotonic() > until:
-                        # The others keep what was last seen of them.
+                        # The others keep their last figures.
                         self._looked_at = place
                         return
                     glance = manager.glances.look()

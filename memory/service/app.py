@@ -1,68 +1,62 @@
-"""The read-only query service: search, get, status, health, metrics and a page."""
+"""The read-only query service: memory, tools, health, metrics, the owner's views and a page."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
-from typing import Annotated, Any, TypeVar
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Annotated, Any
 
-import structlog
-from fastapi import FastAPI, Header, Query, Response
+from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
+from starlette.routing import Route
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.search.tools import call_tool
-from memory.service import errors
-from memory.service.agents import ServedAgents
-from memory.service.counted_memory import CountedMemory
-from memory.service.json_bodies import JsonRoute
-from memory.service.mcp_routes import McpRoutes
-from memory.service.metrics import ServiceMetrics
-from memory.service.overview import Overview
-from memory.service.overview_routes import overview_router
+from memory.http.origin_guard import OriginGuard, is_loopback
+from memory.http.refusals import install, refusals
+from memory.search.ranking.terms import sought
+from memory.search.tools import TOOLS, ToolArgumentsRefused
 from memory.service.page_routes import PAGES, page_routes
-from memory.service.refusals import refusals
-from memory.service.security import AccessDenied, Doorkeeper, Gatekeeper, is_loopback, needs_tokens
-from memory.service.tokens import read_metrics_token, read_tokens
-from memory.service.tool_routes import tool_routes
-from schemas.errors import RecalldError
-from schemas.overview import TermsRequest
+from memory.service.query_service import QueryService
+from schemas.overview import DeadLettersAnswer, QueueAnswer, TermsAnswer, TermsRequest, TimelineAnswer
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.service import Health, Readiness, Refusal
 from schemas.settings import Settings
 from schemas.status import Status
-from schemas.tools import ToolRequest
+from schemas.tools import Tool, ToolList, ToolRequest
 from schemas.version import recalld_version
 
-_log = structlog.get_logger(__name__)
+#: Path -> model of its request's body.
+_MODELS: dict[str, type[BaseModel]] = {
+    "/v1/search": SearchRequest,
+    "/v1/get": GetRequest,
+    "/v1/tools": ToolRequest,
+    "/v1/terms": TermsRequest,
+}
 
-#: Requests that are worked on at a time; the rest waits its turn. A tool call that waits for a slow embedding endpoint
-#: holds one meanwhile, a search over HTTP does not.
-REQUEST_THREADS = 64
-
-#: Seconds between two looks in the background at what costs more with every agent.
-LOOK_AROUND_SECONDS = 30.0
-
-#: What is said of the answers besides their model.
-_ASKED = refusals(agents=True, fields=True)
+_ABOUT_AGENTS = refusals(agents=True, fields=True)
 _READY: dict[int | str, dict[str, Any]] = {
     **refusals(),
     503: {"model": Readiness | Refusal, "description": "Not ready, or too many clients"},
 }
 _NUMBERS: dict[int | str, dict[str, Any]] = {
-    **refusals(agents=True, fields=True),
+    **_ABOUT_AGENTS,
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
 }
 
 Authorization = Annotated[str | None, Header(include_in_schema=False)]
 Traceparent = Annotated[str | None, Header(include_in_schema=False)]
-T = TypeVar("T")
+Agent = Annotated[str | None, Query()]
+
+#: Paths of the Model Context Protocol, and its only method: a GET would open a stream, a DELETE end a session, and the
+#: service has neither.
+_MCP_PATHS = ("/mcp", "/mcp/{agent}")
+_MCP_METHODS = ["POST"]
 
 
 def create_app(
@@ -77,31 +71,20 @@ def create_app(
 
     Args:
         settings: the whole tree; `service.host` decides whose Host headers are answered and whether tokens are needed.
-        pending: how to ask the queue how far the index is behind.
-        inbox: where a request to compare files and index is left.
-        coordinate: what queries share with others who use their embedding provider.
-        proof: nonce -> what shows that this is the service that the home's commands look for.
+        pending: tells how far the index is behind.
+        inbox: takes requests to compare files and index.
+        coordinate: limits that queries share with other users of their embedding provider.
+        proof: nonce -> proof that this is the registered service of the home.
 
-    Reads the agents' tokens from `<home>/run/tokens` when they are needed (`needs_tokens`). Models are
-    loaded in the background when the application starts; everything is let go when it ends.
+    Reads the agents' tokens from `<home>/run/tokens` when they are needed (`needs_tokens`).
     """
-    agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
-    metrics = ServiceMetrics(recalld_version(), process=agents.process_numbers)
-    tokens = read_tokens(settings.home, agents.ids) if needs_tokens(settings, host=settings.service.host) else None
-    gate = Gatekeeper(agents.ids, tokens, read_metrics_token(settings.home) if tokens is not None else None)
-    threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
+    service = QueryService(settings, pending, inbox=inbox, coordinate=coordinate)
+    mcp_routes, mcp_opened = _mcp(service)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await asyncio.get_running_loop().run_in_executor(threads, agents.warm_up)
-        looking = asyncio.create_task(look_around())
-        try:
-            async with mcp.opened():
-                yield
-        finally:
-            looking.cancel()
-            await asyncio.get_running_loop().run_in_executor(threads, agents.close)
-            threads.shutdown(wait=True)
+        async with service.opened(), mcp_opened():
+            yield
 
     app = FastAPI(
         title="recalld",
@@ -111,136 +94,175 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    app.router.route_class = JsonRoute
-    app.add_middleware(Doorkeeper, loopback_only=is_loopback(settings.service.host), pages=PAGES)
-    models: dict[str, type[BaseModel]] = {
-        "/v1/search": SearchRequest,
-        "/v1/get": GetRequest,
-        "/v1/tools": ToolRequest,
-        "/v1/terms": TermsRequest,
-    }
-    errors.install(app, models=models)
-
-    def allowed(authorization: str | None, asked: str | None) -> str:
-        with _counting_denials(metrics):
-            return gate.agent(authorization, asked)
-
-    def visible(authorization: str | None, asked: str | None) -> tuple[str, ...]:
-        with _counting_denials(metrics):
-            return gate.visible(authorization) if asked is None else (gate.agent(authorization, asked),)
-
-    async def in_thread(work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(threads, work)
-
-    async def call(agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None) -> dict[str, Any]:
-        return await in_thread(lambda: _call_tool(agents, metrics, agent, name, arguments, session_key))
-
-    async def look_around() -> None:
-        while True:
-            try:
-                await in_thread(agents.look_around)
-            except RecalldError as error:
-                _log.warning("look_around_failed", error=str(error))
-            await asyncio.sleep(LOOK_AROUND_SECONDS)
-
-    deep_turn = asyncio.Lock()
-    mcp = McpRoutes(allowed=allowed, call=call)
-    app.router.routes.extend(mcp.routes)
-    app.include_router(tool_routes(allowed=allowed, call=call))
-
-    @app.post("/v1/search", response_model=SearchAnswer, responses=_ASKED, summary="Search an agent's memory")
-    async def search(
-        request: SearchRequest, authorization: Authorization = None, traceparent: Traceparent = None
-    ) -> Response:
-        agent = allowed(authorization, request.agent)
-        return _json(await _search(agents, metrics, agent, request, traceparent=traceparent))
-
-    @app.post("/v1/get", response_model=GetAnswer, responses=_ASKED, summary="Read lines of a document")
-    async def get(request: GetRequest, authorization: Authorization = None) -> Response:
-        agent = allowed(authorization, request.agent)
-        return _json(await in_thread(lambda: _get(agents, metrics, agent, request)))
-
-    @app.get("/v1/status", response_model=Status, responses=_ASKED, summary="Compare disk, index and queue")
-    async def status(
-        agent: Annotated[str | None, Query()] = None,
-        deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
-        authorization: Authorization = None,
-    ) -> Response:
-        seen = visible(authorization, agent)
-        if not deep:
-            return _json(await in_thread(lambda: agents.status(seen, deep=False)))
-        # It reads whole indexes: one at a time, and who waits for it holds no thread that a search could use.
-        async with deep_turn:
-            return _json(await in_thread(lambda: agents.status(seen, deep=True)))
-
-    @app.get("/healthz", response_model=Health, responses=refusals(), summary="Is the process alive?")
-    async def healthz() -> Response:
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/readyz", response_model=Readiness, responses=_READY, summary="Can searches be answered?")
-    async def readyz() -> Response:
-        reason = await in_thread(agents.not_ready)
-        if reason is None:
-            return JSONResponse({"status": "ready"})
-        # Without a token nobody learns which agent it is.
-        shown = reason if tokens is None else "an index cannot be opened; see status"
-        return JSONResponse({"status": "not ready", "error": shown}, status_code=503)
-
-    @app.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")
-    async def show_metrics(authorization: Authorization = None) -> Response:
-        with _counting_denials(metrics):
-            seen = gate.measurable(authorization)
-        text = await in_thread(lambda: metrics.scrape(lambda: agents.numbers(seen)))
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-    if proof is not None:
-
-        @app.get("/v1/proof/{nonce}", include_in_schema=False)
-        async def prove(nonce: Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$")]) -> Response:
-            return JSONResponse({"proof": proof(nonce)})
-
-    app.include_router(
-        overview_router(Overview(agents, pending), allowed=allowed, visible=visible, in_thread=in_thread)
-    )
+    install(app, models=_MODELS)
+    app.add_middleware(OriginGuard, loopback_only=is_loopback(settings.service.host), pages=PAGES)
+    app.router.routes.extend(mcp_routes)
+    app.include_router(_tool_routes(service))
+    app.include_router(_memory_routes(service))
+    app.include_router(_health_routes(service, proof))
+    app.include_router(_overview_routes(service))
     app.router.routes.extend(page_routes())
     return app
 
 
-async def _search(
-    agents: ServedAgents,
-    metrics: ServiceMetrics,
-    agent: str,
-    request: SearchRequest,
-    *,
-    traceparent: str | None,
-) -> SearchAnswer:
-    memory = CountedMemory(agents.memory(agent), metrics, agent=agent, traceparent=traceparent)
-    return await memory.searched(request)
-
-
-def _get(agents: ServedAgents, metrics: ServiceMetrics, agent: str, request: GetRequest) -> GetAnswer:
-    return CountedMemory(agents.memory(agent), metrics, agent=agent).read_file(request)
-
-
-def _call_tool(
-    agents: ServedAgents,
-    metrics: ServiceMetrics,
-    agent: str,
-    name: str,
-    arguments: Mapping[str, Any],
-    session_key: str | None,
-) -> dict[str, Any]:
-    memory = CountedMemory(agents.memory(agent), metrics, agent=agent)
-    return call_tool(memory, name, arguments, session_key=session_key)
-
-
-@contextmanager
-def _counting_denials(metrics: ServiceMetrics) -> Iterator[None]:
+def _mcp(service: QueryService) -> tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]]]:
+    """Return the routes of the Model Context Protocol, and what must be open while they answer."""
     try:
-        yield
-    except AccessDenied as error:
-        metrics.denied.labels(str(error.status)).inc()
-        raise
+        from memory.service.mcp_endpoint import McpEndpoint
+    except ModuleNotFoundError as error:
+        if error.name not in {"mcp", "mcp_types"}:
+            raise
+        return [Route(path, _mcp_missing, methods=_MCP_METHODS) for path in _MCP_PATHS], nullcontext
+    endpoint = McpEndpoint(allowed=service.allowed, call=service.call)
+    return [Route(path, endpoint, methods=_MCP_METHODS) for path in _MCP_PATHS], endpoint.opened
+
+
+async def _mcp_missing(_: Request) -> JSONResponse:
+    return JSONResponse({"error": 'MCP needs its SDK: pip install "recalld[mcp]"'}, status_code=501)
+
+
+def _memory_routes(service: QueryService) -> APIRouter:
+    """Return the routes that search, read, and compare disk, index and queue."""
+    router = APIRouter(responses=_ABOUT_AGENTS)
+    deep_turn = asyncio.Lock()
+
+    @router.post("/v1/search", response_model=SearchAnswer, summary="Search an agent's memory")
+    async def search(
+        request: SearchRequest, authorization: Authorization = None, traceparent: Traceparent = None
+    ) -> Response:
+        agent = service.allowed(authorization, request.agent)
+        return _json(await service.memory(agent, traceparent=traceparent).searched(request))
+
+    @router.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
+    async def get(request: GetRequest, authorization: Authorization = None) -> Response:
+        agent = service.allowed(authorization, request.agent)
+        return _json(await service.in_thread(lambda: service.memory(agent).read_file(request)))
+
+    @router.get("/v1/status", response_model=Status, summary="Compare disk, index and queue")
+    async def status(
+        agent: Agent = None,
+        deep: Annotated[bool, Query()] = False,  # noqa: FBT002 - a query parameter
+        authorization: Authorization = None,
+    ) -> Response:
+        seen = service.visible(authorization, agent)
+        if not deep:
+            return _json(await service.in_thread(lambda: service.agents.status(seen, deep=False)))
+        # It reads whole indexes: one at a time, and the waiting ones hold no thread that a search could use.
+        async with deep_turn:
+            return _json(await service.in_thread(lambda: service.agents.status(seen, deep=True)))
+
+    return router
+
+
+def _tool_routes(service: QueryService) -> APIRouter:
+    """Return the routes of tools for tool loops: `GET /v1/tools` lists them, `POST /v1/tools` calls one.
+
+    A model's mistake is an answer, `{"error": sentence}` with status 200, to be put before the model as it is. Every
+    other status is for the operator of the loop.
+    """
+    router = APIRouter()
+    listed = ToolList(
+        tools=tuple(
+            Tool(name=tool.name, title=tool.title, description=tool.description, input_schema=dict(tool.input_schema))
+            for tool in TOOLS.values()
+        )
+    )
+
+    @router.get("/v1/tools", responses=refusals(), summary="The tools that agents know")
+    async def list_tools() -> ToolList:
+        return listed  # the same for every agent, so it needs no token
+
+    @router.post(
+        "/v1/tools",
+        response_model=dict[str, Any],
+        responses=_ABOUT_AGENTS,
+        summary="Call a tool, as a model asked for it",
+    )
+    async def call_tool(request: ToolRequest, authorization: Authorization = None) -> Response:
+        agent = service.allowed(authorization, request.agent)
+        try:
+            found = await service.call(agent, request.name, _arguments(request), request.session_key)
+        except ToolArgumentsRefused as error:
+            found = {"error": str(error)}
+        # A model may have written half of a surrogate pair, which no UTF-8 can hold, and an answer may repeat it.
+        text = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
+        return Response(text, media_type="application/json")
+
+    return router
+
+
+def _health_routes(service: QueryService, proof: Callable[[str], str] | None) -> APIRouter:
+    """Return the routes of probes, collectors of metrics, and commands that look for the registered service."""
+    router = APIRouter()
+
+    @router.get("/healthz", response_model=Health, responses=refusals(), summary="Is the process alive?")
+    async def healthz() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @router.get("/readyz", response_model=Readiness, responses=_READY, summary="Can searches be answered?")
+    async def readyz() -> Response:
+        reason = await service.in_thread(service.agents.not_ready)
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        # Only a token shows which agent it is.
+        shown = "an index cannot be opened; see status" if service.guarded else reason
+        return JSONResponse({"status": "not ready", "error": shown}, status_code=503)
+
+    @router.get("/metrics", response_class=Response, responses=_NUMBERS, summary="Numbers in Prometheus text format")
+    async def metrics(authorization: Authorization = None) -> Response:
+        return Response(await service.metrics(authorization), media_type=CONTENT_TYPE_LATEST)
+
+    if proof is not None:
+
+        @router.get("/v1/proof/{nonce}", include_in_schema=False)
+        async def prove(nonce: Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$")]) -> Response:
+            return JSONResponse({"proof": proof(nonce)})
+
+    return router
+
+
+def _overview_routes(service: QueryService) -> APIRouter:
+    """Return the routes of the owner's views, cheap enough for a request every two seconds."""
+    router = APIRouter(responses=_ABOUT_AGENTS)
+    overview = service.overview
+
+    @router.get("/v1/queue", response_model=QueueAnswer, summary="What waits and what is there, without the disk")
+    async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:
+        seen = service.visible(authorization, agent)
+        return _json(await service.in_thread(lambda: overview.queue(seen)))
+
+    @router.get("/v1/dead-letters", response_model=DeadLettersAnswer, summary="What could not be indexed, and why")
+    async def dead_letters(agent: Agent = None, authorization: Authorization = None) -> Response:
+        seen = service.visible(authorization, agent)
+        return _json(await service.in_thread(lambda: overview.dead_letters(seen)))
+
+    @router.get("/v1/timeline", response_model=TimelineAnswer, summary="Days that have notes")
+    async def timeline(
+        agent: Agent = None,
+        year: Annotated[int | None, Query(ge=1, le=9999)] = None,
+        authorization: Authorization = None,
+    ) -> Response:
+        owner = service.allowed(authorization, agent)
+        return _json(await service.in_thread(lambda: overview.timeline(owner, year=year)))
+
+    @router.post("/v1/terms", response_model=TermsAnswer, summary="What a query looks for, to be highlighted")
+    async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:
+        service.visible(authorization, None)
+        return _json(await service.in_thread(lambda: TermsAnswer(terms=tuple(sought(request.query)))))
+
+    return router
+
+
+def _arguments(request: ToolRequest) -> dict[str, Any]:
+    given: object = request.arguments
+    if isinstance(given, str):
+        try:
+            given = json.loads(given) if given.strip() else {}
+        except (ValueError, RecursionError):
+            raise ToolArgumentsRefused(f"{request.name}: the arguments are not valid JSON") from None
+    if not isinstance(given, dict):
+        raise ToolArgumentsRefused(f"{request.name}: the arguments must be a JSON object")
+    return given
 
 
 def _json(answer: BaseModel) -> Response:

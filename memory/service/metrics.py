@@ -1,6 +1,6 @@
-"""What a query service tells Prometheus: of itself, of indexes and queue, and of all processes together.
+"""Metrics of a query service: its own, those of indexes and queue, and those of all processes together.
 
-What is told is declared in `schemas.metrics`.
+They are declared in `schemas.metrics`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from memory import prometheus
+from memory.telemetry import prometheus
 from schemas import metrics
 from schemas.ports import EndpointCondition, FleetNumbers, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class AgentNumbers:
-    """One agent's numbers at the time of a scrape; None where they are not known.
+    """One agent's numbers at the time of a scrape; None for an unknown number.
 
-    `usage` is what embedding cost ever; `endpoint` the provider in use, its model and its condition.
+    `usage` is the cost of all embedding so far; `endpoint` the provider in use, its model and its condition.
     """
 
     agent: str
@@ -38,11 +38,11 @@ class AgentNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ProcessNumbers:
-    """What all agents of a process share, at the time of a scrape.
+    """Numbers that all agents of a process share, at the time of a scrape.
 
-    `answers_kept` searches were answered from the cache of answers, `answers_searched` looked there in vain.
-    `fleet` is what all processes counted together, None when the broker does not answer; `queue_takes` is False when
-    it answers and takes nothing new.
+    `answers_kept` searches were answered from the cache of answers, `answers_searched` were not. `fleet` holds the
+    counts of all processes, None when the broker does not answer; `queue_takes` is False when it answers and takes
+    nothing new.
     """
 
     answers_kept: int
@@ -54,7 +54,7 @@ class ProcessNumbers:
 
 
 class ServiceMetrics:
-    """The registry of one service. `process` tells what its agents share."""
+    """Registry of one service. `process` returns the numbers that its agents share."""
 
     def __init__(self, version: str, *, process: Callable[[], ProcessNumbers] | None = None) -> None:
         self._registry = CollectorRegistry()
@@ -68,7 +68,7 @@ class ServiceMetrics:
         self.denied = prometheus.counter(metrics.DENIED, self._registry)
 
     def scrape(self, numbers: Callable[[], Iterable[AgentNumbers]]) -> bytes:
-        """Everything in Prometheus text format, with the agents' numbers as of now."""
+        """Return everything in Prometheus text format, with the agents' numbers as of now."""
         agents = CollectorRegistry()
         agents.register(_Agents(numbers))
         return generate_latest(self._registry) + generate_latest(agents)
@@ -93,7 +93,7 @@ class _Process(Collector):
 
 
 def _fleet(numbers: FleetNumbers) -> Iterator[Metric]:
-    """Counted by everybody, and kept by the broker: they go on where they were after any restart of a process."""
+    """Yield the counts that the broker keeps for all processes; they survive the restart of any process."""
     queues: prometheus.Numbers = {(queue,): messages for queue, messages in numbers.queues.items()}
     yield prometheus.family(metrics.QUEUE_MESSAGES, queues)
     yield prometheus.histogram_family(metrics.EVENT_TO_SEARCHABLE_SECONDS, numbers.freshness, numbers.freshness_sum)
@@ -119,7 +119,7 @@ class _Agents(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        told: dict[metrics.Metric, Callable[[AgentNumbers], float | None]] = {
+        numbers: dict[metrics.Metric, Callable[[AgentNumbers], float | None]] = {
             metrics.PENDING: lambda agent: agent.pending,
             metrics.PENDING_OLDEST_SECONDS: lambda agent: agent.oldest_seconds,
             metrics.CHUNKS: lambda agent: agent.chunks,
@@ -128,7 +128,7 @@ class _Agents(Collector):
             metrics.TROUBLES: lambda agent: agent.troubles,
         }
         known = list(self._numbers())
-        for metric, number in told.items():
+        for metric, number in numbers.items():
             values = {(agent.agent,): number(agent) for agent in known}
             yield prometheus.family(metric, {labels: value for labels, value in values.items() if value is not None})
         yield from _usage(known)

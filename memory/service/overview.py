@@ -1,21 +1,20 @@
-"""What moves, without a look at any agent's disk: the queue, counts, dead letters and days of notes.
+"""The owner's views: the queue, counts, dead letters and days of notes, without a look at any agent's disk.
 
-These are the owner's views: asked for by whoever may see the agent, not from within one of its sessions. A scope is
-about those, so none is asked.
+Scopes restrict the sessions of an agent. They do not apply here: an owner may see all of an agent.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 
+from memory.documents.roots import note_date
 from memory.search.index_probe import Glance
 from memory.search.opening import BuiltinManager
 from memory.search.resting import RestingPendingReader
 from memory.service.agents import ServedAgents
-from memory.service.timeline import days_of, timeline
 from memory.standing_still import silence_troubles
 from memory.status.answering import lacking_troubles
 from memory.store.reader import IndexCounts, StoreReader
@@ -25,16 +24,18 @@ from schemas.overview import (
     AgentDeadLetter,
     AgentQueue,
     Counts,
+    DatedNote,
     Day,
     DeadLettersAnswer,
     QueueAnswer,
     TimelineAnswer,
+    Year,
 )
 from schemas.ports import EndpointState, PendingReader, VectorProgress
 from schemas.status import QueueState, TroubleState
 from schemas.version import recalld_version
 
-#: Dead letters that are listed; the rest is counted.
+#: Dead letters that are listed; the others are counted.
 MAX_DEAD_LETTERS = 200
 
 #: Agents whose days are kept; years of notes take megabytes.
@@ -45,7 +46,7 @@ _NOTES = "memory"
 
 
 class Overview:
-    """Answers for all agents of a service. Thread-safe; days are kept as long as nothing was committed."""
+    """Views of all agents of a service. Thread-safe; days are kept until the next commit."""
 
     def __init__(self, agents: ServedAgents, pending: PendingReader | None) -> None:
         self._agents = agents
@@ -55,7 +56,7 @@ class Overview:
         self._days: OrderedDict[str, tuple[object, Mapping[str, Day]]] = OrderedDict()
 
     def queue(self, agents: Sequence[str]) -> QueueAnswer:
-        """What waits and runs for these agents, and what their indexes hold."""
+        """Return the waiting and running work of these agents, and the counts of their indexes."""
         glances = self._agents.glances(agents)
         now = time.time()
         shared = self._agents.shared_troubles()
@@ -66,7 +67,7 @@ class Overview:
         )
 
     def dead_letters(self, agents: Sequence[str]) -> DeadLettersAnswer:
-        """The newest dead letters of these agents. One whose index cannot be read has none; its queue says why."""
+        """Return the newest dead letters of these agents. `queue` has the reason for an index that cannot be read."""
         found: list[AgentDeadLetter] = []
         for agent, glance in self._agents.glances(agents).items():
             manager = self._manager(agent)
@@ -82,7 +83,7 @@ class Overview:
         return DeadLettersAnswer(total=len(found), dead_letters=tuple(found[:MAX_DEAD_LETTERS]))
 
     def timeline(self, agent: str, *, year: int | None) -> TimelineAnswer:
-        """The agent's dated notes."""
+        """Return the agent's dated notes."""
         manager, error = self._agents.manager(agent)
         if not isinstance(manager, BuiltinManager):
             return TimelineAnswer(agent=agent, error=error)
@@ -162,3 +163,43 @@ def _shown(counts: IndexCounts) -> Counts:
         vectors_refused=counts.vectors_refused,
         last_commit_at=counts.last_commit_at,
     )
+
+
+def days_of(chunks: Mapping[str, int]) -> dict[str, Day]:
+    """Return ISO date -> notes and chunks of that day, ascending.
+
+    Args:
+        chunks: path -> number of chunks, of all notes; notes without a date in their name are left out.
+    """
+    notes: dict[str, list[DatedNote]] = defaultdict(list)
+    for path, count in chunks.items():
+        noted = note_date(path)
+        if noted is not None:
+            notes[noted.isoformat()].append(DatedNote(path=path, chunks=count))
+    return {
+        iso: Day(
+            date=iso,
+            chunks=sum(note.chunks for note in notes[iso]),
+            notes=tuple(sorted(notes[iso], key=lambda note: note.path)),
+        )
+        for iso in sorted(notes)
+    }
+
+
+def timeline(agent: str, days: Mapping[str, Day], *, year: int | None) -> TimelineAnswer:
+    """Return all years, and the days of `year`, else of the latest."""
+    by_year: dict[int, list[Day]] = defaultdict(list)
+    for iso, day in days.items():
+        by_year[int(iso[:4])].append(day)
+    years = tuple(
+        Year(
+            year=number,
+            days=len(by_year[number]),
+            notes=sum(len(day.notes) for day in by_year[number]),
+            chunks=sum(day.chunks for day in by_year[number]),
+        )
+        for number in sorted(by_year)
+    )
+    shown = year if year is not None else (years[-1].year if years else None)
+    found = tuple(by_year.get(shown, ())) if shown is not None else ()
+    return TimelineAnswer(agent=agent, years=years, year=shown, days=found)

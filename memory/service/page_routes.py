@@ -1,8 +1,8 @@
-"""The page at `/`, the API's description at `/docs`, and the files that both are made of.
+"""The page at `/`, the API's description at `/docs`, and their files.
 
-Everything lies in the folder `page` beside this file, as a browser gets it: nothing is built, and nothing is loaded
-from elsewhere. Files are read once. A browser asks each time whether what it has is still right (`ETag`), so that a
-page and its scripts are always of one version.
+The folder `page` beside this file holds them as a browser gets them: nothing is built, and nothing is loaded from
+elsewhere. Files are read once. A browser checks its copies each time (`ETag`), so that a page and its scripts are
+always of one version.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PageFile:
     etag: str
 
     def response(self, request: Request) -> Response:
-        """The file, or that what the browser has is still right."""
+        """Return the file, or 304 if the browser's copy is still right."""
         headers = {**HEADERS, "ETag": self.etag}
         known = (tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(","))
         if self.etag in known:
@@ -60,7 +60,7 @@ class PageFile:
 
 
 def page_files(folder: Path = FOLDER) -> dict[str, PageFile]:
-    """File name -> file."""
+    """Return file name -> file."""
     return {
         path.name: _page_file(path.read_bytes(), MEDIA_TYPES[path.suffix])
         for path in sorted(folder.iterdir())
@@ -69,7 +69,7 @@ def page_files(folder: Path = FOLDER) -> dict[str, PageFile]:
 
 
 def page_routes() -> list[Route]:
-    """`/`, `/docs` and `/page/<file>`."""
+    """Return the routes `/`, `/docs` and `/page/<file>`."""
     files = page_files()
     pages = {path: files[name] for path, name in PAGES.items()}
 

@@ -1,4 +1,4 @@
-"""Run the query service until it is told to stop."""
+"""Process of the query service: its port, its entry in the home, and its end."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ import uvicorn
 from fastapi import FastAPI
 
 from memory.embedding.coordination import Coordinate, alone
+from memory.http.authorization import check_tokens, needs_tokens
+from memory.http.deadlines import Bounds
+from memory.http.server import BoundedServer, listen
 from memory.pulses import Pulse, Pulses
 from memory.service.app import create_app
-from memory.service.bounds import Bounds
-from memory.service.listening import bounded_server, check_tokens, listen
-from memory.service.security import needs_tokens
 from memory.status.run_files import read_derived, write_derived
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
 
 _log = structlog.get_logger(__name__)
 
-#: Relative to the home folder: {"host", "port", "pid", "secret"} of the service that commands ask.
+#: Relative to the home folder: {"host", "port", "pid", "secret"} of the service that commands use.
 SERVICE_FILE = Path("run") / "service.json"
 
-#: Relative to the home folder: held (flock) by that service, and so free again when it ends in whatever way.
+#: Relative to the home folder: held (flock) by that service, and so free again after any end of it.
 LOCK_FILE = Path("run") / "service.lock"
 
 #: Seconds that requests get to finish after a stop.
 GRACE_SECONDS = 5
 
-#: Seconds for which the loop that answers may be held up.
+#: Seconds for which the event loop may be blocked.
 ANSWERING_LIMIT_SECONDS = 15.0
 
 _STOP_POLL_SECONDS = 0.1
 
-#: Seconds between two looks at whether commands still find a service.
+#: Seconds between two checks that commands still find a service.
 _REGISTRATION_SECONDS = 1.0
 
 
@@ -63,12 +63,12 @@ def serve(
 
     Args:
         settings: `service.host` and `service.port` say where (port 0: a free one).
-        pending: how to ask how far the index is behind.
-        inbox: where a request to compare files and index is left.
-        coordinate: what queries share with others who use their embedding provider.
+        pending: tells how far the index is behind.
+        inbox: takes requests to compare files and index.
+        coordinate: limits that queries share with other users of their embedding provider.
         on_ready: called once searches are answered; `<home>/run/service.json` says where.
-        stop: ends the service when set; signals are then the caller's business.
-        pulses: are told whether the service gets on.
+        stop: ends the service when set; without it SIGTERM and SIGINT do.
+        pulses: heartbeats of this process.
         bounds: of clients; by default those that fit this process.
 
     Raises:
@@ -90,7 +90,7 @@ def serve(
 
 @contextlib.contextmanager
 def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
-    """The event to wait for: the caller's, else one that SIGTERM and SIGINT set."""
+    """Give the event that ends the service: the caller's, else one that SIGTERM and SIGINT set."""
     if stop is not None or threading.current_thread() is not threading.main_thread():
         yield stop or threading.Event()
         return
@@ -168,7 +168,7 @@ async def _run(
     pulses: Pulses,
     bounds: Bounds | None,
 ) -> None:
-    server = bounded_server(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
+    server = BoundedServer(app, grace_seconds=GRACE_SECONDS, bounds=bounds)
     pulse = pulses.of("answering", limit_seconds=ANSWERING_LIMIT_SECONDS)
     watcher = asyncio.create_task(_watch(server, stop, pulse, lambda: _announce(registration, on_ready)))
     keeper = asyncio.create_task(_keep_registered(server, registration))
@@ -197,7 +197,7 @@ async def _watch(server: uvicorn.Server, stop: threading.Event, pulse: Pulse, an
 
 
 async def _keep_registered(server: uvicorn.Server, registration: Registration) -> None:
-    """Take the place of the registered service when that one is gone, as the one of a killed `up` is soon."""
+    """Register when the registered service is gone, for example the one of a killed `up`."""
     while True:
         await asyncio.sleep(_REGISTRATION_SECONDS)
         if server.started and not server.should_exit:
@@ -209,7 +209,7 @@ def _announce(registration: Registration, on_ready: Callable[[], None] | None) -
     _log.info("service_listening", host=registration.host, port=registration.port)
     try:
         if not registration.keep():
-            # Commands go on asking the service that `up` keeps running.
+            # Commands keep using the service of `up`.
             reason = "another service of this home runs and stays the registered one"
             _log.warning("service_not_registered", reason=reason)
     except OSError as error:

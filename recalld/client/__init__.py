@@ -1,4 +1,4 @@
-"""Ask a running recalld over HTTP. Standard library only, so that an agent's runtime can carry it.
+"""Client of a running recalld, over HTTP. Standard library only, so that an agent's runtime can carry it.
 
     from recalld.client import Client
 
@@ -7,13 +7,15 @@
             print(result["path"], result["startLine"], result["snippet"])
 
 `AsyncClient` has the same methods, to be awaited. Answers are the JSON objects of the HTTP interface, as dictionaries
-with known keys. What is raised: `recalld.client.errors`.
+with known keys. Errors: `recalld.client.errors`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .address import agents_with_tokens
+from .client import AsyncClient, Client
 from .errors import (
     AccessRefused,
     ClientError,
@@ -24,13 +26,9 @@ from .errors import (
     ServiceUnavailable,
     ServiceUnproven,
 )
-from .home import agents_with_tokens
-from .sync_client import Client
 
 if TYPE_CHECKING:
-    from .answers import GetAnswer, PendingState, SearchAnswer, SearchResult
-    from .async_client import AsyncClient
-    from .status_answers import AgentStatus, Status
+    from .answers import AgentStatus, GetAnswer, PendingState, SearchAnswer, SearchResult, Status
 
 __all__ = [
     "AccessRefused",
@@ -52,21 +50,11 @@ __all__ = [
     "agents_with_tokens",
 ]
 
-# recalld's own commands import this package at every start, and use none of these.
-_LATER = {
-    "AgentStatus": "status_answers",
-    "AsyncClient": "async_client",
-    "GetAnswer": "answers",
-    "PendingState": "answers",
-    "SearchAnswer": "answers",
-    "SearchResult": "answers",
-    "Status": "status_answers",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
+    # The types of answers: recalld's own commands import this package at every start, and use none of them.
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    from . import answers
 
-    return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    return getattr(answers, name)

@@ -1,7 +1,10 @@
-"""Where a service is."""
+"""Address of a service: given as a URL, or written in a home folder beside the tokens of its agents."""
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -10,11 +13,14 @@ from .errors import InvalidSettings
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7373
 
+#: Relative to the home folder: the entry of the service that runs for it.
+SERVICE_FILE = Path("run") / "service.json"
+
 _PORTS = {"http": 80, "https": 443}
 
 
 class Address(NamedTuple):
-    """A service's address. `prefix` comes before every path, for a service behind a proxy; no slash ends it."""
+    """Address of a service. `prefix` comes before every path, for a service behind a proxy; no slash ends it."""
 
     host: str
     port: int
@@ -23,7 +29,7 @@ class Address(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port as in a URL and in a Host header."""
+        """Host and port as in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -37,7 +43,7 @@ def address_of(url: str) -> Address:
     """Read a URL such as `http://127.0.0.1:7373` or `https://memory.example.com/recalld`.
 
     Raises:
-        InvalidSettings: it is no such URL.
+        InvalidSettings: the text is no such URL.
     """
     wanted = f"the service's address must look like http://{DEFAULT_HOST}:{DEFAULT_PORT} or https://host/path"
     try:
@@ -53,10 +59,10 @@ def address_of(url: str) -> Address:
 
 
 def header_value(name: str, value: str) -> str:
-    """A value that can be sent in a header as it is, without what surrounds it.
+    """Return the value without surrounding space, ready to be sent in a header.
 
     Raises:
-        InvalidSettings: it would break the header; the message does not show it.
+        InvalidSettings: the value would break the header; the message does not show it.
     """
     value = value.strip()
     if not is_plain(value):
@@ -67,3 +73,66 @@ def header_value(name: str, value: str) -> str:
 def is_plain(text: str) -> bool:
     """Return True if the text is made of visible ASCII characters, at least one."""
     return bool(text) and all("!" <= character <= "~" for character in text)
+
+
+class RunningService(NamedTuple):
+    """Entry of a home's service: its address, its process, and the secret by which it proves itself.
+
+    A service of an earlier version has no secret.
+    """
+
+    host: str
+    port: int
+    pid: int
+    secret: str | None = None
+
+
+def running_service(home: Path) -> RunningService | None:
+    """Return the entry of this home's service, None without an entry or without its process.
+
+    A killed service leaves its entry behind; another program may have its process id and port by now.
+    """
+    try:
+        entry = json.loads((home / SERVICE_FILE).read_bytes())
+        host, port, pid, secret = entry["host"], entry["port"], entry["pid"], entry.get("secret")
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+    if not (isinstance(host, str) and is_plain(host) and type(port) is int and 0 < port < 65536 and _alive(pid)):
+        return None
+    # A service that listens on all addresses is called on loopback.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not bound to
+    return RunningService(host, port, pid, secret if isinstance(secret, str) and secret else None)
+
+
+def agents_with_tokens(home: Path) -> list[str]:
+    """Return the agents whose tokens this user may read, sorted by name; empty if no tokens are needed."""
+    try:
+        return sorted(entry.name for entry in (home / "run" / "tokens").iterdir() if not entry.name.startswith("."))
+    except OSError:
+        return []
+
+
+def token_of(home: Path, agent: str | None) -> str | None:
+    """Return the agent's token, without an agent the only token; None if there is none or several."""
+    known = agents_with_tokens(home)
+    # Only names from the folder's own list: what a caller passes is never made a path.
+    name = agent if agent is not None else known[0] if len(known) == 1 else None
+    if name not in known or name is None:
+        return None
+    try:
+        token = (home / "run" / "tokens" / name).read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return token if is_plain(token) else None
+
+
+def _alive(pid: object) -> bool:
+    if type(pid) is not int or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # another user's process
+    return True

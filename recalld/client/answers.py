@@ -1,30 +1,14 @@
-"""The answers of a search and of a read: JSON objects, as dictionaries with known keys.
+"""Types of the service's answers: dictionaries with known keys, explained by /docs of the service.
 
-What stands in a `...Always` class is in every answer; the rest only where there is something to say.
+Written by `make docs` from `schemas`. Keys of an `...Always` class are in every answer, the other ones only if known.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-Mode = Literal["hybrid", "vector", "keyword", "none"]
-ReadStatus = Literal["ok", "not_found", "error"]
-
-
-class PendingStateAlways(TypedDict):
-    documents: int
-    vectors: int
-
-
-class PendingState(PendingStateAlways, total=False):
-    """How far an answer may be behind the files: changed documents, and texts that still lack their vector."""
-
-    oldestSeconds: float
-
 
 class AlsoIn(TypedDict):
-    """Other documents that hold the text of a result: how many, and the paths of the newest."""
-
     count: int
     paths: list[str]
 
@@ -39,12 +23,6 @@ class SearchResultAlways(TypedDict):
 
 
 class SearchResult(SearchResultAlways, total=False):
-    """One passage. Its line numbers count from 1 and are inclusive; `score` is from 0 to 1.
-
-    `startLine` to `endLine` are all of the passage, `snippetStartLine` to `snippetEndLine` what is shown of it.
-    `alsoIn` is there when other documents hold the same text.
-    """
-
     vectorScore: float
     textScore: float
     snippetStartLine: int
@@ -53,20 +31,27 @@ class SearchResult(SearchResultAlways, total=False):
     alsoIn: AlsoIn
 
 
+class PendingStateAlways(TypedDict):
+    documents: int
+    vectors: int
+
+
+class PendingState(PendingStateAlways, total=False):
+    oldestSeconds: float
+
+
 class CorpusOutcomeAlways(TypedDict):
     corpus: Literal["memory", "wiki"]
     outcome: Literal["ok", "unavailable", "not-registered"]
 
 
 class CorpusOutcome(CorpusOutcomeAlways, total=False):
-    """Outcome of one corpus of a request for all of them, or for the wiki. `memory` is notes and transcripts."""
-
     error: str
 
 
 class SearchAnswerAlways(TypedDict):
     results: list[SearchResult]
-    mode: Mode
+    mode: Literal["hybrid", "vector", "keyword", "none"]
     fallback: bool
     citations: bool
     degraded: list[str]
@@ -75,12 +60,6 @@ class SearchAnswerAlways(TypedDict):
 
 
 class SearchAnswer(SearchAnswerAlways, total=False):
-    """Results, best first, and how they were found.
-
-    `degraded` says in words what was missing; `stale`: changed documents are not indexed yet. A memory that cannot
-    answer is an answer, too: no results, `disabled` or `unavailable`, `error` and `action`.
-    """
-
     provider: str
     model: str
     fallbackReason: str
@@ -93,12 +72,11 @@ class SearchAnswer(SearchAnswerAlways, total=False):
     action: str
 
 
-#: `from` is a word of the language, so this one is written as a call.
 GetAnswerAlways = TypedDict(
     "GetAnswerAlways",
     {
         "path": str,
-        "status": ReadStatus,
+        "status": Literal["ok", "not_found", "error"],
         "text": str,
         "from": int,
         "lines": int,
@@ -109,8 +87,6 @@ GetAnswerAlways = TypedDict(
 
 
 class GetAnswer(GetAnswerAlways, total=False):
-    """Lines of a document: `lines` of them from line `from` on. `nextFrom`: where to read on, when it was truncated."""
-
     nextFrom: int
     corpora: list[CorpusOutcome]
     disabled: bool
@@ -118,3 +94,266 @@ class GetAnswer(GetAnswerAlways, total=False):
     error: str
     warning: str
     action: str
+
+
+class EndpointStatusAlways(TypedDict):
+    condition: Literal["ok", "waiting", "cooling down", "failing", "stopped"]
+
+
+class EndpointStatus(EndpointStatusAlways, total=False):
+    until: float
+    reason: str
+    since: float
+
+
+class SpentAlways(TypedDict):
+    requests: int
+    failed: int
+    inputs: int
+    tokens: int
+
+
+class Spent(SpentAlways, total=False):
+    dollars: float
+
+
+class UsageState(TypedDict):
+    provider: str
+    model: str
+    total: Spent
+    today: Spent
+
+
+class DiskStateAlways(TypedDict):
+    missing: int
+    stale: int
+    vanished: int
+    growing: int
+    kept: int
+    leftOut: int
+    excluded: int
+    excludedFolders: int
+    otherSessions: dict[str, int]
+
+
+class DiskState(DiskStateAlways, total=False):
+    files: int
+
+
+class SourceCount(TypedDict):
+    source: str
+    files: int
+    chunks: int
+
+
+class BuildStateAlways(TypedDict):
+    generation: str
+    files: int
+    ofFiles: int
+    chunks: int
+    vectorsReady: int
+    vectorsPending: int
+
+
+class BuildState(BuildStateAlways, total=False):
+    begunAt: float
+    lastChangeAt: float
+    etaSeconds: float
+
+
+class IndexStateAlways(TypedDict):
+    files: int
+    chunks: int
+    sourceCounts: list[SourceCount]
+    vectorsReady: int
+    vectorsPending: int
+    vectorsRefused: int
+    identityMatches: bool
+    diskBytes: int
+
+
+class IndexState(IndexStateAlways, total=False):
+    generation: str
+    building: str
+    build: BuildState
+    identity: str
+    lastCommitAt: float
+
+
+class QueueStateAlways(TypedDict):
+    reachable: bool
+    pending: int
+    running: int
+
+
+class QueueState(QueueStateAlways, total=False):
+    oldestSeconds: float
+
+
+class VectorStateAlways(TypedDict):
+    inBatchJobs: int
+
+
+class VectorState(VectorStateAlways, total=False):
+    rate: float
+    etaSeconds: float
+    advice: str
+
+
+class AvailabilityAlways(TypedDict):
+    available: bool
+
+
+class Availability(AvailabilityAlways, total=False):
+    reason: str
+
+
+class WatchingStateAlways(TypedDict):
+    mode: str
+    overflows: int
+
+
+class WatchingState(WatchingStateAlways, total=False):
+    reason: str
+    lastEventAt: float
+    lastComparedAt: float
+
+
+class DeadLetter(TypedDict):
+    source: str
+    path: str
+    reason: str
+    errorClass: str
+    attempts: int
+    firstAt: float
+    lastAt: float
+
+
+class TroubleStateAlways(TypedDict):
+    part: str
+    message: str
+    since: float
+
+
+class TroubleState(TroubleStateAlways, total=False):
+    code: str
+
+
+class DeepFindings(TypedDict):
+    orphanRows: int
+    unusedFiles: int
+    damagedFiles: int
+
+
+class AgentStatusAlways(TypedDict):
+    agent: str
+    ok: bool
+    workspace: str
+    provider: str
+    requestedProvider: str
+    usage: list[UsageState]
+    disk: DiskState
+    index: IndexState
+    queue: QueueState
+    vectors: VectorState
+    vectorSearch: Availability
+    textSearch: Availability
+    mode: Literal["hybrid", "vector", "keyword", "none"]
+    degraded: list[str]
+    deadLetters: list[DeadLetter]
+    notes: list[str]
+    troubles: list[TroubleState]
+    advice: list[TroubleState]
+
+
+class AgentStatus(AgentStatusAlways, total=False):
+    model: str
+    providerReason: str
+    endpoint: EndpointStatus
+    watch: str
+    watching: WatchingState
+    integrity: list[str]
+    deep: DeepFindings
+
+
+class CacheState(TypedDict):
+    enabled: bool
+    entries: int
+    diskBytes: int
+    hits: int
+    misses: int
+
+
+class OutdatedState(TypedDict):
+    file: str
+    changedAt: float
+    readAt: float
+    invalid: bool
+
+
+class ProcessStateAlways(TypedDict):
+    role: str
+    host: str
+    pid: int
+    startedAt: float
+    heardAt: float
+    condition: str
+    doing: list[str]
+
+
+class ProcessState(ProcessStateAlways, total=False):
+    problem: str
+    version: str
+    outdated: OutdatedState
+
+
+class BrokerStateAlways(TypedDict):
+    reachable: bool
+    private: bool
+    writable: bool
+
+
+class BrokerState(BrokerStateAlways, total=False):
+    server: str
+    persistence: str
+    warning: str
+
+
+class DiskUseAlways(TypedDict):
+    indexes: int
+    cache: int
+    models: int
+    broker: int
+    log: int
+
+
+class DiskUse(DiskUseAlways, total=False):
+    free: int
+
+
+class VersionsAlways(TypedDict):
+    recalld: str
+    python: str
+    sqlite: str
+
+
+class Versions(VersionsAlways, total=False):
+    sqliteVec: str
+    broker: str
+
+
+class StatusAlways(TypedDict):
+    ok: bool
+    version: str
+    home: str
+    agents: list[AgentStatus]
+    usage: list[UsageState]
+    cache: CacheState
+    processes: list[ProcessState]
+    broker: BrokerState
+    diskUse: DiskUse
+    versions: Versions
+
+
+class Status(StatusAlways, total=False):
+    hooks: str

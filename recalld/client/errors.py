@@ -1,10 +1,10 @@
-"""What the client raises.
+"""Errors of the client.
 
 ClientError
 +-- InvalidSettings          an address, a token or a session key that cannot be used
-+-- ServiceUnavailable       nobody answers at that address, or what answers is not recalld
++-- ServiceUnavailable       no service answers at that address, or another program does
 |   +-- ServiceTimedOut      no answer in time
-|   +-- ServiceUnproven      what answers did not prove to be the home's service, and was asked nothing
+|   +-- ServiceUnproven      the program that answers did not prove to be the home's service, and was asked nothing
 +-- RequestRefused           the service said no; `status` is the HTTP status
     +-- AccessRefused        401 or 403: no token, a wrong one, or another agent's
     +-- ServiceFailed        500 and above: the service's log says why
@@ -14,15 +14,15 @@ from __future__ import annotations
 
 
 class ClientError(Exception):
-    """Base of what the client raises."""
+    """Base of the client's errors."""
 
 
 class InvalidSettings(ClientError, ValueError):
-    """What a client was made with cannot be used; the message says what would be."""
+    """The client's address, token or session key cannot be used; the message says what would be."""
 
 
 class ServiceUnavailable(ClientError):
-    """Nobody answers at that address, or not recalld."""
+    """No service answers at that address, or another program does."""
 
 
 class ServiceTimedOut(ServiceUnavailable):
@@ -50,7 +50,7 @@ class ServiceFailed(RequestRefused):
 
 
 def refusal(message: str, *, status: int) -> RequestRefused:
-    """The error that an HTTP status from 300 on stands for."""
+    """Return the error for an HTTP status from 300 on."""
     if status in (401, 403):
         return AccessRefused(message, status=status)
     return (ServiceFailed if status >= 500 else RequestRefused)(message, status=status)

@@ -16,7 +16,7 @@ from schemas.settings import Settings
 
 _TITLE = """\
 # Settings of recalld, written by `recalld discover`. `recalld config show` says what holds;
-# the README lists every key with its default.
+# docs/settings.md lists every key with its default.
 """
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -18,7 +18,7 @@ from recalld.client import (
     ServiceUnproven,
     agents_with_tokens,
 )
-from recalld.client.home import running_service
+from recalld.client.address import running_service
 from recalld.invocation import Invocation, to_type
 from recalld.terminal_text import printable_json
 from schemas.errors import UserError

@@ -15,7 +15,7 @@ from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
 from memory.index.transcript_slices import is_read_otherwise
 from producers.finding_transcripts import Found
-from recalld.runs.cost import open_cache
+from recalld.runs.cost import open_cache, texts_in_jobs
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, Transient
@@ -80,6 +80,7 @@ def plan_backfill(
                 generations=generations_of(settings, agent),
                 choice=choice,
                 cache=cache,
+                bought=texts_in_jobs(settings),
                 batch_from=FEWEST_TEXTS if settings.cache.enabled else None,
             )
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from memory.documents.agent_files import AgentFiles, Scan, priority
+from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
 from memory.embedding.selection import ProviderChoice
@@ -36,7 +37,7 @@ def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
         check_workspace(agent)
     bodies = []
     with open_cache(settings) as cache:
-        bought: set[tuple[str, str]] | None = set() if settings.cache.enabled else None
+        bought = texts_in_jobs(settings) if settings.cache.enabled else None
         for agent in agents:
             choice = provider_of(settings, agent)
             choice = choice.for_rebuild() if fresh else choice
@@ -117,6 +118,15 @@ def _absent(settings: Settings, agent: AgentSettings, files: AgentFiles, scan: S
         known = [file.key for file in reader.files()]
         absent = [key for key in known if key not in scan.documents and files.forgets(key, reader)]
     return [key for key in absent if not scan.hides(files.path_of(key))]
+
+
+def texts_in_jobs(settings: Settings) -> set[tuple[str, str]]:
+    """Return what is in batch jobs and so paid for, as (provider identity, text hash)."""
+    path = ledger_path(settings.home)
+    if not path.is_file():
+        return set()
+    with BatchLedger(path) as ledger:
+        return ledger.everything()
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from memory.pulses import Pulses
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import text_of
 from memory.status.run_files import read_hooks_state
-from recalld.client.address import Address
-from recalld.client.home import SERVICE_FILE, RunningService, running_service
+from memory.telemetry.server import TelemetryServer
+from recalld.client.address import SERVICE_FILE, Address, RunningService, running_service
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
 from recalld.settings.load import check_workspace
@@ -40,7 +40,6 @@ from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 from workers.readiness import readiness
-from workers.telemetry_server import TelemetryServer
 
 #: Seconds between two looks at the children.
 _LOOK_SECONDS = 0.2

@@ -153,7 +153,7 @@ def test_alone_it_is_the_client_and_nothing_else(
     environment.install(wheels["recalld_client"])
     assert environment.run(LOOK).splitlines() == [
         "recalld.client",
-        "_recalld_client.sync_client _recalld_client.async_client",
+        "_recalld_client.client _recalld_client.client",
         "_recalld_client recalld",
     ]
     assert environment.run(PROGRAM, str(service.base_url), str(home)) == PRINTED
@@ -204,11 +204,11 @@ def test_beside_recalld_neither_is_in_the_others_way(
     environment.install(wheels[order[1]])
     both = environment.run(LOOK).splitlines()
     assert both[0].split()[-1] == "recalld.client"
-    assert both[1] == "recalld.client.sync_client recalld.client.async_client", "recalld's own, of its own version"
+    assert both[1] == "recalld.client.client recalld.client.client", "recalld's own, of its own version"
     environment.uninstall(order[0])
     left = environment.run(LOOK).splitlines()
     if order[0] == "recalld":
-        assert left[:2] == ["recalld.client", "_recalld_client.sync_client _recalld_client.async_client"]
+        assert left[:2] == ["recalld.client", "_recalld_client.client _recalld_client.client"]
     else:
         assert left == both
 

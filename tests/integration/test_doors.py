@@ -14,7 +14,7 @@ import httpx
 import pytest
 import structlog
 
-from memory.service.tokens import ensure_tokens
+from memory.http.authorization import ensure_tokens
 from recalld.settings import load as configuration
 from tests.doors import DOORS, Door, House, opened
 from tests.transcript_files import message_line

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import redis
 
+from memory.telemetry.server import Page, TelemetryServer
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Told
 from schemas.settings import Settings
@@ -21,7 +22,6 @@ from workers.health.board import Board
 from workers.middleware.metrics import JobMetrics
 from workers.queue.counters import FleetCounters
 from workers.queue.names import QUEUES, Keys
-from workers.telemetry_server import Page, TelemetryServer
 
 
 def told(text: str, series: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.service.tokens import TOKENS_PATH
+from memory.http.authorization import TOKENS_PATH
 from memory.status.run_files import read_hooks_state
 from producers.hook_server import HookServer
 from producers.run import run_producers

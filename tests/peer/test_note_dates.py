@@ -8,7 +8,7 @@ import pytest
 
 from memory.documents.agent_files import priority
 from memory.search.ranking.decay import age_in_days
-from memory.service.timeline import days_of
+from memory.service.overview import days_of
 from schemas.documents import DocumentKey
 
 TODAY = date(2026, 11, 21)

@@ -9,24 +9,29 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
-from memory.service.mcp_door import SESSION_KEY_HEADER
+from memory.service.mcp_endpoint import SESSION_KEY_HEADER
 from memory.service.mcp_server import SESSION_KEY_META
 from recalld.cli import COMMANDS, LazyGroup, root
 from recalld.commands.config import effective
 from recalld.settings.keys import agent_keys, top_level_keys
 from recalld.settings.load import load
 from schemas.settings import Settings
+from tests.doc_tables import with_parts
+from tests.documentation import PAGES, blocks, commands
 from tests.settings_docs import END, example_toml, settings_table, with_settings_table
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
+README = PAGES["README.md"]
+SETTINGS = PAGES["docs/settings.md"]
+DOCUMENTATION = "\n".join(PAGES.values())
 EXAMPLE = ROOT / "deploy" / "recalld.example.toml"
 
 
-def test_the_readmes_settings_table_is_the_schemas() -> None:
-    assert with_settings_table(README) == README, "run `make docs`"
+def test_the_settings_table_is_the_schemas() -> None:
+    assert with_settings_table(SETTINGS) == SETTINGS, "run `make docs`"
 
 
 def test_the_table_has_every_key_with_default_and_meaning() -> None:
@@ -49,9 +54,20 @@ def test_every_setting_is_described_in_the_schema() -> None:
     assert missing <= {"agents"}
 
 
-def test_a_readme_without_the_marks_is_refused() -> None:
+def test_a_page_without_the_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="marks"):
-        with_settings_table(README.replace(END, ""))
+        with_settings_table(SETTINGS.replace(END, ""))
+    with pytest.raises(ValueError, match="marks"):
+        with_parts(README)
+
+
+@pytest.mark.parametrize("page", ["docs/commands.md", "docs/troubleshooting.md"])
+def test_what_is_made_from_commands_and_conditions_is_fresh(page: str) -> None:
+    assert with_parts(PAGES[page]) == PAGES[page], "run `make docs`"
+
+
+def test_the_readme_is_a_front_page() -> None:
+    assert len(README.split()) <= 1000
 
 
 def test_the_example_file_is_the_schemas() -> None:
@@ -89,35 +105,87 @@ def _dotted(table: dict[str, object], above: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
-def test_every_command_is_in_the_readme_with_its_flags(name: str) -> None:
-    (row,) = [line for line in README.splitlines() if line.startswith(f"| `recalld {name}")]
-    assert isinstance(root, LazyGroup)
-    command = root.get_command(None, name)  # type: ignore[arg-type] - the context is not used
-    assert command is not None
-    commands = getattr(command, "commands", {}).values() or [command]
+def test_every_command_is_documented_with_its_options(name: str) -> None:
+    section = PAGES["docs/commands.md"].partition(f"### `recalld {name}")[2]
+    others = "|".join(other for other in COMMANDS if other != name)
+    section = re.split(rf"### `recalld (?:{others})\b", section)[0]
     own = {
         option
-        for one in commands
+        for one in _with_those_below(_command(name))
         for param in one.params
         if not getattr(param, "hidden", False)
         for option in param.opts
         if option.startswith("--")
-    } - {"--config", "--home", "--agent", "--workspace"}
-    assert {option for option in own if option not in row} == set()
+    } - {"--config", "--home", "--agent"}
+    assert {option for option in own if option not in section} == set()
 
 
-def test_the_readme_names_no_command_that_does_not_exist() -> None:
-    named = set(re.findall(r"`recalld ([a-z]+)", README)) | set(re.findall(r"bin/recalld ([a-z]+)", README))
-    assert named <= set(COMMANDS)
-    assert set(COMMANDS) <= named
+def _command(name: str) -> click.Command:
+    assert isinstance(root, LazyGroup)
+    command = root.get_command(None, name)  # type: ignore[arg-type] - the context is not used
+    assert command is not None
+    return command
 
 
-def test_every_exit_code_is_in_the_readme() -> None:
+def _with_those_below(command: click.Command) -> list[click.Command]:
+    return [command, *getattr(command, "commands", {}).values()]
+
+
+def test_every_command_line_in_the_documentation_could_be_typed() -> None:
+    typed = [command.text for page in PAGES for block in blocks(page, "sh") for command in commands(block)]
+    typed += re.findall(r"`(recalld [a-z][^`]*)`", DOCUMENTATION)
+    named = set()
+    for words in (text.split() for text in typed):
+        if words[0].endswith("recalld"):
+            name = next((word for word in words if word in COMMANDS), None)
+            if name is None:
+                assert words[1:] == ["--version"]
+                continue
+            named.add(name)
+            given = {word.split("=")[0] for word in words if word.startswith("--")}
+            known = {
+                option for one in _with_those_below(_command(name)) for param in one.params for option in param.opts
+            }
+            assert given <= known | {"--help"}, words
+    assert named == set(COMMANDS)
+
+
+def test_every_exit_code_is_documented() -> None:
     for code in (0, 1, 2, 3, 4, 130, 141):
-        assert f"\n| {code} | " in README
+        assert f"\n| {code} | " in PAGES["docs/commands.md"]
 
 
-def test_what_the_readme_searches_for_is_in_the_sample_workspace() -> None:
+def test_every_setting_that_a_page_names_exists() -> None:
+    known = {*top_level_keys(), *(f"agents.{key}" for key in agent_keys())}
+    sections = {key.split(".")[0] for key in known if "." in key}
+    for page, text in PAGES.items():
+        for name in re.findall(
+            r"`([a-z_]+(?:\.[a-z_*]+)+)(?: = [^`]*)?`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+        ):
+            if name.split(".")[0] in sections and not name.endswith((".py", ".md", ".toml", ".json")):
+                prefix = name.removesuffix("*")
+                assert name in known or any(key.startswith(f"{prefix.removesuffix('.')}.") for key in known), (
+                    page,
+                    name,
+                )
+
+
+def test_every_settings_file_in_the_documentation_is_valid(tmp_path: Path) -> None:
+    for page in PAGES:
+        for block in blocks(page, "toml"):
+            if "mcp_servers" not in tomllib.loads(block.text):
+                file = tmp_path / "recalld.toml"
+                file.write_text(block.text, "utf-8")
+                load(config=str(file), home=str(tmp_path), environment={})
+
+
+def test_every_block_is_of_a_kind_that_is_checked() -> None:
+    kinds = {block.language for page in PAGES for block in blocks(page)}
+    assert kinds == {"sh", "text", "python", "toml", "json", "mermaid"}
+    assert sum(text.count("```") for text in PAGES.values()) == 2 * sum(len(blocks(page)) for page in PAGES)
+
+
+def test_what_the_documentation_searches_for_is_in_the_sample_workspace() -> None:
     sample = "\n".join(file.read_text("utf-8") for file in sorted((ROOT / "deploy" / "sample-workspace").rglob("*.md")))
     for words in ("暖气阀门在厨房水槽下面", "FP-131", "245 degrees", "slow disk", "port 8443", "49 kronor"):
         assert words in sample
@@ -125,31 +193,52 @@ def test_what_the_readme_searches_for_is_in_the_sample_workspace() -> None:
     assert "陈宇 is convinced: she described how she found a slow disk" in shown
 
 
-def test_the_readme_says_how_a_connection_and_a_call_name_their_session() -> None:
+def test_the_documentation_says_how_a_connection_and_a_call_name_their_session() -> None:
     for name in (SESSION_KEY_HEADER, SESSION_KEY_META, "--session-key"):
-        assert f"`{name}`" in README or f'"{name}"' in README or f" {name} " in README, name
+        assert re.search(rf"[`\" ]{re.escape(name)}[`\" ]", PAGES["docs/programs.md"]), name
 
 
-def test_the_readmes_settings_for_agents_programs_are_well_formed() -> None:
-    section = README.partition("## By the Model Context Protocol")[2].partition("\n## ")[0]
-    tables = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", section, flags=re.DOTALL)]
+def test_the_settings_for_agents_programs_are_well_formed() -> None:
+    tables = [tomllib.loads(block.text) for block in blocks("docs/programs.md", "toml")]
     assert [table["mcp_servers"]["recalld"]["url"] for table in tables] == [
         "http://127.0.0.1:7373/mcp",
         "http://127.0.0.1:7373/mcp/research",
     ]
-    [objects] = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", section, flags=re.DOTALL)]
-    assert objects["mcp"]["servers"]["recalld"]["args"][0] == "mcp"
+    over_http, over_stdio = (
+        json.loads(block.text)["mcp"]["servers"]["recalld"]
+        for page in ("README.md", "docs/programs.md")
+        for block in blocks(page, "json")
+    )
+    assert over_http["url"] == "http://127.0.0.1:7373/mcp"
+    assert over_stdio["args"][0] == "mcp"
 
 
-def test_the_links_of_the_readme_lead_somewhere() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        if not target.endswith("RESULTS.md"):  # written by the benchmarks
-            assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", list(PAGES))
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", PAGES[page]):
+        file = (ROOT / page).parent / target if target else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", file.read_text("utf-8"), flags=re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}, (
+                anchor
+            )
 
 
-def test_every_promise_of_the_readme_names_tests_that_exist() -> None:
-    rows = README.partition("## What it promises")[2].partition("\n## ")[0].splitlines()
-    promises = [row.strip("|").split("|") for row in rows if row.startswith("| ")][1:]
+def test_every_folder_and_module_that_the_architecture_names_exists() -> None:
+    named = re.findall(
+        r"`((?:schemas|memory|producers|workers|recalld|deploy|tests)/[\w./-]*)`", PAGES["docs/architecture.md"]
+    )
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    assert {page for page in PAGES if page not in {"README.md"}} <= set(re.findall(r"\]\(([^)#]+)", README))
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    promises = [row.strip("|").split("|") for row in PAGES["docs/promises.md"].splitlines() if row.startswith("| ")][1:]
     assert len(promises) >= 10
     for promise, held_by in promises:
         tests = re.findall(r"`([^`:]+)::([^`]+)`", held_by)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memory import prometheus
 from memory.service.degradations import without
+from memory.telemetry import prometheus
 from schemas import metrics
 from schemas.metrics import METRICS, Kind, Metric
 from schemas.search import SearchAnswer
@@ -54,7 +54,7 @@ def test_nothing_is_told_to_prometheus_that_is_not_declared():
         for file in (ROOT / room).rglob("*.py")
         if "prometheus_client" in (text := file.read_text("utf-8")) and naming.search(text)
     ]
-    assert found == ["memory/prometheus.py"]
+    assert found == ["memory/telemetry/prometheus.py"]
     assert naming.search((ROOT / "memory" / "prometheus.py").read_text("utf-8"))
 
 

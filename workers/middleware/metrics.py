@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
-from memory import prometheus
+from memory.telemetry import prometheus
 from schemas.metrics import JOB_SECONDS, JOBS_RUNNING, WORKER_BUILD
 from schemas.version import recalld_version
 

@@ -15,8 +15,8 @@ from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
 from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
 from dramatiq.worker import ConsumerThread
 
-from memory import tracing
 from memory.pulses import Pulses
+from memory.telemetry import tracing
 from workers.queue.clock_skew import DELAYED_AT
 from workers.queue.names import QUEUES, Keys
 from workers.queue.retry_outbox import OwedRetries, RetriesThatLast
@@ -226,7 +226,7 @@ def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
 
 def message(actor: str, queue: str, *args: Any) -> dramatiq.Message[None]:
     """Return a message for an actor that this process need not know; its job goes on with the trace that is here."""
-    trace = tracing.here()
+    trace = tracing.traceparent()
     options = {TRACEPARENT: trace} if trace is not None else {}
     return dramatiq.Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options=options)
 

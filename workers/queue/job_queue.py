@@ -11,7 +11,7 @@ from typing import Any
 import dramatiq
 import redis
 
-from memory import tracing
+from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
@@ -91,7 +91,7 @@ class BrokerJobQueue:
         with _broker_errors():
             if lane is Lane.LIVE and len(documents) + self.marks.waiting(agent).live > LIVE_DOCUMENTS:
                 lane = Lane.BACKFILL
-            trace = tracing.here()
+            trace = tracing.traceparent()
             if trace is not None:
                 self.marks.keep_trace(agent, documents, trace)
             self.marks.mark(agent, documents, lane=lane, now=time.time())

@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from memory import tracing
+from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Pending
 from workers.queue.names import Keys
@@ -197,13 +197,13 @@ class PendingMarks:
         for start in range(0, len(documents), _SLICE):
             with self._client.pipeline(transaction=False) as pipe:
                 pipe.hset(key, mapping={document.encode(): trace for document in documents[start : start + _SLICE]})
-                # Where nobody takes them (workers that do not trace) they end by themselves.
+                # Workers that do not trace never take them.
                 pipe.expire(key, _TRACES_KEPT_SECONDS)
                 pipe.execute()
 
     def take_traces(self, agent: str, documents: Sequence[DocumentKey]) -> list[str]:
-        """The traces in which documents were marked, each once; forgotten here from now on. None without tracing."""
-        if not tracing.is_on() or not documents:
+        """Remove and return the traces in which documents were marked, each once; none without tracing."""
+        if not tracing.is_traced() or not documents:
             return []
         names = [document.encode() for document in documents]
         with self._client.pipeline(transaction=True) as pipe:

@@ -345,6 +345,11 @@ class BatchLedger:
         query = "SELECT hash FROM texts WHERE job = (SELECT id FROM jobs WHERE reference = ?)"
         return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, (reference,))})
 
+    def everything(self) -> set[tuple[str, str]]:
+        """Return all texts that are in a job, as (identity, text hash)."""
+        query = "SELECT i.identity, t.hash FROM texts AS t JOIN identities AS i ON i.id = t.identity"
+        return self._read(lambda reader: {(str(row[0]), str(row[1])) for row in reader.execute(query)})
+
     def hashes(self, identity: str) -> set[str]:
         """The texts of an identity that are in any job."""
         query = "SELECT hash FROM texts WHERE identity = (SELECT id FROM identities WHERE identity = ?)"

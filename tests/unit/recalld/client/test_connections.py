@@ -1,15 +1,16 @@
-"""How both clients treat connections, against servers that misbehave."""
+"""Connections of both clients, against servers that misbehave."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
+import socket
+import ssl
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from recalld.client import (
     ServiceTimedOut,
     ServiceUnavailable,
 )
-from recalld.client.kept import KeptConnections
+from recalld.client.connection import MAX_KEPT
 from tests.client_talk import KINDS, Talk
 from tests.raw_server import DROP, HANG, REFUSE_EARLY, answer, raw_server
 from tests.waiting import wait_until
@@ -50,14 +51,9 @@ def test_a_connection_that_the_service_wants_closed_is_not_used_again(talk: Talk
 
 
 def test_a_request_over_a_connection_that_was_just_closed_is_sent_once_more(talk: Talk):
-    with raw_server([OK, DROP], [OK, OK]) as server:
+    with raw_server([OK, DROP], [OK], [OK]) as server:
         assert len(talk(server.url, "a", "b", "c")) == 3
-    assert [len(requests) for requests in server.connections] == [2, 2]
-
-
-def test_a_connection_that_ended_while_it_was_unused_is_replaced(talk: Talk):
-    with raw_server([OK], [OK]) as server:
-        assert len(talk(server.url, "a", "b")) == 2
+    assert [len(requests) for requests in server.connections] == [2, 1, 1]
 
 
 def test_it_is_sent_once_more_only_and_never_over_a_new_connection(talk: Talk):
@@ -84,9 +80,10 @@ def test_a_service_that_does_not_answer_is_given_up_and_its_connection_closed(ta
 
 
 def test_the_time_is_for_the_whole_answer(talk: Talk):
-    slowly = [OK[:5], *(b"x" for _ in range(500))]
-    with raw_server([slowly]) as server, pytest.raises(ServiceTimedOut):
-        talk(server.url, "a", answer_timeout_seconds=0.2)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"
+    for trickling in ([OK[:5], *[b"x"] * 500], [b"HTTP/1.1 200 OK\r\n", *[b"A: b\r\n"] * 90], [head, *[b" "] * 500]):
+        with raw_server([trickling]) as server, pytest.raises(ServiceTimedOut):
+            talk(server.url, "a", answer_timeout_seconds=0.2)
 
 
 def test_a_refusal_that_comes_before_the_request_was_taken_is_read(talk: Talk):
@@ -115,15 +112,23 @@ def test_what_is_not_recalld_is_said_to_be_something_else(talk: Talk):
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"),
-    [("401 No", AccessRefused), ("403 No", AccessRefused), ("503 No", ServiceFailed), ("404 No", RequestRefused)],
+    ("status", "body", "kind", "sentence"),
+    [
+        (401, {"error": "a token, please"}, AccessRefused, "a token, please"),
+        (403, {"detail": "Forbidden"}, AccessRefused, "Forbidden"),
+        (404, {"message": "Not Found"}, RequestRefused, "Not Found"),
+        (422, {"detail": [{"loc": ["body", "query"], "msg": "required"}]}, RequestRefused, "query: required"),
+        (400, "<html>", RequestRefused, "the service answered with status 400"),
+        (503, {"error": "busy"}, ServiceFailed, "busy"),
+    ],
 )
-def test_every_refusal_has_its_class(talk: Talk, status: str, kind: type[RequestRefused]):
-    said = answer(b'{"error": "a sentence"}', status=status)
-    with raw_server([said]) as server, pytest.raises(kind, match="a sentence") as raised:
+def test_a_refusal_has_its_class_and_the_services_sentence(
+    talk: Talk, status: int, body: object, kind: type[RequestRefused], sentence: str
+):
+    said = answer(json.dumps(body).encode(), status=f"{status} No")
+    with raw_server([said]) as server, pytest.raises(RequestRefused) as raised:
         talk(server.url, "a")
-    assert type(raised.value) is kind
-    assert str(raised.value.status) == status[:3]
+    assert (type(raised.value), str(raised.value), raised.value.status) == (kind, sentence, status)
 
 
 def test_a_redirect_is_not_followed_but_shown(talk: Talk):
@@ -139,6 +144,29 @@ def test_a_service_behind_a_path_is_asked_there(talk: Talk):
     with raw_server([OK]) as server:
         talk(server.url + "/team/memory/", "a")
     assert server.requests[0].startswith(b"POST /team/memory/v1/search HTTP/1.1\r\n")
+
+
+def test_a_trusted_certificate_is_enough_and_its_connection_is_used_again(
+    talk: Talk, certificate: Path, tls: ssl.SSLContext
+):
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with raw_server([OK, OK], tls=tls) as server:
+        assert talk(server.url, "a", "b", ssl_context=trusting) == [{"results": []}] * 2
+    assert len(server.connections) == 1
+
+
+def test_an_unknown_certificate_is_refused_before_anything_is_sent(talk: Talk, tls: ssl.SSLContext):
+    said = r"certificate of 127\.0\.0\.1:\d+ is not trusted .* ssl_context="
+    with raw_server([OK], tls=tls) as server, pytest.raises(ServiceUnavailable, match=said):
+        talk(server.url, "a", token="secret")
+    assert server.requests == []
+
+
+def test_a_handshake_that_never_ends_is_given_up(talk: Talk):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ServiceUnavailable, match="no recalld service answers"):
+            talk(url, "a", connect_timeout_seconds=0.1)
 
 
 def test_several_threads_get_their_own_answers(echo: str):
@@ -158,7 +186,7 @@ def test_several_tasks_get_their_own_answers(echo: str):
     assert [found["results"] for found in asyncio.run(run())] == [[f"question {number}"] for number in range(60)]
 
 
-def test_who_cancels_a_call_closes_its_connection():
+def test_cancelling_a_call_closes_its_connection():
     async def run(url: str) -> None:
         async with AsyncClient(url=url) as client:
             call = asyncio.create_task(client.search("a"))
@@ -175,21 +203,36 @@ def test_who_cancels_a_call_closes_its_connection():
     assert [len(requests) for requests in server.connections] == [1, 1]
 
 
-def test_a_connection_of_another_event_loop_is_left_alone():
-    async def run(client: AsyncClient, *, last: bool) -> None:
-        for query in ("a", "b"):
-            await client.search(query)
-        if last:
-            await client.aclose()
+def test_a_cancelled_call_over_a_kept_connection_is_not_asked_again():
+    async def run(url: str) -> None:
+        async with AsyncClient(url=url) as client:
+            await client.search("a")
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.search("b"), 0.05)
 
-    with raw_server([OK] * 4, [OK] * 4) as server, warnings.catch_warnings():
-        # asyncio says by itself, and rightly, that nobody closed the first loop's connection.
-        warnings.simplefilter("ignore", ResourceWarning)
+    with raw_server([OK, HANG], [OK]) as server:
+        asyncio.run(run(server.url))
+        assert server.gone.wait(60)
+    assert [len(requests) for requests in server.connections] == [2]
+
+
+def test_a_call_that_is_cancelled_during_the_tls_handshake_ends():
+    async def run(url: str) -> None:
+        async with AsyncClient(url=url, connect_timeout_seconds=600) as client:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.search("a"), 0.1)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asyncio.run(run(f"https://127.0.0.1:{silent.getsockname()[1]}"))  # waits for its threads
+
+
+def test_event_loops_share_the_connections_of_a_client():
+    with raw_server([OK] * 2) as server:
         client = AsyncClient(url=server.url)
-        asyncio.run(run(client, last=False))
-        asyncio.run(run(client, last=True))
-        gc.collect()
-    assert [len(requests) for requests in server.connections] == [2, 2]
+        for query in ("a", "b"):
+            asyncio.run(client.search(query))
+        asyncio.run(client.aclose())
+    assert [len(requests) for requests in server.connections] == [2]
 
 
 def test_a_forked_process_opens_connections_of_its_own(monkeypatch: pytest.MonkeyPatch):
@@ -200,7 +243,7 @@ def test_a_forked_process_opens_connections_of_its_own(monkeypatch: pytest.Monke
     assert [len(requests) for requests in server.connections] == [1, 1]
 
 
-def test_a_client_that_nobody_closed_leaves_nothing_open():
+def test_a_client_that_was_not_closed_leaves_nothing_open():
     with raw_server([OK, OK]) as server:
         client = Client(url=server.url)
         client.search("a")
@@ -208,25 +251,20 @@ def test_a_client_that_nobody_closed_leaves_nothing_open():
         wait_until(lambda: server.closed == 1)
 
 
-def test_few_unused_connections_are_kept_and_not_for_long(monkeypatch: pytest.MonkeyPatch):
-    class One:
-        closed = False
+def test_few_unused_connections_are_kept():
+    everyone = threading.Barrier(2 * MAX_KEPT)
 
-        def usable(self) -> bool:
-            return True
+    def together(_: bytes) -> bytes:
+        everyone.wait()
+        return OK
 
-        def close(self) -> None:
-            self.closed = True
-
-    kept: KeptConnections[One] = KeptConnections()
-    all_of_them = [One() for _ in range(20)]
-    for connection in all_of_them:
-        kept.give(connection)
-    assert [connection.closed for connection in all_of_them] == [False] * 8 + [True] * 12
-    assert kept.take() is all_of_them[7]
-    monkeypatch.setattr("recalld.client.kept.KEPT_SECONDS", 0.0)
-    assert kept.take() is None
-    assert all(connection.closed for connection in all_of_them if connection is not all_of_them[7])
+    with (
+        raw_server(*[[together, OK]] * 2 * MAX_KEPT) as server,
+        Client(url=server.url) as client,
+        ThreadPoolExecutor(2 * MAX_KEPT) as threads,
+    ):
+        list(threads.map(client.search, ["a"] * 2 * MAX_KEPT))
+        wait_until(lambda: server.closed == MAX_KEPT)
 
 
 @pytest.fixture

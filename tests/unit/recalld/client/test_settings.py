@@ -1,15 +1,14 @@
-"""Whom a client asks, and for whom."""
+"""Address, agent and session of a client, and the requests that it sends."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recalld.client import AsyncClient, Client, ClientError, InvalidSettings
-from tests.raw_server import announce, answer, proof, raw_server
+from tests.raw_server import answer, raw_server
 
 OK = answer(b'{"results": [], "text": "", "agents": []}')
 
@@ -99,6 +98,18 @@ def sent(*calls: Any, **settings: Any) -> list[dict[str, Any]]:
     return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests]
 
 
+def test_a_call_sends_what_was_given_and_nothing_else() -> None:
+    assert sent(
+        lambda client: client.search("水 in the cellar", max_results=3, sources=["memory"]),
+        lambda client: client.search("x", agent="a", min_score=0.0, session_key="k", wait_ms=10),
+        lambda client: client.get("memory/a b.md", start_line=3, lines=4),
+    ) == [
+        {"query": "水 in the cellar", "maxResults": 3, "sources": ["memory"]},
+        {"query": "x", "agent": "a", "minScore": 0.0, "sessionKey": "k", "waitMs": 10},
+        {"path": "memory/a b.md", "from": 3, "lines": 4},
+    ]
+
+
 def test_the_clients_session_and_agent_go_along_unless_a_call_names_others() -> None:
     calls = [
         lambda client: client.search("q"),
@@ -118,11 +129,21 @@ def test_the_clients_session_and_agent_go_along_unless_a_call_names_others() -> 
         assert body.keys().isdisjoint({"sessionKey", "agent"})
 
 
-def test_status_is_the_clients_agents_unless_a_call_names_another() -> None:
-    with raw_server([OK, OK]) as server, Client(url=server.url, agent="a") as client:
+def test_each_call_has_its_address_and_status_its_agent() -> None:
+    with raw_server([OK] * 5) as server, Client(url=server.url, agent="a", token="secret") as client:
         client.status()
-        client.status(agent="b")
-    assert [request.split()[1] for request in server.requests] == [b"/v1/status?agent=a", b"/v1/status?agent=b"]
+        client.status(agent="x&y", deep=True)
+        client.get("p")
+        client.search("q")
+        client.call_tool("memory_search", "{}")
+    assert [request.split(b" HTTP/1.1\r\n")[0] for request in server.requests] == [
+        b"GET /v1/status?agent=a",
+        b"GET /v1/status?agent=x%26y&deep=true",
+        b"POST /v1/get",
+        b"POST /v1/search",
+        b"POST /v1/tools",
+    ]
+    assert all(b"\r\nAuthorization: Bearer secret\r\n" in request for request in server.requests)
 
 
 def test_an_empty_session_key_of_a_call_is_not_taken_for_the_owner() -> None:
@@ -130,22 +151,3 @@ def test_an_empty_session_key_of_a_call_is_not_taken_for_the_owner() -> None:
     for call in (client.search, client.get, lambda key, **more: client.call_tool("memory_search", key, **more)):
         with pytest.raises(InvalidSettings, match="session key"):
             call("x", session_key="")
-
-
-def test_a_home_gives_both_kinds_their_address_token_and_agent(tmp_path: Path) -> None:
-    (tmp_path / "run" / "tokens").mkdir(parents=True)
-    (tmp_path / "run" / "tokens" / "a").write_text("token-a\n")
-    with raw_server([proof("s"), OK]) as server:
-        announce(tmp_path, server, secret="s")
-        client = Client.at_home(tmp_path, agent="a", session_key="agent:a:main")
-        assert client is not None
-        with client:
-            client.search("x")
-        other = AsyncClient.at_home(tmp_path, agent="a")
-        assert isinstance(other, AsyncClient)
-        assert other.address.url == server.url
-    challenge, request = server.requests
-    assert b"Authorization" not in challenge
-    assert b"\r\nAuthorization: Bearer token-a\r\n" in request
-    body = json.loads(request.partition(b"\r\n\r\n")[2])
-    assert (body["agent"], body["sessionKey"]) == ("a", "agent:a:main")

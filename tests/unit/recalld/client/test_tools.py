@@ -5,21 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import recalld.client
 from memory.search.tools import TOOLS, unavailable
 from recalld.client import AccessRefused, AsyncClient, Client, RequestRefused
 from tests.raw_server import answer, raw_server
-from tests.tool_docs import tools_json
-
-
-def test_the_tools_that_the_client_carries_are_the_services_own() -> None:
-    carried = Path(recalld.client.__file__).with_name("tools.json").read_text("utf-8")
-    assert carried == tools_json(), "run `make docs`"
 
 
 @pytest.mark.parametrize("client", [Client(), AsyncClient()])

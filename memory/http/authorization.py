@@ -1,0 +1,217 @@
+"""Tokens of agents, and which agent's memory a request may open.
+
+Each agent has one token. It opens that agent's memory and no other.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from memory.http.origin_guard import is_loopback
+from schemas.errors import UserError
+from schemas.settings import Settings
+from schemas.validation_messages import shown_name
+
+#: Relative to the home folder: one file per agent, mode 0600, in a folder of mode 0700.
+TOKENS_PATH = Path("run") / "tokens"
+
+#: Relative to the home folder: opens `/metrics` with the numbers of all agents, and nothing else.
+METRICS_TOKEN_PATH = Path("run") / "metrics-token"
+
+_TOKEN_BYTES = 32
+
+
+def needs_tokens(settings: Settings, *, host: str) -> bool:
+    """Return True if clients of a service that listens on `host` must send an agent's token.
+
+    Beyond loopback always; on loopback with several agents, unless `auth.trust_loopback`.
+    """
+    if not is_loopback(host):
+        return True
+    return len(settings.agents) > 1 and not settings.auth.trust_loopback
+
+
+def check_tokens(settings: Settings, *, host: str, key: str) -> None:
+    """Make the tokens that are missing on loopback; beyond it the operator must have made them.
+
+    Raises:
+        UserError: they cannot be written, or are missing; `key` is the setting that names the host.
+    """
+    ids = [agent.id for agent in settings.agents]
+    if is_loopback(host):
+        try:
+            ensure_tokens(settings.home, ids)
+            ensure_metrics_token(settings.home)
+        except OSError as error:
+            raise UserError(f"the agents' tokens cannot be written below {settings.home}: {error.strerror}") from error
+        return
+    missing = [agent for agent in ids if agent not in read_tokens(settings.home, ids)]
+    if missing or not ids:
+        raise UserError(
+            f"refusing to listen on {host} without tokens: "
+            f"put one for {', '.join(missing) or 'an agent'} into {settings.home / 'run' / 'tokens'}/<agent> "
+            f"(mode 0600), or use {key} = 127.0.0.1"
+        )
+
+
+class AccessDenied(Exception):
+    """Refusal of a request. `status` is the HTTP status, the message one sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Authorizer:
+    """Decision which agent's memory a request may open.
+
+    `tokens` is None when none is needed: one agent, or a trusted loopback; otherwise agent id -> token.
+    `metrics_token` is that of metrics collectors, None when there is none.
+    """
+
+    agents: tuple[str, ...]
+    tokens: Mapping[str, str] | None
+    metrics_token: str | None = None
+
+    def agent(self, authorization: str | None, asked: str | None) -> str:
+        """Return the agent whose memory this request may open.
+
+        Raises:
+            AccessDenied: no token, a wrong one, another agent's, or no agent named where one must be.
+        """
+        if self.tokens is not None:
+            owner = self.owner(authorization)
+            if asked is not None and asked != owner:
+                raise AccessDenied(403, "this token does not open the memory of that agent")
+            return owner
+        if asked is None:
+            if len(self.agents) == 1:
+                return self.agents[0]
+            raise AccessDenied(400, f"say which agent: {self._known}")
+        if asked not in self.agents:
+            raise AccessDenied(404, f"no agent is called {shown_name(asked)!r} (known: {self._known})")
+        return asked
+
+    def visible(self, authorization: str | None) -> tuple[str, ...]:
+        """Return all agents that this request may see.
+
+        Raises:
+            AccessDenied: a token is needed and missing or wrong.
+        """
+        return self.agents if self.tokens is None else (self.owner(authorization),)
+
+    def measurable(self, authorization: str | None) -> tuple[str, ...]:
+        """Return all agents whose numbers this request may see: every agent with the metrics token.
+
+        Raises:
+            AccessDenied: a token is needed and missing or wrong.
+        """
+        collector = {"": self.metrics_token} if self.metrics_token is not None else {}
+        if self.tokens is not None and agent_of(_bearer(authorization), collector) is not None:
+            return self.agents
+        return self.visible(authorization)
+
+    def owner(self, authorization: str | None) -> str:
+        """Return the agent whose token came with the request.
+
+        Raises:
+            AccessDenied: there is none, or it is no agent's.
+        """
+        token = _bearer(authorization)
+        if not token:
+            raise AccessDenied(
+                401, "a token is needed: send Authorization: Bearer with the content of <home>/run/tokens/<agent>"
+            )
+        owner = agent_of(token, self.tokens or {})
+        if owner is None:
+            raise AccessDenied(401, "this token is not known here")
+        return owner
+
+    @property
+    def _known(self) -> str:
+        return ", ".join(self.agents) or "none"
+
+
+def ensure_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
+    """Return every agent's token, making those that are missing.
+
+    Raises:
+        OSError: the home folder is not writable and a token is missing.
+    """
+    folder = home / TOKENS_PATH
+    tokens = {}
+    for agent in agents:
+        token = _read(folder / agent)
+        if token is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            token = _make(folder / agent)
+        tokens[agent] = token
+    return tokens
+
+
+def read_tokens(home: Path, agents: Iterable[str]) -> dict[str, str]:
+    """Return the tokens that exist."""
+    folder = home / TOKENS_PATH
+    found = {agent: _read(folder / agent) for agent in agents}
+    return {agent: token for agent, token in found.items() if token is not None}
+
+
+def ensure_metrics_token(home: Path) -> None:
+    """Make the metrics collectors' token, if there is none. Raises OSError like `ensure_tokens`."""
+    if read_metrics_token(home) is None:
+        (home / METRICS_TOKEN_PATH).parent.mkdir(parents=True, exist_ok=True)
+        _make(home / METRICS_TOKEN_PATH)
+
+
+def read_metrics_token(home: Path) -> str | None:
+    """Return the metrics collectors' token, None when there is none."""
+    return _read(home / METRICS_TOKEN_PATH)
+
+
+def agent_of(token: str, tokens: Mapping[str, str]) -> str | None:
+    """Return the agent whose token this is, compared in constant time; None when it is no agent's."""
+    given = token.encode()
+    owner = None
+    for agent, known in tokens.items():
+        if hmac.compare_digest(known.encode(), given):
+            owner = agent
+    return owner
+
+
+def _bearer(authorization: str | None) -> str:
+    """Return the token of an Authorization header, "" without one."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def _make(path: Path) -> str:
+    """Write a new token; when another process was faster, its token is the one."""
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{token}\n")
+        if _read(path) is None:
+            path.unlink(missing_ok=True)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return _read(path) or token
+    finally:
+        draft.unlink(missing_ok=True)
+    return token

@@ -1,0 +1,209 @@
+"""uvicorn's HTTP protocol with limits of time, size and number for slow or abusive clients.
+
+uvicorn bounds neither the arrival of a request's head or body nor the reading of its answer, nor the size of a head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import resource
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, ClassVar, Literal
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from memory.http.origin_guard import ANSWER_HEADERS
+
+#: Connections at most, where the system's limit of open files allows so many.
+_MOST_CONNECTIONS = 512
+
+#: Part of the open files that connections may take; the rest is for indexes.
+_PART_OF_OPEN_FILES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of one server for its clients.
+
+    Attributes:
+        connections: open at a time. A new one takes the place of the client that has kept the server waiting longest;
+            it is refused while all of them are being answered.
+        head_seconds: from the first byte of a request to the end of its headers, and for an idle connection.
+        body_seconds: from there to the end of the body.
+        answer_seconds: for reading an answer.
+        leaving_seconds: for reading a refusal.
+        head_bytes: of a request line and its headers together.
+        headers: of a request, and its trailers.
+        body_bytes: of a body with its transfer encoding (`origin_guard.MAX_BODY_BYTES` bounds the body itself), and of
+            what a refused client may still send.
+        pipelined: requests that a client may send before it has the answer to the first.
+    """
+
+    connections: int = _MOST_CONNECTIONS
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+    answer_seconds: float = 60.0
+    leaving_seconds: float = 2.0
+    head_bytes: int = 64 * 1024
+    headers: int = 100
+    body_bytes: int = 16 * 1024 * 1024
+    pipelined: int = 32
+
+
+def bounds_here() -> Bounds:
+    """Return the default bounds, with as many connections as this process may have open files for."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    allowed = _MOST_CONNECTIONS if limit == resource.RLIM_INFINITY else limit // _PART_OF_OPEN_FILES
+    return Bounds(connections=min(_MOST_CONNECTIONS, allowed))
+
+
+class DeadlineProtocol(HttpToolsProtocol):
+    """One connection. Make a subclass for each server with `bounded`."""
+
+    bounds: ClassVar[Bounds]
+    #: Connections of this server whose client has to send or to read; the longest wait comes first.
+    waiting: ClassVar[dict[DeadlineProtocol, None]]
+
+    @classmethod
+    def bounded(cls, bounds: Bounds) -> type[DeadlineProtocol]:
+        """Return the protocol of one server."""
+        return type("BoundedProtocol", (cls,), {"bounds": bounds, "waiting": {}})
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._phase: Literal["head", "body", "answer", "leaving"] = "head"
+        self._phase_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        """Take the connection, in place of another one if there are too many."""
+        super().connection_made(transport)
+        self._enter("head", self.bounds.head_seconds)
+        while len(self.connections) > self.bounds.connections:
+            longest = next(iter(self.waiting))
+            if longest is self:
+                self._refuse(503, "too many connections are open here; try again in a moment")
+                break
+            longest._drop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the deadline."""
+        self._enter(self._phase, None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, as long as it is within the bounds."""
+        if self._phase == "head" and not self._phase_bytes:
+            self._enter("head", self.bounds.head_seconds)
+        before = self._phase
+        if before != "leaving":  # else the client may finish sending, and then reads why it was refused
+            super().data_received(data)
+        if self._phase != before:
+            return
+        self._phase_bytes += len(data)
+        if before in {"body", "leaving"} and self._phase_bytes > self.bounds.body_bytes:
+            self._drop()
+        elif before in {"head", "answer"} and self._phase_bytes > self.bounds.head_bytes:
+            self._refuse_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header or trailer."""
+        super().on_header(name, value)
+        if len(self.headers) > self.bounds.headers:
+            self._refuse(431, f"a request has at most {self.bounds.headers} headers")
+            raise ValueError  # ends the parser
+
+    def on_headers_complete(self) -> None:
+        """Start the application, and the time for the body."""
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.bounds.head_bytes:
+            self._refuse_head()
+            raise ValueError  # ends the parser
+        super().on_headers_complete()
+        self._enter("body", self.bounds.body_seconds)
+        if len(self.pipeline) >= self.bounds.pipelined:
+            self._drop()
+            raise ValueError  # ends the parser
+
+    def on_message_complete(self) -> None:
+        """End the time for the body."""
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self._enter("head", self.bounds.head_seconds)
+        else:
+            self._enter("answer", None)
+
+    def on_response_complete(self) -> None:
+        """Begin the time for the next request; an answer that is not read yet has its own."""
+        super().on_response_complete()
+        if self._phase == "answer" and self.cycle.response_complete:
+            unread = self.transport.get_write_buffer_size()
+            self._enter("head", self.bounds.answer_seconds if unread else self.bounds.head_seconds)
+
+    def pause_writing(self) -> None:
+        """Begin the time for reading a large answer."""
+        super().pause_writing()
+        if self._phase == "answer":
+            self._enter("answer", self.bounds.answer_seconds)
+
+    def resume_writing(self) -> None:
+        """End the time for reading a large answer."""
+        super().resume_writing()
+        if self._phase == "answer":
+            self._enter("answer", None)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
+        """Refuse what the parser cannot read."""
+        self._refuse(400, "this is not a valid HTTP request")
+
+    def _enter(self, phase: Literal["head", "body", "answer", "leaving"], seconds: float | None) -> None:
+        self._phase = phase
+        self._phase_bytes = 0
+        self.waiting.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None
+        if seconds is not None:
+            self.waiting[self] = None
+            self._deadline = self.loop.call_later(seconds, self._late, seconds)
+
+    def _late(self, seconds: float) -> None:
+        if self._phase == "body" and self.pipeline:
+            self._enter("body", seconds)  # uvicorn reads no body before earlier requests are answered
+        elif self._phase in {"head", "body"} and not self.transport.get_write_buffer_size():
+            if self._phase == "head" and not self._phase_bytes:
+                self.transport.close()
+            else:
+                self._refuse(408, f"the request's {self._phase} did not arrive within {seconds:g} seconds")
+        else:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Close the connection at once. It counts no longer, although uvicorn learns of it a moment later."""
+        self.connections.discard(self)
+        self.waiting.pop(self, None)
+        self.transport.abort()
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"a request's line and headers have at most {self.bounds.head_bytes} bytes")
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        """Answer in place of the application and let the client read it; drop a client that has part of an answer."""
+        if self._phase == "leaving" or self.transport.is_closing():
+            return
+        if self._phase == "body" and not self.pipeline and not self.cycle.response_started:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        elif self._phase != "head":
+            self._drop()
+            return
+        body = json.dumps({"error": sentence}).encode()
+        headers = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+        lines = [f"{name}: {value}" for name, value in {**headers, **ANSWER_HEADERS}.items()]
+        self._enter("leaving", self.bounds.leaving_seconds)
+        self.transport.write("\r\n".join([f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *lines, "", ""]).encode())
+        self.transport.write(body)
+        with contextlib.suppress(OSError):  # the client is gone
+            self.transport.write_eof()

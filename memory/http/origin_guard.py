@@ -1,0 +1,102 @@
+"""Check of a request's Host, Origin and declared size, before any application sees it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Headers of every answer that does not set them: no cache keeps a memory, no browser guesses a type.
+ANSWER_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+
+#: Bytes of a request's body at most.
+MAX_BODY_BYTES = 1024 * 1024
+
+TOO_LARGE = f"the request is larger than {MAX_BODY_BYTES} bytes"
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a name or address means this machine only."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class OriginGuard:
+    """ASGI middleware that refuses what a web page of another site could send.
+
+    A page can make a browser send requests to this machine under the page's own name (DNS rebinding) or across sites.
+    A service on loopback answers to loopback names only. An `Origin` must be the service itself. A link on another site
+    leads to `pages` only. Every answer gets `ANSWER_HEADERS`.
+
+    Starlette's `TrustedHostMiddleware` and the MCP SDK compare with a list of names; loopback is a range of addresses.
+    """
+
+    def __init__(self, app: ASGIApp, *, loopback_only: bool, pages: Collection[str] = ()) -> None:
+        self._app = app
+        self._loopback_only = loopback_only
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request and hand it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in ANSWER_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = self._refusal(scope, Headers(scope=scope))
+        if refusal is None:
+            await self._app(scope, receive, answer)
+        else:
+            status, sentence = refusal
+            await JSONResponse({"error": sentence}, status)(scope, receive, answer)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1:
+            return 400, "exactly one Host header is needed"
+        host = _authority(hosts[0])
+        if host is None or (self._loopback_only and not is_loopback(host[0])):
+            return 403, "this service answers to loopback names only (127.0.0.1, localhost, [::1])"
+        if any(_origin(origin) != host for origin in headers.getlist("origin")):
+            return 403, "requests from other origins are refused"
+        followed = scope["method"] == "GET" and headers.getlist("sec-fetch-mode") == ["navigate"]
+        if "cross-site" in headers.getlist("sec-fetch-site") and not (followed and scope["path"] in self._pages):
+            return 403, "requests from other sites are refused"
+        if any(coding.strip().lower() != "identity" for coding in headers.getlist("content-encoding")):
+            return 415, "send the request's body as it is, without Content-Encoding"
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            return 413, TOO_LARGE
+        return None
+
+
+def _authority(text: str) -> tuple[str, int | None] | None:
+    """Return host and port of a Host header, None when it is malformed."""
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    plain = parts.username is None and not (parts.path or parts.query or parts.fragment)
+    return (host, port) if host and plain else None
+
+
+def _origin(text: str) -> tuple[str, int | None] | None:
+    """Return host and port of an Origin header; None for `null` and every scheme but http."""
+    scheme, _, authority = text.partition("://")
+    return _authority(authority) if scheme in {"http", "https"} else None

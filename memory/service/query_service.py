@@ -1,0 +1,129 @@
+"""Agents, numbers, threads and authorization of the query service, shared by its routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import structlog
+
+from memory.embedding.coordination import Coordinate
+from memory.http.authorization import AccessDenied, Authorizer, needs_tokens, read_metrics_token, read_tokens
+from memory.search.tools import call_tool
+from memory.service.agents import ServedAgents
+from memory.service.instrumented_search import InstrumentedSearch
+from memory.service.metrics import ServiceMetrics
+from memory.service.overview import Overview
+from schemas.errors import RecalldError
+from schemas.ports import EventInbox, PendingReader
+from schemas.settings import Settings
+from schemas.version import recalld_version
+
+_log = structlog.get_logger(__name__)
+
+#: Requests that are worked on at a time; the others wait. A tool call that waits for a slow embedding endpoint
+#: holds one meanwhile, a search over HTTP does not.
+REQUEST_THREADS = 64
+
+#: Seconds between two background looks at what costs more with every agent.
+LOOK_AROUND_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+class QueryService:
+    """Agents, numbers, threads and authorization of one service. See `create_app` for the arguments."""
+
+    def __init__(
+        self, settings: Settings, pending: PendingReader | None, *, inbox: EventInbox | None, coordinate: Coordinate
+    ) -> None:
+        self.agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
+        self.overview = Overview(self.agents, pending)
+        self._metrics = ServiceMetrics(recalld_version(), process=self.agents.process_numbers)
+        #: True if clients must send a token.
+        self.guarded = needs_tokens(settings, host=settings.service.host)
+        self._authorizer = Authorizer(
+            self.agents.ids,
+            read_tokens(settings.home, self.agents.ids) if self.guarded else None,
+            read_metrics_token(settings.home) if self.guarded else None,
+        )
+        self._threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
+
+    def allowed(self, authorization: str | None, asked: str | None) -> str:
+        """Return the agent whose memory a request may open.
+
+        Raises:
+            AccessDenied: it may open none.
+        """
+        with self._counting_denials():
+            return self._authorizer.agent(authorization, asked)
+
+    def visible(self, authorization: str | None, asked: str | None) -> tuple[str, ...]:
+        """Return the agents that a request may see, all or the one that it asks for.
+
+        Raises:
+            AccessDenied: it may see none.
+        """
+        with self._counting_denials():
+            if asked is None:
+                return self._authorizer.visible(authorization)
+            return (self._authorizer.agent(authorization, asked),)
+
+    async def metrics(self, authorization: str | None) -> bytes:
+        """Return the numbers that a request may see, in Prometheus text format.
+
+        Raises:
+            AccessDenied: it may see none.
+        """
+        with self._counting_denials():
+            seen = self._authorizer.measurable(authorization)
+        return await self.in_thread(lambda: self._metrics.scrape(lambda: self.agents.numbers(seen)))
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run what blocks."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def memory(self, agent: str, *, traceparent: str | None = None) -> InstrumentedSearch:
+        """Return an agent's memory. `traceparent` is the client's span."""
+        return InstrumentedSearch(self.agents.memory(agent), self._metrics, agent=agent, traceparent=traceparent)
+
+    async def call(
+        self, agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None
+    ) -> dict[str, Any]:
+        """Return a tool's answer as a JSON object.
+
+        Raises:
+            ToolArgumentsRefused: the arguments are wrong.
+        """
+        return await self.in_thread(lambda: call_tool(self.memory(agent), name, arguments, session_key=session_key))
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Load models and look around in the background until the end of the block, then close the agents."""
+        await self.in_thread(self.agents.warm_up)
+        looking = asyncio.create_task(self._look_around())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await self.in_thread(self.agents.close)
+            self._threads.shutdown(wait=True)
+
+    async def _look_around(self) -> None:
+        while True:
+            try:
+                await self.in_thread(self.agents.look_around)
+            except RecalldError as error:
+                _log.warning("look_around_failed", error=str(error))
+            await asyncio.sleep(LOOK_AROUND_SECONDS)
+
+    @contextmanager
+    def _counting_denials(self) -> Iterator[None]:
+        try:
+            yield
+        except AccessDenied as error:
+            self._metrics.denied.labels(str(error.status)).inc()
+            raise

@@ -1,0 +1,122 @@
+"""Telemetry port of a process: `/metrics`, `/healthz` and further routes, such as `/readyz`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from memory.http.deadlines import Bounds
+from memory.http.origin_guard import OriginGuard, is_loopback
+from memory.http.server import BoundedServer, ServerThread, listen
+
+log = structlog.get_logger(__name__)
+
+#: Limits of the port for its clients, which are probes and collectors of metrics.
+BOUNDS = Bounds(connections=8, head_seconds=5.0, body_seconds=5.0, answer_seconds=5.0)
+
+#: Seconds for running requests after a stop.
+_GRACE_SECONDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Answer of a route."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = "application/json"
+
+    @classmethod
+    def of(cls, answer: Mapping[str, object], *, status: int = 200) -> Page:
+        """Return a JSON object as a page."""
+        return cls(json.dumps(answer).encode(), status)
+
+
+#: Answers one path, in a thread of its own. An error becomes a 500 and is logged.
+Route = Callable[[], Page]
+
+
+class TelemetryServer:
+    """Server that listens from the moment it is made, and answers between `start` and `stop`.
+
+    The port shows no memory and needs no token: beyond loopback, keep it inside your own network.
+
+    Args:
+        host: where to listen; on loopback, only loopback names are answered to.
+        port: 0 takes a free one.
+        metrics: the process's metrics in Prometheus text format; without, there is no `/metrics`.
+        routes: further paths, each with its route.
+        section: of the settings, named in the error when the port is not available.
+        bounds: of clients.
+
+    Raises, when made:
+        UserError: the port is taken, or the address is not this machine's.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        metrics: Callable[[], bytes] | None = None,
+        routes: Mapping[str, Route] | None = None,
+        section: str = "workers",
+        bounds: Bounds = BOUNDS,
+    ) -> None:
+        listener = listen(host, port, key=f"{section}.host", advice=f"choose another with {section}.port")
+        self.port: int = listener.getsockname()[1]
+        known = {
+            "/healthz": lambda: Page.of({"status": "ok"}),
+            **({"/metrics": lambda: Page(metrics(), content_type=CONTENT_TYPE_LATEST)} if metrics else {}),
+            **(routes or {}),
+        }
+        pages: ASGIApp = _Pages(known)
+        if is_loopback(host):  # beyond it any name is answered to: a load balancer's probe may send none
+            pages = OriginGuard(pages, loopback_only=True)
+        server = BoundedServer(pages, grace_seconds=_GRACE_SECONDS, bounds=bounds)
+        self._thread = ServerThread(server, listener, name="telemetry", failed=_failed)
+
+    def start(self) -> None:
+        """Start answering."""
+        self._thread.start()
+        log.info("telemetry_listening", port=self.port)
+
+    def stop(self) -> None:
+        """Stop answering and close the port."""
+        self._thread.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """ASGI application of some routes."""
+
+    routes: Mapping[str, Route]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            page = await self._page(scope["method"], scope["path"])
+            headers = {"Content-Type": page.content_type}
+            await Response(page.body, page.status, headers)(scope, receive, send)
+
+    async def _page(self, method: str, path: str) -> Page:
+        if method != "GET":
+            return Page.of({"error": f"Unsupported method ({method!r})"}, status=501)
+        route = self.routes.get(path)
+        if route is None:
+            return Page.of({"error": f"there is only {', '.join(sorted(self.routes))} here"}, status=404)
+        try:
+            return await asyncio.to_thread(route)
+        except Exception:
+            log.exception("telemetry_failed")
+            return Page.of({"error": "the request failed; the log says why"}, status=500)
+
+
+def _failed(error: Exception) -> None:
+    log.error("telemetry_failed", exc_info=error)

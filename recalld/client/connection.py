@@ -1,0 +1,354 @@
+"""Connections to one service: a deadline for each exchange, proof of the home's service, connections kept for reuse.
+
+Clients import this module when they are made, so that a command that finds no service loads no `http.client`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from http.client import HTTPConnection, HTTPException, IncompleteRead
+from math import inf
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .address import Address, running_service
+from .errors import ServiceTimedOut, ServiceUnavailable, ServiceUnproven
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+#: Seconds and bytes that a service of this machine gets to prove that it is the one of its home.
+PROOF_SECONDS = 5.0
+PROOF_BYTES = 16 * 1024
+
+#: Seconds that a connection is kept unused. The service closes one after five.
+KEPT_SECONDS = 4.0
+
+#: Unused connections that are kept at most.
+MAX_KEPT = 8
+
+_HEADERS = {"Accept": "application/json", "User-Agent": "recalld-client"}
+_CLOSED = "the connection was closed without an answer"
+
+#: Bytes of an answer that are read at a time.
+_PIECE_BYTES = 16 * 1024
+
+
+class Request(NamedTuple):
+    """Request to a service. `target` is path and query, quoted; `body` is JSON."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = {}
+    body: bytes | None = None
+
+
+class Response(NamedTuple):
+    """Answer to a request. `reusable`: the connection may carry another one. `location`: target of a redirect."""
+
+    status: int
+    body: bytes
+    reusable: bool
+    location: str | None
+
+    def json(self) -> Any:
+        """Return the value of a JSON answer, None for any other answer."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+
+class Transport:
+    """Exchanges with one service. Safe to use from several threads; the newest connection is taken first."""
+
+    def __init__(
+        self, address: Address, *, connect_timeout_seconds: float, ssl_context: SSLContext | None = None
+    ) -> None:
+        self.address = address
+        #: Folder whose service is asked: its address is looked up for each new connection, which must prove itself.
+        self.home: Path | None = None
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._ssl_context = ssl_context
+        self._kept: list[_Connection] = []
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the unused connections."""
+        with suppress(IndexError):  # a list's own methods are atomic: two threads never get the same connection
+            while True:
+                self._kept.pop().close()
+
+    def exchange(self, request: Request, *, seconds: float) -> Response:
+        """Send a request and read its answer, within so many seconds.
+
+        Raises:
+            ServiceUnavailable: no answer, not in time, or none of recalld's.
+        """
+        try:
+            kept = self._taken()
+            connection = kept or self._opened()
+            try:
+                response = connection.exchange(request, seconds=seconds)
+            except _Stale:
+                if kept is None:
+                    raise
+                # The service may close a connection just when it is used again. It only reads, so asking twice is safe.
+                connection = self._opened()
+                response = connection.exchange(request, seconds=seconds)
+        except _NotHttp:
+            raise self.not_recalld() from None
+        except OSError as error:
+            raise self._no_answer(error) from error
+        if response.reusable and len(self._kept) < MAX_KEPT:
+            self._kept.append(connection)
+        else:
+            connection.close()
+        return response
+
+    def not_recalld(self) -> ServiceUnavailable:
+        """Return the error for an answer of another program."""
+        return ServiceUnavailable(
+            f"what answers at {self.address.authority} is not a recalld service; correct the address"
+        )
+
+    def _taken(self) -> _Connection | None:
+        with suppress(IndexError):
+            while True:
+                connection = self._kept.pop()
+                if connection.usable():
+                    return connection
+                connection.close()
+        return None
+
+    def _opened(self) -> _Connection:
+        service = None
+        if self.home is not None:
+            service = running_service(self.home)
+            if service is None:
+                raise ServiceUnavailable(f"no recalld service runs for {self.home}; start it with `recalld up`")
+            if service.secret is None:
+                raise ServiceUnproven(
+                    f"the service of {self.home} is of an earlier version of recalld and was asked nothing; "
+                    "restart `recalld up`"
+                )
+            self.address = Address(service.host, service.port)  # another one after a restart
+        if self.address.secure and self._ssl_context is None:
+            import ssl
+
+            self._ssl_context = ssl.create_default_context()
+        connection = _Connection(self.address, self._ssl_context, timeout_seconds=self._connect_timeout_seconds)
+        if service is not None and not connection.proves(service.secret or ""):
+            connection.close()
+            raise ServiceUnproven(
+                f"what answers at {self.address.authority} is not the recalld service of {self.home} and was asked "
+                "nothing; restart `recalld up`"
+            )
+        return connection
+
+    def _no_answer(self, error: OSError) -> ServiceUnavailable:
+        if self.address.secure:
+            from ssl import SSLCertVerificationError
+
+            if isinstance(error, SSLCertVerificationError):
+                return ServiceUnavailable(
+                    f"the certificate of {self.address.authority} is not trusted ({error.verify_message}); "
+                    "pass an ssl_context= that knows who issued it"
+                )
+        return ServiceUnavailable(
+            f"no recalld service answers at {self.address.authority} ({error or type(error).__name__}); "
+            "start it with `recalld up`, or correct the address"
+        )
+
+
+class Call:
+    """Call that one thread makes and another thread may cancel."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._cancelled = False
+        self._socket: socket.socket | None = None
+
+    def uses(self, used: socket.socket | None) -> None:
+        """Name the socket that the call waits for, None for no socket.
+
+        Raises:
+            ConnectionAbortedError: the call was cancelled.
+        """
+        with self._lock:
+            self._socket = used
+            if self._cancelled:
+                raise ConnectionAbortedError("the call was cancelled")
+
+    def cancel(self) -> None:
+        """End the call: wake it if it waits for a socket, let it begin nothing else."""
+        with self._lock:
+            self._cancelled = True
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+
+#: The call that this context makes for an AsyncClient.
+CALL: ContextVar[Call | None] = ContextVar("recalld_call", default=None)
+
+
+class _Stale(ConnectionError):
+    """The connection ended before a byte of the answer came: it was too old, or nothing listens."""
+
+
+class _NotHttp(Exception):
+    """The bytes that came are no HTTP answer, or more than wanted."""
+
+
+class _Connection:
+    """Connection of this process. It is closed by the first exchange that fails."""
+
+    def __init__(self, address: Address, ssl_context: SSLContext | None, *, timeout_seconds: float) -> None:
+        _use(None)
+        plain = socket.create_connection((address.host, address.port), timeout_seconds)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.secure and ssl_context is not None:
+                plain = ssl_context.wrap_socket(plain, server_hostname=address.host, do_handshake_on_connect=False)
+                _use(plain)
+                plain.do_handshake()
+        except BaseException:
+            plain.close()
+            raise
+        self._address = address
+        self._process = os.getpid()
+        self._used_at = time.monotonic()
+        self._wire = _Wire(plain)
+        self._http = HTTPConnection(address.host, address.port)
+        self._http.sock = self._wire
+
+    def usable(self) -> bool:
+        """Return True unless it was unused for too long, or another process opened it and reads its answers."""
+        return self._process == os.getpid() and time.monotonic() - self._used_at < KEPT_SECONDS
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._wire.socket.close()
+
+    def proves(self, secret: str) -> bool:
+        """Return True if the service answers a challenge with the proof that it knows the secret."""
+        nonce = os.urandom(16).hex()
+        try:
+            response = self.exchange(
+                Request("GET", f"/v1/proof/{nonce}"), seconds=PROOF_SECONDS, most_bytes=PROOF_BYTES
+            )
+        except _NotHttp:
+            return False
+        if response.status == 503:  # too many clients
+            self.close()
+            raise _too_late(self._address, PROOF_SECONDS)
+        proof = {"proof": hmac.new(secret.encode(), nonce.encode(), "sha256").hexdigest()}
+        return response.status == 200 and response.json() == proof and response.reusable
+
+    def exchange(self, request: Request, *, seconds: float, most_bytes: float = inf) -> Response:
+        """Send a request and read its answer of at most `most_bytes`, both in so many seconds.
+
+        Raises:
+            ServiceTimedOut
+            _Stale: the connection ended before a byte of the answer came.
+            _NotHttp: what came is no answer.
+            OSError: the connection broke.
+        """
+        try:
+            return self._exchanged(request, seconds, most_bytes)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, socket.timeout):  # not TimeoutError before Python 3.10
+                raise _too_late(self._address, seconds) from None
+            if isinstance(error, IncompleteRead):
+                raise ConnectionError(_CLOSED) from None
+            if isinstance(error, ConnectionError) and not self._wire.received:
+                raise _Stale(_CLOSED) from None
+            if isinstance(error, (HTTPException, ValueError)):
+                raise _NotHttp from None
+            raise
+
+    def _exchanged(self, request: Request, seconds: float, most_bytes: float) -> Response:
+        self._wire.begin(seconds)
+        self._http.request(request.method, request.target, request.body, {**_HEADERS, **request.headers})
+        answer = self._http.getresponse()
+        body = bytearray()
+        while len(body) <= most_bytes and (piece := answer.read(_PIECE_BYTES)):
+            body += piece
+        if len(body) > most_bytes:
+            raise _NotHttp
+        if answer.length:
+            raise IncompleteRead(bytes(body))
+        self._used_at = time.monotonic()
+        _use(None)
+        reusable = answer.isclosed() and not answer.will_close
+        return Response(answer.status, bytes(body), reusable, answer.getheader("location"))
+
+
+class _Wire(io.RawIOBase):
+    """Socket as `http.client` uses it. Reads and writes of one exchange share a deadline."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        self.socket = plain
+        self.received = 0
+        self._deadline = 0.0
+
+    def begin(self, seconds: float) -> None:
+        """Begin an exchange that may take so long."""
+        _use(self.socket)
+        self.received = 0
+        self._deadline = time.monotonic() + seconds
+
+    def sendall(self, data: bytes) -> None:
+        """Write; a service that refuses early closes before it took all, and its answer can still be read."""
+        self._limit()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.socket.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a reader of one answer."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has come, or wait for it."""
+        self._limit()
+        size = self.socket.recv_into(buffer)
+        self.received += size
+        return size
+
+    def close(self) -> None:
+        """Do nothing: `http.client` closes its socket while the answer is unread. The connection closes it."""
+
+    def _limit(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise socket.timeout("timed out")
+        self.socket.settimeout(left)
+
+
+def _use(used: socket.socket | None) -> None:
+    call = CALL.get()
+    if call is not None:
+        call.uses(used)
+
+
+def _too_late(address: Address, seconds: float) -> ServiceTimedOut:
+    return ServiceTimedOut(
+        f"recalld at {address.authority} timed out: no answer within {seconds:g} seconds; ask again, or allow more time"
+    )

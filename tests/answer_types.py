@@ -1,0 +1,83 @@
+"""Writer of the types of the service's answers for the client, which must not import `schemas`: `make docs`.
+
+python -m tests.answer_types recalld/client/answers.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from keyword import iskeyword
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from schemas.search import GetAnswer, SearchAnswer
+from schemas.status import Status
+
+_HEAD = '''\
+"""Types of the service's answers: dictionaries with known keys, explained by /docs of the service.
+
+Written by `make docs` from `schemas`. Keys of an `...Always` class are in every answer, the other ones only if known.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+'''
+
+
+def answer_types() -> str:
+    """Return the content of answers.py: a TypedDict for each model of an answer, after those that it names."""
+    classes: dict[str, str] = {}
+    for model in (SearchAnswer, GetAnswer, Status):
+        _add_class(model, classes)
+    return "\n\n".join([_HEAD, *classes.values()])
+
+
+def _add_class(model: type[BaseModel], classes: dict[str, str]) -> None:
+    always: dict[str, str] = {}
+    sometimes: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        if not field.exclude:
+            # The service leaves out what is None.
+            keys = sometimes if NoneType in get_args(field.annotation) else always
+            keys[field.alias or name] = _type_name(field.annotation, classes)
+    name = model.__name__
+    if sometimes:
+        classes[name] = _class(f"{name}Always", "TypedDict", always)
+        classes[name] += "\n\n" + _class(name, f"{name}Always, total=False", sometimes)
+    else:
+        classes[name] = _class(name, "TypedDict", always)
+
+
+def _class(name: str, bases: str, keys: dict[str, str]) -> str:
+    if not any(map(iskeyword, keys)):
+        return f"class {name}({bases}):\n" + "".join(f"    {key}: {kind}\n" for key, kind in keys.items())
+    members = "".join(f'        "{key}": {kind},\n' for key, kind in keys.items())
+    return f'{name} = {bases}(\n    "{name}",\n    {{\n{members}    }},\n)\n'
+
+
+def _type_name(kind: Any, classes: dict[str, str]) -> str:
+    origin, arguments = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
+    if origin is Literal:
+        return f"Literal[{', '.join(json.dumps(value) for value in arguments)}]"
+    if origin is tuple:
+        return f"list[{_type_name(arguments[0], classes)}]"
+    if origin is dict:
+        return f"dict[{', '.join(_type_name(one, classes) for one in arguments)}]"
+    if origin is not None:  # a union with None
+        [kind] = arguments
+        return _type_name(kind, classes)
+    if issubclass(kind, Enum):
+        return _type_name(Literal[tuple(one.value for one in kind)], classes)
+    if issubclass(kind, BaseModel):
+        _add_class(kind, classes)
+    return str(kind.__name__)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(answer_types(), "utf-8")
