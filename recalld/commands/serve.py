@@ -19,8 +19,8 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from memory.service.run import serve
     from memory.status.pulses import Pulses
     from recalld.logs import configure_logs
-    from recalld.settings.staleness import SettingsAge
     from recalld.up.sd_notify import watchdog
+    from recalld.up.settings_age import SettingsAge
     from recalld.up.traces import traced
     from recalld.wiring import open_broker
     from workers.health.heartbeat import LifeSigns

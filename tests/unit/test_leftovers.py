@@ -10,6 +10,7 @@ import pytest
 
 from tests.daemon import REPOSITORY, arguments_of
 from tests.leftovers import nothing_left
+from tests.waiting import wait_until
 
 
 def test_a_process_on_its_own_ends_with_the_test_that_caused_it() -> None:
@@ -20,7 +21,7 @@ def test_a_process_on_its_own_ends_with_the_test_that_caused_it() -> None:
             capture_output=True,
             env={"PATH": "/bin:/usr/bin"},
         )
-        assert arguments_of(int(orphan.stdout)) != [""]
+        wait_until(lambda: arguments_of(int(orphan.stdout))[0] == "sleep")
     assert arguments_of(int(orphan.stdout)) == [""]
 
 

@@ -30,9 +30,6 @@ log = structlog.get_logger(__name__)
 #: averages anyway, and a megabyte in one input would hold a core for many seconds.
 LONGEST_TEXT = 8192
 
-#: The folder that holds our packages.
-_OUR_FOLDER = Path(__file__).resolve().parents[3]
-
 #: Requests that a local model serves at a time, each with one thread.
 THREADS = min(4, os.cpu_count() or 1)
 
