@@ -122,7 +122,7 @@ def fallback_problem(settings: Settings, agent: AgentSettings) -> str | None:
 
 
 def forget_void_takeover(settings: Settings, agent: AgentSettings) -> None:
-    """Delete a record that no longer matches the settings or the key. Called by workers, so that all processes agree."""
+    """Delete a record that no longer matches the settings or the key. Called by workers only."""
     folder = settings.indexes_path / agent.id
     noted = _noted(folder)
     first = _first(settings, agent, noted)
