@@ -36,7 +36,7 @@ def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
     `provider_identity` is `EmbeddingProvider.identity`, or `NO_VECTORS`.
     """
     facts = {
-        "chunking": [CHUNKING_VERSION, memory.chunking.tokens, memory.chunking.chunker],
+        "chunking": [CHUNKING_VERSION, memory.chunking.tokens, memory.chunking.overlap],
         "embedding": provider_identity,
         "redaction": redaction_facts(memory),
         "schema": SCHEMA_VERSION,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from memory.embedding import asking
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding import coordination
+from memory.embedding.batcher import EmbeddingBatcher
 from memory.index.indexer import Indexer
 from memory.status.summary import build_status
 from memory.store.errors import NoRoom, StoreFull
@@ -386,7 +386,7 @@ def test_workers_that_are_to_stop_wait_for_no_provider_and_hand_back_what_is_lef
 def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_for(
     remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "UNUSUAL_SECONDS", 0.1)
+    monkeypatch.setattr(coordination, "UNUSUAL_SECONDS", 0.1)
     monkeypatch.setattr(run, "LifeSigns", partial(LifeSigns, beat_seconds=0.05))
     monkeypatch.setattr("memory.status.agent.SILENCE_SECONDS", 0.0)
     server.open.clear()

@@ -19,7 +19,7 @@ from typing import Any, Final
 import redis
 import structlog
 
-from memory.embedding.asking import Asking
+from memory.embedding.coordination import InFlightRequests
 from memory.status.local_processes import born, is_the_same
 from memory.status.pulses import Pulses
 from schemas.ports import OutdatedSettings, ProcessSign, Unanswered
@@ -68,7 +68,7 @@ class LifeSigns:
         pulses: Pulses,
         *,
         beat_seconds: float = BEAT_SECONDS,
-        asking: Asking | None = None,
+        asking: InFlightRequests | None = None,
         outdated: Callable[[], OutdatedSettings | None] = lambda: None,
     ) -> None:
         self._client: Any = connect(settings, answer_seconds=IMPATIENT_SECONDS)
@@ -76,7 +76,7 @@ class LifeSigns:
         self._say = self._client.register_script(_SAY)
         self._role = role
         self._pulses = pulses
-        self._asking = asking or Asking()
+        self._asking = asking or InFlightRequests()
         self._beat_seconds = beat_seconds
         self._outdated = outdated
         self._host = socket.gethostname()

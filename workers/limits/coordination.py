@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import redis
 
-from memory.embedding.asking import Asking
-from memory.embedding.coordination import Claims, Coordination, NoClaims
+from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
 from memory.embedding.gate import Gate, LocalGate
 from memory.embedding.providers.provider import EmbeddingProvider
 from schemas.errors import BrokerUnavailable
@@ -50,7 +49,7 @@ class BrokerCoordination:
         self._keys = keys
         self._cache_scope = cache_scope
         #: This process's requests.
-        self.asking = Asking()
+        self.asking = InFlightRequests()
         self._reach = reach or Reach()
         self._usage = _SharedUsage(board, self._reach)
         self._claimant = Claimant(
