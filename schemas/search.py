@@ -100,7 +100,7 @@ class CorpusOutcome(_Wire):
 
 
 class ConditionState(_Wire):
-    """One fact, whose codes `schemas.conditions` lists: `code` holds for `subject` since a Unix time; `params` are its values."""
+    """One fact: `code`, of `schemas.conditions`, holds for `subject` since a Unix time. `params` are its values."""
 
     code: str
     subject: str = ""

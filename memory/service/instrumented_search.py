@@ -12,6 +12,7 @@ from memory.search.manager import SearchableMemory
 from memory.service.metrics import ServiceMetrics
 from memory.status.condition_texts import TEXTS
 from memory.telemetry import tracing
+from schemas.conditions import ConditionCode
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
 from schemas.settings_sections import Limits
 
@@ -61,7 +62,7 @@ class InstrumentedSearch(SearchableMemory):
                 span.set_attribute("recalld.outcome", outcome)
                 self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
                 self._metrics.searches.labels(outcome).inc()
-                for lacking in dict.fromkeys(TEXTS[one.code].lacks for one in answer.conditions):
+                for lacking in dict.fromkeys(TEXTS[ConditionCode(one.code)].lacks for one in answer.conditions):
                     self._metrics.degradations.labels(lacking).inc()
                 return answer
 
