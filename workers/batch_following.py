@@ -279,7 +279,7 @@ class JobFollower:
             # They stay in the job until it ends; what is left in it then goes the normal way.
             reasons = Counter(lines[text_hash].reason or "its vector is of no use" for text_hash in refused)
             [(reason, _)] = reasons.most_common(1)
-            log.warning("batch_lines_failed", reference=job.reference, lines=len(refused), reason=reason.value)
+            log.warning("batch_lines_failed", reference=job.reference, lines=len(refused), reason=reason)
 
     def _usable(self, job: BatchJob, lines: Mapping[str, BatchLine]) -> dict[str, Vector]:
         """The vectors that are of the right width, finite and not zero, rounded as the cache rounds them."""

@@ -247,7 +247,8 @@ class BuiltinManager(SearchManager):
 
     def _failed(self, error: Exception, deadline: Deadline) -> SearchAnswer:
         """The answer of a search that raised."""
-        warning, disabled = "memory search is unavailable", True
+        warning = "memory search is unavailable"
+        disabled: bool | None = True
         if isinstance(error, StoreCorrupt):
             reason, action = str(error), "wait until the index is rebuilt, or run `recalld rebuild`"
         elif isinstance(error, PatternTooCostly):
