@@ -78,12 +78,12 @@ define make_environment
 	@$(PIP) install --quiet --no-index --no-deps --no-build-isolation -e .
 endef
 
-# What is made from the code: tables of the documentation, the example file, the tools that the client carries.
+# What is made from the code: tables of the documentation, the example file, tools and types of the client.
 docs: install-dev
-	$(BIN)/python -m tests.settings_docs docs/settings.md deploy/recalld.example.toml
+	$(BIN)/python -m tests.doc_tables docs/settings.md docs/commands.md docs/troubleshooting.md
+	$(BIN)/python -m tests.settings_docs deploy/recalld.example.toml
 	$(BIN)/python -m tests.tool_docs recalld/client/tools.json
 	$(BIN)/python -m tests.answer_types recalld/client/answers.py
-	$(BIN)/python -m tests.doc_tables docs/commands.md docs/troubleshooting.md
 	$(BIN)/python -m tests.provider_requests docs/providers.md
 
 # Which locked packages have a wheel, for every platform and Python: asks the package index, takes minutes.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from memory.transcripts.formats import is_compaction_line
+from memory.transcripts.interpreter import is_compaction_line
 from schemas.documents import FileStat
 from schemas.settings_sections import SyncSessions
 

@@ -1,4 +1,4 @@
-"""The agent that a hook is for, and the event it becomes."""
+"""Events made of hooks: the agent of a hook is found among the configured ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from schemas.settings import AgentSettings, Settings
 
 
 class UnclaimedHook(RecalldError):
-    """Raised when no configured agent can be told apart as a hook's own; the message says what to do."""
+    """Raised for a hook that belongs to none of the configured agents; the message says what to do."""
 
 
 def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Event:
     """Return the event for the named agent, else for the session's own, else, without a path, for the only one.
 
-    Only names are compared here. The reader of a transcript makes sure that it lies in its agent's folders.
+    Only names are compared. The worker that reads a transcript checks that it lies in its agent's folders.
 
     Raises:
         UnclaimedHook: no agent is configured, none of that name, or none of them has this session.
@@ -63,22 +63,22 @@ def _chosen(hook: Hook, settings: Settings, agents: list[AgentSettings]) -> Agen
 
 
 def _has(files: AgentFiles, path: str) -> bool:
-    """Return True for a document of the agent, also for one that its settings leave out."""
+    """Return True for a document of the agent, even if its settings leave it out."""
     return files.key_of(path) is not None or files.reason_of(path) is not None
 
 
 def _names_of(path: str) -> tuple[str, str]:
-    """The path as it was named, and with the links of its folder followed, as settings may spell it."""
+    """Return the path as it was named, and with the links of its folder followed, as settings may spell it."""
     folder, name = os.path.split(path)
     # Only the folder: a transcript that is itself a link is never followed.
     return path, os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 - Path.resolve would follow the last part, too
 
 
 def _session_files(agent: AgentSettings, session: str | None) -> tuple[str, ...]:
-    """The transcript of a session by its id, where it lies right inside one of the agent's folders."""
+    """Return the transcript with a session's id that lies right inside one of the agent's folders."""
     files = [os.path.join(folder, f"{session}.jsonl") for folder in agent.sessions] if session else []  # noqa: PTH118
     return tuple(file for file in files if os.path.isfile(file))  # noqa: PTH113 - Path may raise
 
 
 def _known(agents: list[AgentSettings]) -> str:
-    return ", ".join(agent.id for agent in agents) or "none that is enabled"
+    return ", ".join(agent.id for agent in agents) or "no enabled agent"

@@ -1,10 +1,10 @@
-"""What agents' programs say in their hooks, as hints for the producers. Pure: nothing is looked up on the disk.
+"""Hooks of agents' programs, read as hints for the producers. Pure: nothing is looked up on the disk.
 
 Claude Code and Codex send `{hook_event_name, session_id, transcript_path, cwd, ...}` (code.claude.com/docs/en/hooks,
 developers.openai.com/codex/hooks); Codex's older `notify` sends `{type: "agent-turn-complete", thread-id, ...}`.
-OpenClaw's internal hooks have `{type, action, sessionKey, context}` (docs.openclaw.ai/automation/hooks). Whatever else
-a payload holds (prompts, tool output, summaries) is not looked at. Programs wait for this module's imports
-(`recalld.hooks.entry`): they are few, and of the standard library alone.
+OpenClaw's internal hooks have `{type, action, sessionKey, context}` (docs.openclaw.ai/automation/hooks). The rest of a
+payload (prompts, tool output, summaries) is not read. Programs wait for this module's imports (`recalld.hooks.entry`):
+they are few, and of the standard library alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Bytes of a payload at most. Hooks after a tool call carry the tool's output.
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 
-#: OpenClaw's events that say something about a session.
+#: OpenClaw's events that are about a session.
 OPENCLAW_EVENTS = (
     "command:new",
     "command:reset",
@@ -43,7 +43,7 @@ _SESSION_KEY = r"agent:([^:]+):"
 
 
 class HookUnreadable(ValueError):
-    """The payload is no hook of that program; the message is a sentence without anything of its content."""
+    """Raised for a payload that is no hook of that program; the message repeats nothing of its content."""
 
 
 class Hook(namedtuple("Hook", ("kind", "paths", "session", "agent", "meant"), defaults=((), None, None, None))):
@@ -64,7 +64,7 @@ class Hook(namedtuple("Hook", ("kind", "paths", "session", "agent", "meant"), de
 
 
 def read_hook(program: str, payload: bytes | str) -> Hook | None:
-    """Return what a payload means; None when it means nothing to a memory.
+    """Return a payload as a hook; None for a hook that does not concern a memory.
 
     Raises:
         HookUnreadable: it is not JSON, or not what this program sends.
@@ -88,7 +88,7 @@ def _claude_code(payload: Mapping[str, Any]) -> Hook | None:
     name = payload.get("hook_event_name")
     if not isinstance(name, str) or not name:
         raise HookUnreadable("the hook does not say which it is: hook_event_name is missing")
-    # A subagent that ends names its own transcript beside that of the session.
+    # A subagent that ends names its own transcript and that of the session.
     paths = _paths(payload.get("transcript_path"), payload.get("agent_transcript_path"))
     if name in ("PreCompact", "PostCompact") or (name == "SessionStart" and payload.get("source") == "compact"):
         return _about("compaction", paths)
@@ -128,7 +128,7 @@ def _openclaw(payload: Mapping[str, Any]) -> Hook | None:
     return Hook("grew", paths, session, agent) if paths or session else None
 
 
-#: Program -> what its hooks mean. The names are those of `recalld hook` and of the HTTP interface.
+#: Program -> reader of its hooks. The names are those of `recalld hook` and of the HTTP interface.
 PROGRAMS: Mapping[str, Callable[[Mapping[str, Any]], Hook | None]] = {
     "claude-code": _claude_code,
     "codex": _codex,
@@ -137,7 +137,7 @@ PROGRAMS: Mapping[str, Callable[[Mapping[str, Any]], Hook | None]] = {
 
 
 def _about(kind: str, paths: tuple[str, ...], session: str | None = None, agent: str | None = None) -> Hook:
-    """A hook about one session; where it does not say which, everything is compared."""
+    """Return a hook about one session. Without a path or an id, all sessions are compared."""
     return Hook(kind, paths, session, agent) if paths or session else Hook("reconcile", agent=agent)
 
 
@@ -147,7 +147,7 @@ def _table(context: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _paths(*named: object) -> tuple[str, ...]:
-    """The absolute ones, each once. What is no path is left out: hooks come with null, and with things to come."""
+    """Return the absolute paths among these values, each once. Hooks may hold null, or values of later versions."""
     found: dict[str, None] = {}
     for path in named:
         if isinstance(path, str) and 0 < len(path) <= _MAX_PATH_CHARS and _may_be_a_path(path):

@@ -1,7 +1,7 @@
 """Hooks by HTTP: `POST /v1/hooks/<program>` with the JSON that the program's hook has.
 
-The query service's rules for tokens hold here: with several agents, or beyond loopback, the agent's token is needed,
-and the hook is that agent's. A hook is a hint: it is answered with 202 once the producers know of it.
+A sender needs the same rights as a client of the query service: with several agents, or beyond loopback, the agent's
+token. The hook is that agent's. A hook is a hint: the answer is 202 once the producers have its event.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def create_hook_app(settings: Settings, handle: Callable[[Event], None]) -> Fast
 
 
 class HookServer:
-    """Listens from the moment it is made, and answers between `start` and `stop`.
+    """Server of hooks: it listens once it is made, and answers between `start` and `stop`.
 
     Raises, when made:
         UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
@@ -96,7 +96,7 @@ class HookServer:
         self.url = f"http://{shown}:{listener.getsockname()[1]}/v1/hooks/"
 
     def start(self) -> None:
-        """Start answering; says where in `<home>/run/hooks.json`."""
+        """Start answering, and write the address to `<home>/run/hooks.json`."""
         self._thread.start()
         self._reporter.resolve(ConditionCode.HOOKS_UNWRITTEN, ConditionCode.HOOKS_ENDED)
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from recalld.invocation import Invocation, global_options
-from recalld.terminal_text import printable_name
+from recalld.render.terminal_text import printable_name
 from schemas.errors import RecalldError, UserError
 
 #: Name -> line of `recalld --help`. A command is `command` in `recalld.commands.<name>`, imported when used.

@@ -80,7 +80,7 @@ class Invocation:
         return self.loaded.settings
 
     def the_agent(self) -> AgentSettings:
-        """Return the agent of this call: the one that --agent names, else the only one.
+        """Return the agent of this call: the agent that --agent names, else the only agent.
 
         Raises:
             UserError: there is none, or several and none was named, or none of that name.
@@ -88,7 +88,7 @@ class Invocation:
         return select_agent(self.settings, self.agent)
 
     def agents(self) -> tuple[AgentSettings, ...]:
-        """Return the agents of this call: the one that --agent names, else all.
+        """Return the agents of this call: the agent that --agent names, else all.
 
         Raises:
             UserError: there is none, or none of that name.
@@ -100,8 +100,8 @@ class Invocation:
     def command(self, words: str, *, agent: str | None = None) -> str:
         """Return how to type a command of recalld, `search QUERY` say, so that it means the home of this call.
 
-        Program, --config, --home and --agent are those of this call. Without --agent, `agent` is the one that the
-        command is about, where there are several.
+        Program, --config, --home and --agent are those of this call. `agent` takes the place of --agent where the call
+        has none and there are several agents.
         """
         import shlex
 
@@ -127,7 +127,7 @@ class Invocation:
 def to_type(text: str, *, agent: str | None = None) -> str:
     """Return a message whose commands (`recalld ...` in backquotes) can be typed as they stand.
 
-    `agent` is the one that the message is about, where there are several. See `Invocation.command`. Outside of a call
+    `agent` is the subject of the message, where there are several agents. See `Invocation.command`. Outside of a call
     the text stays as it is.
     """
     context = click.get_current_context(silent=True)

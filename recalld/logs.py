@@ -21,7 +21,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from memory.redaction import redact
-from recalld.terminal_text import printable, printable_answer
+from recalld.render.terminal_text import printable, printable_answer
 from schemas.errors import RecalldError
 
 #: Fields that hold tracebacks.
@@ -38,12 +38,12 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(ensure_ascii=False)
     )
-    who: dict[str, object] = {"process": process, "pid": os.getpid()} if process is not None else {}
+    fields: dict[str, object] = {"process": process, "pid": os.getpid()} if process is not None else {}
 
     def name_process(
         _logger: object, _method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.ProcessorReturnValue:
-        return {**who, **event}
+        return {**fields, **event}
 
     structlog.configure(
         processors=[
@@ -61,7 +61,9 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(log)
-    handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s") if terminal else JsonFormatter(who))
+    handler.setFormatter(
+        RedactingFormatter("%(levelname)s %(name)s: %(message)s") if terminal else JsonFormatter(fields)
+    )
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # Connection errors while the broker restarts are told once by us; the library would tell them per thread.
     logging.getLogger("dramatiq").setLevel(logging.ERROR)

@@ -100,7 +100,7 @@ class CorpusOutcome(_Wire):
 
 
 class ConditionState(_Wire):
-    """One fact: `code`, of `schemas.conditions`, holds for `subject` since a Unix time. `params` are its values."""
+    """One condition: `code` (of `schemas.conditions`) holds for `subject` since a Unix time, with `params`."""
 
     code: str
     subject: str = ""

@@ -1,6 +1,6 @@
-"""Parts of the documentation that are made from the code: every command, every condition.
+"""Parts of the documentation that are made from the code: every setting, command and condition.
 
-    python -m tests.doc_tables docs/commands.md docs/troubleshooting.md
+    python -m tests.doc_tables docs/settings.md docs/commands.md docs/troubleshooting.md
 
 Each part stands between two marks of its page; a test compares it with the code.
 """
@@ -19,6 +19,7 @@ import click
 from memory.status.condition_texts import TEXTS
 from recalld.cli import COMMANDS, LazyGroup, root
 from schemas.conditions import ConditionCode
+from tests.settings_docs import settings_table
 
 #: Options of every command, described once at the top of the page.
 _EVERYWHERE = {"--config", "--home", "--agent", "--help"}
@@ -59,7 +60,7 @@ def _halves(text: Any) -> tuple[str, str]:
 
 
 #: Name of the marks -> what stands between them.
-PARTS = {"commands": commands, "conditions": conditions}
+PARTS = {"settings": settings_table, "commands": commands, "conditions": conditions}
 
 
 def with_parts(page: str) -> str:

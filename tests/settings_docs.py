@@ -1,7 +1,6 @@
-"""The settings as documentation: the table of docs/settings.md and the example file, both made from the schema.
+"""Documentation of the settings, made from the schema: the table of docs/settings.md and the example file.
 
-`make docs` (`python -m tests.settings_docs docs/settings.md deploy/recalld.example.toml`) writes them; a test fails
-when they differ from the schema.
+`make docs` writes both (`tests.doc_tables` the table); a test fails when they differ from the schema.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from recalld.settings.keys import SettingKey, agent_keys, top_level_keys
-
-BEGIN = "<!-- settings: begin (made by `make docs`) -->"
-END = "<!-- settings: end -->"
 
 _TITLE = """\
 # Every setting of recalld, with its default. Copy what you change to recalld.toml; lines that begin with #
@@ -60,7 +56,7 @@ _SAMPLES: dict[str, Any] = {
 
 
 def settings_table() -> str:
-    """Return the README's table: key, default, allowed values, meaning, and "yes" where an agent may override it."""
+    """Return a table: key, default, allowed values, meaning, and "yes" where an agent may override it."""
     rows = ["| key | default | allowed | meaning | per agent |", "|---|---|---|---|---|"]
     per_agent = agent_keys()
     rows += [
@@ -131,24 +127,5 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def with_settings_table(readme: str) -> str:
-    """Return the README's text with a new table between its two marks.
-
-    Raises:
-        ValueError: the marks are not there.
-    """
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the marks {BEGIN!r} and {END!r} are missing")
-    return f"{before}{BEGIN}\n{settings_table()}{END}{after}"
-
-
-def main(readme: str, example: str) -> None:
-    """Write both documents."""
-    Path(readme).write_text(with_settings_table(Path(readme).read_text("utf-8")), "utf-8")
-    Path(example).write_text(example_toml(), "utf-8")
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    Path(sys.argv[1]).write_text(example_toml(), "utf-8")

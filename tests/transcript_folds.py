@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from memory.transcripts.folding import TranscriptFold
-from memory.transcripts.interpreting import Interpreter, Reading
-from memory.transcripts.line_reading import RawLine, lines_in
+from memory.transcripts.interpreter import Interpreter, Reading
+from memory.transcripts.lines import RawLine, lines_in
 from memory.transcripts.packing import FoldedChunk
 
 

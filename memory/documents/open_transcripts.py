@@ -13,7 +13,7 @@ from schemas.documents import FileStat
 from schemas.errors import Permanent, Transient
 
 if TYPE_CHECKING:
-    from memory.transcripts.line_reading import RawLine
+    from memory.transcripts.lines import RawLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class OpenTranscript:
             OSError: it cannot be read; where it was opened, that becomes a `DocumentUnreadable`.
         """
         # A search never reads a transcript, and need not load what decompresses one.
-        from memory.transcripts.line_reading import read_lines
+        from memory.transcripts.lines import read_lines
 
         end = None if self.compressed else self.stat.size
         try:

@@ -135,9 +135,9 @@ def _told_by(folder: str, parts: tuple[str, ...]) -> SessionKind:
 
 @functools.lru_cache(maxsize=_MAX_ARCHIVES)
 def _begun_as(folder: str, parts: tuple[str, ...], compressed: bool, _version: tuple[int, ...]) -> SessionKind:  # noqa: FBT001 - the key of a cache
-    from memory.transcripts.content_reading import texts_of
-    from memory.transcripts.interpreting import parse
-    from memory.transcripts.line_reading import read_lines
+    from memory.transcripts.interpreter import parse
+    from memory.transcripts.lines import read_lines
+    from memory.transcripts.transcript_format import texts_of
 
     with opened_below(folder, parts, name=parts[-1]) as descriptor:
         lines = read_lines(descriptor, offset=0, end=None, compressed=compressed)

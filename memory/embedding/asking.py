@@ -1,4 +1,4 @@
-"""Which requests to embedding endpoints are without an answer in this process, and for how long."""
+"""Requests of this process to embedding endpoints that have no answer yet, and the time since they began."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEMBERED_SECONDS = 90.0
 
 @dataclass(slots=True)
 class _Endpoint:
-    """When the requests on their way began, and since when it is silent; times of the clock."""
+    """Begin of each request in flight, and of the endpoint's silence; times of the clock."""
 
     address: str
     begun: dict[object, float] = field(default_factory=dict)
@@ -32,8 +32,8 @@ class _Endpoint:
 class Asking:
     """The requests of a process, by the provider's account and model. Thread-safe.
 
-    A request that took unusually long and failed in passing had no answer, whoever broke it off (we, or a proxy with
-    a 504): the next one goes on with its silence, which the first answer ends.
+    A request that took unusually long and failed in passing had no answer, even if a proxy said so (HTTP 504). The
+    next request continues its silence; the first answer ends it.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class Asking:
                 self._ended(self._endpoints[key], name, answered=answered)
 
     def unanswered(self) -> list[Unanswered]:
-        """The endpoints that owe an answer for an unusual time."""
+        """Return the endpoints that owe an answer for an unusual time."""
         now = self._clock()
         with self._lock:
             found = [
@@ -73,7 +73,7 @@ class Asking:
         return [one for one in found if one.seconds >= UNUSUAL_SECONDS]
 
     def forgive(self, seconds: float) -> None:
-        """The process stood still for so long: that is not the endpoints' fault."""
+        """Leave out a time in which the process stood still: it is not the endpoints' fault."""
         with self._lock:
             for one in self._endpoints.values():
                 one.begun = {name: begun + seconds for name, begun in one.begun.items()}
@@ -93,7 +93,7 @@ class Asking:
 
 
 def _since(endpoint: _Endpoint, now: float) -> float | None:
-    """Since when an answer is owed; None when none is."""
+    """Return the time since which an answer is owed; None without one."""
     times = list(endpoint.begun.values())
     if endpoint.silent_since is not None and now - endpoint.gave_up_at < REMEMBERED_SECONDS:
         times.append(endpoint.silent_since)

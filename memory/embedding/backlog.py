@@ -1,4 +1,4 @@
-"""What waits to be embedded: two lanes, one entry for each distinct text. Pure data; the batcher locks."""
+"""Backlog of texts to embed: two lanes, one entry for each distinct text. Pure data; the batcher locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schemas.errors import Terminal, Transient
 
 
 class Ticket:
-    """What one caller waits for. Made by `EmbeddingBatcher.submit`."""
+    """Future of the texts of one caller. Made by `EmbeddingBatcher.submit`."""
 
     def __init__(
         self, hashes: Sequence[str], lock: threading.Condition, forget: Callable[[Ticket, set[str]], None]
@@ -33,12 +33,12 @@ class Ticket:
         return self._decided.wait(max(0.0, timeout_seconds))
 
     def results(self) -> dict[str, Vector | Refusal]:
-        """What is there now, by text hash."""
+        """Return the results so far, by text hash."""
         with self._lock:
             return dict(self._results)
 
     def error(self) -> Transient | Terminal | None:
-        """Why the rest is missing; None when nothing is, or when it may still come."""
+        """Return the reason why results are missing; None if none are, or if they may still come."""
         with self._lock:
             return self._error
 
@@ -80,7 +80,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What one request may hold."""
+    """Bounds of one request."""
 
     inputs: int
     tokens: float
@@ -98,7 +98,7 @@ class Backlog:
         return sum(len(lane) for lane in self._lanes.values())
 
     def count(self, lane: Lane) -> int:
-        """Entries waiting in one lane."""
+        """Return the number of entries in one lane."""
         return len(self._lanes[lane])
 
     def add(self, entry: Entry) -> None:
@@ -107,7 +107,7 @@ class Backlog:
         self._tokens[entry.lane] += entry.tokens
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry that nobody waits for."""
+        """Forget an entry that no caller waits for."""
         if self._lanes[entry.lane].pop(entry.text_hash, None) is not None:
             self._tokens[entry.lane] -= entry.tokens
 
@@ -118,11 +118,11 @@ class Backlog:
         self.add(entry)
 
     def oldest(self, lane: Lane) -> Entry | None:
-        """The entry that waits longest."""
+        """Return the entry that waits longest."""
         return next(iter(self._lanes[lane].values()), None)
 
     def fills(self, lane: Lane, limits: BatchLimits) -> bool:
-        """Whether the lane holds at least one whole request."""
+        """Return True if the lane holds at least one whole request."""
         return len(self._lanes[lane]) >= limits.inputs or self._tokens[lane] >= limits.tokens
 
     def cut(self, lane: Lane, limits: BatchLimits) -> list[Entry]:

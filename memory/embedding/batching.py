@@ -73,7 +73,7 @@ class EmbeddingBatcher:
         self._keeper = VectorWriteBuffer(cache, provider.identity)
         coordination = coordination or alone(provider)
         self._gate = coordination.gate
-        # Without a cache nobody could find what somebody else paid for.
+        # Without a cache a process cannot find what another process paid for.
         self._claims = coordination.claims if cache is not None else NoClaims()
         self._patience = patience_seconds
         self._idle_seconds = idle_seconds
@@ -150,7 +150,7 @@ class EmbeddingBatcher:
             self._changed.notify_all()
 
     def close(self, *, timeout_seconds: float) -> None:
-        """Stop; what is in flight has so long to come back. What does not is nobody's business any longer."""
+        """Stop, and give requests in flight `timeout_seconds` to come back; later answers are dropped."""
         self.stop()
         with self._changed:
             threads = list(self._threads)
@@ -163,7 +163,7 @@ class EmbeddingBatcher:
         self._keeper.flush()
 
     def forget(self, ticket: Ticket, hashes: set[str]) -> None:
-        """Take a ticket off its texts; those that nobody else wants and that were not sent are dropped."""
+        """Take a ticket off its texts; drop texts that were not sent and that no other ticket wants."""
         with self._changed:
             for text_hash in hashes:
                 entry = self._entries.get(text_hash)
@@ -207,7 +207,7 @@ class EmbeddingBatcher:
         entry.tickets.append(ticket)
 
     def _wake(self) -> None:
-        """See to it that somebody looks at the backlog."""
+        """Wake or start a sender if there is work."""
         if not len(self._backlog) or self._stopping.is_set():
             return
         if self._idle:
@@ -259,7 +259,7 @@ class EmbeddingBatcher:
             if not len(self._backlog) and not self._claimed and now >= idle_until:
                 return None
             self._idle += 1
-            # With a backlog that nothing may leave of (a probe is out), somebody's end of work wakes us.
+            # With a backlog that nothing may leave of (a probe is out), the end of another request wakes us.
             look_again = now + 1.0 if len(self._backlog) else max(idle_until, now)
             look_again = min(look_again, self._look_at)
             self._changed.wait(max(0.0005, min(due, look_again) - now))
@@ -279,7 +279,7 @@ class EmbeddingBatcher:
             try:
                 self._send(batch, lane)
             except Exception as error:
-                # A defect of ours or of a provider: nobody may wait for ever because of it.
+                # A defect of ours or of a provider must not let callers wait for ever.
                 log.exception("embedding_batch_failed", provider=self._provider.name)
                 self._settle(batch, Transient(f"the embedding batch failed: {type(error).__name__}: {error}"))
             finally:
@@ -288,7 +288,7 @@ class EmbeddingBatcher:
                     self._changed.notify_all()
 
     def _send(self, batch: Sequence[Entry], lane: Lane) -> None:
-        """Claim one batch and embed what nobody else is embedding. Called without the lock."""
+        """Claim one batch and embed the texts that no other process is embedding. Called without the lock."""
         hashes = [entry.text_hash for entry in batch]
         mine = self._claims.take(hashes)
         try:
@@ -361,7 +361,7 @@ class EmbeddingBatcher:
         return len(vectors)
 
     def _spread(self, error: Transient | Terminal) -> None:
-        """Let those who queue behind a long wait or a refusal know now rather than one by one."""
+        """Fail the backlog at once if it waits behind a long pause or a refusal."""
         with self._changed:
             refusal = self._refusal()
             if refusal is not None:

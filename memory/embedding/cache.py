@@ -1,7 +1,7 @@
-"""The embedding cache: what was paid for once is never paid for again.
+"""The embedding cache: a text that was paid for once is never paid for again.
 
 One SQLite file for all agents of a host. Every response of a provider is one transaction, on disk
-(synchronous FULL) before anybody sees its vectors.
+(synchronous FULL) before any other use of its vectors.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class EmbeddingCache:
             self.evict()
 
     def entries(self) -> int:
-        """How many vectors are kept."""
+        """Return the number of vectors."""
         with self._lock:
             return self._file.guarded(self._count)
 
@@ -124,7 +124,7 @@ class EmbeddingCache:
         deleted = 0
         while deleted < surplus:
             group = min(surplus - deleted, _DELETES_A_TRANSACTION)
-            # Whoever looks something up meanwhile gets in between.
+            # Lookups get in between.
             with self._lock:
                 gone = self._file.guarded(partial(self._delete_oldest, group))
             if not gone:
@@ -133,9 +133,9 @@ class EmbeddingCache:
         return deleted
 
     def maintain(self) -> bool:
-        """Keep to the bound (it may be a new one), and empty a log that grew, if nobody reads it just now.
+        """Keep to the bound (it may be a new one), and empty a log that grew, unless a reader holds it.
 
-        Whether there was anything to do.
+        Return True if there was anything to do.
         """
         evicted = self.evict() > 0
         with self._lock:
@@ -208,7 +208,7 @@ class EmbeddingCache:
         writer.executemany("UPDATE embeddings SET used = ? WHERE id = ?", marks)
 
     def _surplus(self, bound: int) -> int:
-        """How many entries to delete so that there are no more than `bound`."""
+        """Return the number of entries above `bound`."""
         self._file.transaction(lambda writer: self._write_touches(writer, len(self._touched)))
         surplus = self._count() - bound
         # A little more than needed, so that a full cache does not evict at every turn.
@@ -240,7 +240,7 @@ class EmbeddingCache:
         return number
 
     def _forget(self) -> None:
-        """What is remembered of rows goes with their file."""
+        """Forget the rows of a file that is gone."""
         self._identities = {}
         self._touched = {}
 
@@ -289,7 +289,7 @@ class VectorWriteBuffer:
         self._unsaved: dict[str, Vector] = {}
 
     def known(self, hashes: Sequence[str]) -> dict[str, Vector]:
-        """Vectors that somebody paid for already."""
+        """Return vectors that were paid for already."""
         if self._cache is None:
             return {}
         with self._lock:

@@ -1,4 +1,4 @@
-"""What those who embed with one provider have in common, in this process or in all of them."""
+"""Coordination of everything that embeds with one provider: rate limit, claims, and counts of usage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def believed(billed: int | None, estimated: float) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One text to embed: its estimated tokens, and the agent that pays for it ("" for nobody's)."""
+    """One text to embed: its estimated tokens, and the agent that pays for it, "" for none."""
 
     text: str
     tokens: float
@@ -77,7 +77,9 @@ class Meter:
 
 
 class Claims(ABC):
-    """Who is embedding which text just now, so that two who want the same one pay once. Thread-safe; never raises.
+    """Claims on texts that are being embedded, so that two processes with the same text pay once.
+
+    Thread-safe; never raises.
 
     A claim lasts until it is released, or until its process has been dead for a few seconds.
     """
@@ -126,5 +128,5 @@ Coordinate = Callable[[EmbeddingProvider], Coordination]
 
 
 def alone(provider: EmbeddingProvider) -> Coordination:
-    """The coordination of a process that has nobody to ask."""
+    """Return the coordination of a process without a broker."""
     return Coordination(LocalGate(provider.limits))

@@ -1,7 +1,7 @@
-"""When requests to one account may leave: a cool-down after "try later", a breaker after "never", limits a minute.
+"""Rate limiter of one account: a cool-down after "try later", a circuit breaker after "never", limits a minute.
 
-Every request passes: `enter` before it leaves, `leave` when it is over. Worth the two calls: no request is
-sent that the last answer made pointless, whoever got that answer.
+Every request passes: `enter` before it leaves, `leave` when it is over. No request is sent that the last answer to
+any process made pointless. Budgets follow the generic cell rate algorithm (ITU-T I.371).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEFT_FOR_LIVE = 0.3
 
 
 class Urgency(StrEnum):
-    """Who wants to send: a query is charged and never waits; backfill leaves some room for live texts."""
+    """Urgency of a request: a query is charged and never waits; backfill leaves some room for live texts."""
 
     QUERY = "query"
     LIVE = "live"
@@ -36,13 +36,13 @@ class Urgency(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may leave: `rate` a second on average, `burst` at once; in no minute more than `60 * rate + burst`."""
+    """Budget of `rate` a second on average and `burst` at once; in no minute more than `60 * rate + burst`."""
 
     rate: float
     burst: float
 
     def wait(self, busy_until: float, cost: float, now: float, *, urgency: Urgency) -> float:
-        """Seconds until `cost` may leave; 0 means now.
+        """Return the seconds until `cost` may leave; 0 means now.
 
         `busy_until` (seconds, same clock as `now`) is when all that left so far is worked off at `rate`. A cost
         above the burst leaves when everything is worked off.
@@ -53,28 +53,28 @@ class Budget:
         return max(0.0, min(backlog, backlog + (cost - self.room(urgency)) / self.rate))
 
     def room(self, urgency: Urgency) -> float:
-        """What of the burst is open to so urgent requests."""
+        """Return the part of the burst that is open to requests of this urgency."""
         return self.burst * (1 - _LEFT_FOR_LIVE if urgency is Urgency.BACKFILL else 1.0)
 
     def charge(self, busy_until: float, cost: float, now: float) -> float:
-        """The new `busy_until` after `cost` left."""
+        """Return the new `busy_until` after `cost` left."""
         return max(busy_until, now) + cost / self.rate
 
 
 def request_budget(per_minute: int) -> Budget:
-    """The budget that keeps every minute within so many requests."""
+    """Return the budget that keeps every minute within so many requests."""
     burst = max(1.0, per_minute * _REQUEST_BURST)
     return Budget(rate=max(per_minute - burst, 0.5) / 60.0, burst=burst)
 
 
 def token_budget(per_minute: int) -> Budget:
-    """The budget that keeps every minute within so many tokens, single inputs above a quarter of them aside."""
+    """Return the budget that keeps every minute within so many tokens, except for inputs above a quarter of them."""
     burst = per_minute * _TOKEN_BURST
     return Budget(rate=(per_minute - burst) / 60.0, burst=burst)
 
 
 def request_tokens(limit: int, tokens_per_minute: int | None) -> float:
-    """Tokens that one request may hold under a provider's limit and a limit a minute."""
+    """Return the tokens that one request may hold under a provider's limit and a limit a minute."""
     if tokens_per_minute is None:
         return float(limit)
     return min(float(limit), tokens_per_minute * _TOKEN_BURST * (1 - _LEFT_FOR_LIVE))
@@ -83,10 +83,10 @@ def request_tokens(limit: int, tokens_per_minute: int | None) -> float:
 #: Seconds that an endpoint which refused for good is left alone before one probe is sent.
 PROBE_SECONDS = 60.0
 
-#: Seconds after which a probe that nobody reported back is forgotten: its process died.
+#: Seconds after which a probe without a report is forgotten: its process died.
 PROBE_LEASE_SECONDS = 150.0
 
-#: Passing failures in a row, of anybody, after which the endpoint is out: single requests find out when it is back.
+#: Passing failures in a row, of any process, after which the endpoint is out: single requests find out when it is back.
 OUTAGE_FAILURES = 8
 
 #: Seconds of the first pause of an outage, or after a request to slow down that names no time; doubled each time.
@@ -122,14 +122,14 @@ class Gate(ABC):
 
     @abstractmethod
     def leave(self, admission: Admission, error: RecalldError | None) -> None:
-        """Say how the request ended; None when it was answered well.
+        """Report the end of a request; `error` is None after a good answer.
 
-        A `Permanent` error, or another one that says nothing about the endpoint, only gives a probe back.
+        A `Permanent` error, or any other error that says nothing about the endpoint, only gives a probe back.
         """
 
     @abstractmethod
     def refusal(self) -> Terminal | None:
-        """Why nothing can be sent at all for now, as last known; None when requests or a probe may be tried. Cheap."""
+        """Return the refusal that stops all requests, as last known; None if requests or a probe may leave. Cheap."""
 
     @abstractmethod
     def delay(self) -> float:
@@ -138,11 +138,11 @@ class Gate(ABC):
     @property
     @abstractmethod
     def careful(self) -> bool:
-        """Whether the next request is a probe, which should be small, as last known. Cheap."""
+        """True if the next request is a probe, which should be small, as last known. Cheap."""
 
 
 class LocalGate(Gate):
-    """For one process: where nobody else uses the account, or nobody can be reached who knows."""
+    """Rate limiter for a single process, also used while the broker is down."""
 
     def __init__(
         self,

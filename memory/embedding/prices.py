@@ -1,6 +1,6 @@
-"""What embedding costs: list prices in US dollars for a million tokens of input, as of November 2026.
+"""Costs of embedding: list prices in US dollars for a million tokens of input, as of November 2026.
 
-Where they are published, and what their batch interfaces take off:
+Pages of the prices, and discounts of the batch interfaces:
 
 * OpenAI, https://platform.openai.com/docs/pricing: half of it in a batch.
 * Gemini, https://ai.google.dev/gemini-api/docs/pricing: half of it in a batch.
@@ -63,9 +63,9 @@ _LIST = {
 
 
 def price_of(memory: MemorySettings, provider: str, model: str | None, *, batch: bool = False) -> float | None:
-    """Return the US dollars for a million tokens, None when nobody knows.
+    """Return the US dollars for a million tokens, None if the price is unknown.
 
-    What the settings say is the price of everything, batches included. Else the model's list price counts, whichever
+    A price in the settings is the price of everything, batches included. Else the model's list price counts, whichever
     endpoint serves it; a model behind an endpoint of one's own that the lists do not have is unknown.
     """
     if provider in _IN_PROCESS:

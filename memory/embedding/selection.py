@@ -1,4 +1,4 @@
-"""Which provider the settings choose. Cheap: nothing is imported, loaded or connected to."""
+"""Choice of the provider by the settings. Cheap: nothing is imported, loaded or connected to."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _made(memory: MemorySettings, credentials: Credentials, name: str, reason: s
 
 
 def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | None:
-    """Why `auto` would take this service, None when nothing speaks for it."""
+    """Return the reason for which `auto` takes this service, None without one."""
     preset = PRESETS[name]
     if getattr(credentials, name) is not None:
         return f"{preset.key_name} is set"
@@ -418,7 +418,7 @@ _LOCAL_MODELS: dict[str, tuple[str, str, type[UseProvider | E5Provider]]] = {
 
 
 def _missing(preset: Preset) -> Lacking | None:
-    """What is not installed and how to install it; None when it is there."""
+    """Return the missing package and the way to install it; None if it is installed."""
     if _installed(preset.package):
         return None
     return Lacking(f"the {preset.package} package is missing", f'pip install "recalld[{preset.extra}]"')

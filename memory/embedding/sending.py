@@ -42,19 +42,19 @@ MOST_STRIKES = 3
 #: Texts whose strikes are remembered.
 _MOST_STRUCK = 1_000
 
-#: Seconds between two looks at whether somebody still wants a request that waits for its turn in the minute.
+#: Seconds between two looks at callers of a request that waits for its turn in the minute.
 _LOOK_SECONDS = 0.5
 
 #: A text that no provider objects to: tells whether it is the texts or the endpoint that is refused.
 _HARMLESS = "memory"
 
-#: How a request ended that nobody waited for: it says nothing about the endpoint.
+#: Outcome of a request that no caller waited for: it says nothing about the endpoint.
 _ABANDONED: Final = RecalldError("the request was abandoned")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one response decided for the texts at `places`.
+    """Result of one response for the texts at `places`.
 
     `result`: a float32 matrix of rounded vectors with a row for each place, a refusal of them all, or the
     error that keeps them waiting.
@@ -72,7 +72,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Errand:
-    """What all requests of one batch have in common."""
+    """Values that all requests of one batch share."""
 
     urgency: Urgency
     wanted: Callable[[], bool]
@@ -114,7 +114,7 @@ class BatchSender:
     ) -> Iterator[Outcome]:
         """Embed the texts; yields every response's outcome, in all exactly one for each text.
 
-        `wanted` is asked before another attempt: when nobody waits any more there is none.
+        `wanted` is asked before another attempt, which needs a caller that still waits.
         """
         errand = _Errand(urgency, wanted)
         parts = [_Part(range(len(items)))]
@@ -163,14 +163,14 @@ class BatchSender:
         self._remember_limit([places for places in too_much if failed.isdisjoint(places)])
 
     def abandon(self) -> None:
-        """Give back the probes that are on their way: nobody would let another leave as long as they are out."""
+        """Give back the probes in flight: no other probe leaves before they are back."""
         with self._lock:
             probes, self._probes = self._probes, 0
         for _ in range(probes):
             self._gate.leave(Admission.PROBE, _ABANDONED)
 
     def _alone(self, item: Item, places: Sequence[int], error: Permanent, errand: _Errand) -> Outcome:
-        """What becomes of a text that was refused alone: embedded in pieces if it was too long, else given up."""
+        """Embed a text that was refused alone in pieces if it was too long, else give it up."""
         if not isinstance(error, TooLarge):
             return Outcome(places, Refusal(error.reason))
         for pieces in cut_in_pieces(item):
@@ -230,7 +230,7 @@ class BatchSender:
         admission = self._enter(items, errand)
         with self._lock:
             self._probes += admission is Admission.PROBE
-        failure: RecalldError | None = Transient("the request failed in a way that nobody foresaw")
+        failure: RecalldError | None = Transient("the request failed in an unexpected way")
         billed: int | None = None
         try:
             with self._asking.request(self._provider):
@@ -251,7 +251,7 @@ class BatchSender:
         return rounded, unusable
 
     def _enter(self, items: Sequence[Item], errand: _Errand) -> Admission:
-        """Take the right to send, waiting for the minute's limits as long as somebody wants the answer."""
+        """Take the right to send, waiting for the minute's limits as long as a caller wants the answer."""
         tokens = sum(item.tokens for item in items)
         while True:
             try:
@@ -278,7 +278,7 @@ class BatchSender:
             )
 
     def _judge(self, errand: _Errand, error: Permanent) -> Terminal | None:
-        """Whether a refusal is about the endpoint's settings rather than about the texts.
+        """Return the error of an endpoint that refuses every text because of its settings, None if it refuses these.
 
         Without this, an endpoint that refuses everything would be asked twice for every single text.
         """
@@ -300,7 +300,7 @@ class BatchSender:
         return None
 
     def _is_the_texts_fault(self, errand: _Errand, error: Transient | Terminal) -> bool:
-        """Whether the endpoint, which kept failing on these texts, is well otherwise: then one of them breaks it."""
+        """Return True if the endpoint, which failed on these texts, answers another one: then a text breaks it."""
         if isinstance(error, Terminal | Throttled | Paced) or error.retry_after is not None:
             return False
         if self._stopping.is_set() or not errand.wanted():

@@ -1,4 +1,4 @@
-"""Where an indexer gets its vectors: the cache, then the provider through the shared batcher."""
+"""Supply of an indexer's vectors: the cache, then the provider through the shared batcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schemas.documents import Lane
 
 @dataclass(frozen=True, slots=True)
 class CacheLooks:
-    """How many texts' vectors were found in the cache, and how many had to be asked for.
+    """Counts of texts whose vectors were in the cache, and of texts that had to be embedded.
 
     A text is counted when it comes into the index, not when it is looked up again because its vector waits.
     """
@@ -45,7 +45,7 @@ class EmbeddingSupply:
 
     @property
     def available(self) -> bool:
-        """Whether there is a provider to ask."""
+        """True if there is a provider to ask."""
         return self._batcher is not None
 
     @property
@@ -55,23 +55,23 @@ class EmbeddingSupply:
 
     @property
     def slow(self) -> bool:
-        """Whether the model computes on this machine, in competition with everything else."""
+        """True if the model computes on this machine, in competition with everything else."""
         return self.choice.provider is not None and self.choice.provider.limits.chunks_per_second < 500
 
     def lookup(self, hashes: Sequence[str]) -> dict[str, Vector]:
-        """Vectors that were paid for already."""
+        """Return vectors that were paid for already."""
         if not hashes or self.cache is None or self.choice.provider is None:
             return {}
         return self.cache.get_many(self.identity, hashes)
 
     def count_looks(self, *, hits: int, misses: int) -> None:
-        """So many new texts were found in the cache, and so many have to be asked for."""
+        """Count new texts that the cache had, and new texts that have to be embedded."""
         if self.cache is not None:
             with self._counting:
                 self._looks = CacheLooks(self._looks.hits + hits, self._looks.misses + misses)
 
     def take_cache_looks(self) -> CacheLooks:
-        """How often texts were looked for in the cache since this was asked last."""
+        """Return the counts of cache looks since the last call."""
         with self._counting:
             looks, self._looks = self._looks, CacheLooks()
         return looks
@@ -82,11 +82,11 @@ class EmbeddingSupply:
         return self._batcher.chunks_per_second if self._batcher else 0.0
 
     def estimate_seconds(self, count: int, *, lane: Lane) -> float:
-        """How long `count` more chunks would take, behind what already waits; infinite without a provider."""
+        """Return the seconds for `count` more chunks behind the waiting ones; infinite without a provider."""
         return self._batcher.estimate_seconds(count, lane=lane) if self._batcher else math.inf
 
     def request(self, texts: Mapping[str, str], *, lane: Lane, agent: str, dimensions: int | None = None) -> Ticket:
-        """Ask for vectors that nobody has; text hash -> text.
+        """Ask the provider for vectors; text hash -> text.
 
         `agent` pays for them; `dimensions` is how wide those are that its index holds already, None when it holds none.
         """

@@ -1,4 +1,4 @@
-"""What every vector goes through on arrival, so that cache and index hold the same numbers.
+"""Rounding of every vector on arrival, so that cache and index hold the same numbers.
 
 check -> unit length -> float16 -> float32 -> unit length again. The cache keeps the float16 form, which
 gives back exactly the float32 form that the index stores (below 32 dimensions one row in thousands may
@@ -89,7 +89,7 @@ def matrix_from_bytes16(blobs: Sequence[bytes]) -> Matrix:
 
 
 def sound_rows16(blobs: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-    """Which blobs of one width hold a unit vector; what a failing disk made of one does not."""
+    """Return a mask of the blobs that hold a unit vector, of one width; damaged blobs do not."""
     with np.errstate(invalid="ignore", over="ignore"):
         sound: npt.NDArray[np.bool_] = np.abs(_lengths(_half(blobs).astype(np.float32)) - 1.0) < 0.01
     return sound

@@ -39,7 +39,7 @@ class Estimate:
     `documents` changed or are new, with `messages` that nobody indexed yet; `vanished` ones would be forgotten,
     `failed` ones cannot be read. `chunks` would get a vector, or wait for one already; they hold `texts` different
     texts, `cached` of which somebody paid for, so that `to_embed` would be sent: `tokens` estimated ones
-    (`chunker.estimate_tokens`) in about `requests` requests. `price` is US dollars for a million tokens, None
+    (`estimate_tokens`) in about `requests` requests. `price` is US dollars for a million tokens, None
     when unknown; `dollars` and `seconds` follow from it and from the provider's rate; with `batch` the texts go
     through its Batch API, whose price it is, and nobody knows when they come back. Without a provider there are no
     vectors, and all of these are 0.

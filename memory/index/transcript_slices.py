@@ -22,7 +22,7 @@ from memory.redaction import redactor_for
 from memory.store.reader import StoreReader, TranscriptMark
 from memory.store.writer import TranscriptWrite
 from memory.transcripts.folding import NO_LINES_DIGEST, TranscriptFold, digest_with
-from memory.transcripts.line_reading import RawLine, TranscriptDamaged
+from memory.transcripts.lines import RawLine, TranscriptDamaged
 from memory.transcripts.packing import FoldedChunk
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import MemorySettings

@@ -1,19 +1,196 @@
 """Labelled secrets: settings, JSON fields, flags, tables and sentences, in several languages.
 
-A label is found by its core word ("token"), and judged by what stands before it ("max_") and after it. The value that
-follows is judged by `memory.redaction.values`.
+A rule finds a label by its core word ("token"), and judges it by the words around it ("max_").
+`memory.redaction.values` judges the value that follows.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from memory.redaction.labels import CORES, FORMS, JOINT, OTHER_CORES, Core
 from memory.redaction.masking import Span
-from memory.redaction.randomness import SURELY_RANDOM_BITS, word_bits
-from memory.redaction.values import CALL, Candidate, Family, Form, are_chosen_words, is_secret
+from memory.redaction.values import (
+    CALL,
+    SURELY_RANDOM_BITS,
+    Candidate,
+    Family,
+    Form,
+    are_chosen_words,
+    is_secret,
+    word_bits,
+)
+
+#: "Is", or "was set to", in languages that write no blank before it.
+_SAID = ("就是", "是", "为", "為", "改成", "改为", "改為", "设为", "設為", "设成", "设置为", "は", "が", "는", "은")
+
+#: Between a label and its value. Bounded in each part: a label costs the same wherever it stands.
+JOINT = re.compile(
+    rb"""
+    (?: [_-]? (?: [0-9]{1,2} | prod(?:uction)? | dev | test | staging | live | value | base | b(?:ase)?64 )
+        (?![A-Za-z0-9_]) )?
+    (?: (?P<closing> \\{0,15}["'`] ) \]? | [*_]{1,3} (?![A-Za-z0-9]) | \] )? \*{0,3}
+    (?: [ ]? \( [^()\r\n]{1,48} \) | \xef\xbc\x88 (?:(?!\xef\xbc\x89)[^\r\n]){1,96} \xef\xbc\x89 )?
+    (?P<aside> [ ] (?:for|of|to|on|at|in|f\xc3\xbcr) (?: [ ] [\w.@/'-]{1,32} ){1,4}? )?
+    (?: [ \t]{0,8} (?: : [ ]? (?:str|string|secretstr|&(?:'static[ ])?str|text|optional\[str\]|str[ ]\|[ ]none)
+            [ ]{0,4} = | (?<= [ ] ) [a-z]{3,8} [ ] = ) [ \t]{0,8} (?P<typed>)
+      | [ \t]{0,8} (?: [!=]==? ) [ \t]{0,8} (?P<compared>)
+      | (?: = | \xef\xbc\x9d ) (?! [ \t=>] ) (?P<tight>)
+      | [ \t]{0,8} (?: => | :?= | \xef\xbc\x9d ) [ \t]{0,8} (?P<equals>)
+      | [ \t]{0,8} (?: :(?!:) | -> | \xef\xbc\x9a ) [*_]{0,3} [ \t]{0,8} (?P<colon>)
+      | [ \t]{1,4} (?:
+            (?: (?: (?: is | was ) [ ] )? (?: now | set[ ]to | changed[ ]to ) | will[ ]be
+              | is | was | ist | lautet | est | es | jest | er | \xc3(?:[\xa8\xa9] | \xa4r)
+              ) (?: [ ]? : )? [ \t]{1,4} (?P<verb>)
+          | (?: to | auf | \xc3\xa0 ) [ \t]{1,4} (?P<set>)
+          | (?: - | \xe2\x80[\x93\x94] | \xe2\x86\x92 ) [ \t]{1,4} (?P<dash>)
+        )
+      | [ ]? (?= [\xe3-\xec] ) (?: SAID ) [ ]? (?: : | \xef\xbc\x9a )? [ ]? (?P<said>)
+      | [ \t]{0,24} \| [ \t]{0,8} (?P<cell>)
+      | [ \t]{0,4} \{ [^{}]{0,400}? \b default [ \t]{0,24} = [ \t]{0,4} (?= ["'] ) (?P<default>)
+      | [ \t]{0,4} ,? \s{0,48} ["']? value ["']? [ ]? [:=] [ \t]{0,4} (?P<paired>)
+      | [ \t]{0,4} , [ \t]{0,4} (?= ["'] ) (?P<argument>)
+      | \( (?= ["'] ) (?P<call>)
+      | > (?P<element>)
+      | [ \t]{1,4} (?(aside)(?!)) (?= [^\s]{0,64}? [0-9] | [A-Za-z][^\s"'`]{7} | (?<= [ \t] ) ["'] ) (?P<space>)
+    )
+    """.replace(b"SAID", "|".join(_SAID).encode()),
+    re.VERBOSE,
+)
+
+#: Form of a value by the last group of `JOINT`.
+FORMS = {
+    "typed": Form.EQUALS,
+    "compared": Form.LISTED,
+    "tight": Form.SETTING,
+    "equals": Form.EQUALS,
+    "colon": Form.COLON,
+    "verb": Form.VERB,
+    "set": Form.VERB,
+    "dash": Form.BESIDE,
+    "said": Form.VERB,
+    "cell": Form.LISTED,
+    "argument": Form.LISTED,
+    "call": Form.LISTED,
+    "element": Form.SETTING,
+    "default": Form.EQUALS,
+    "paired": Form.EQUALS,
+    "space": Form.BESIDE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A core word. `needle` is looked for first, in the text in lower case; `word` is all of it that may be there.
+
+    `before` must precede what is no longer than the needle ("pass", "key"), `not_before` must not precede anything.
+    """
+
+    needle: bytes
+    word: re.Pattern[bytes] | None
+    family: Family
+    kind: str
+    before: re.Pattern[bytes] | None = None
+    not_before: re.Pattern[bytes] | None = None
+
+    def end(self, lowered: bytes, position: int) -> int:
+        """Return the end of the word whose needle is at `position`; 0 for another word."""
+        if self.word is None:
+            return position + len(self.needle)
+        found = self.word.match(lowered, position)
+        return found.end() if found is not None else 0
+
+
+def _core(
+    needle: str,
+    family: Family,
+    kind: str,
+    *,
+    word: str | None = None,
+    before: str | None = None,
+    not_before: str | None = None,
+) -> Core:
+    return Core(
+        needle.encode(),
+        re.compile(word.encode()) if word else None,
+        family,
+        kind,
+        re.compile(before.encode()) if before else None,
+        re.compile(not_before.encode()) if not_before else None,
+    )
+
+
+#: Keys that open something. Others are of tables, maps and caches, or public.
+_OPENING = (
+    "(?:api|access|secret|private|auth|account|encrypt(?:ion)?|decrypt(?:ion)?|sign(?:ing)?|master|service|client"
+    "|admin|bot|webhook|wpa|wifi|wlan|deploy|app(?:lication)?|shared(?:access)?|storage|subscription|licen[cs]e|security|consumer"
+    "|recovery|hmac|aes|jwt|cookie|session|root|openai|anthropic|voyage|gemini|google|groq|azure|aws|github|stripe"
+    "|mistral|cohere|deepseek|openrouter|perplexity|tavily|brave|serper)[_. -]?\\Z"
+)
+
+CORES = (
+    _core(
+        "pass",
+        Family.PASSWORD,
+        "password",
+        word="pass(?:word|wd|phrase|code|wort|ord)?",
+        before="[_-]\\Z|(?:db|smtp|ftp|user|mysql|pg|root)\\Z",
+        not_before="(?:forgot|reset)[_-]?\\Z",
+    ),
+    _core(
+        "pw",
+        Family.PASSWORD,
+        "password",
+        word="pwd|(?<![a-z0-9])pw(?![a-z0-9])",
+        before="[_-]\\Z",
+        not_before="old\\Z",
+    ),
+    _core("identified by", Family.PASSWORD, "password"),
+    _core("kennwort", Family.PASSWORD, "password"),
+    _core("contrase", Family.PASSWORD, "password", word="contrase(?:\xf1|n)a"),
+    _core("mot de passe", Family.PASSWORD, "password"),
+    _core("wachtwoord", Family.PASSWORD, "password"),
+    _core("secret", Family.SECRET, "secret", word="secrets?"),
+    _core("credential", Family.SECRET, "secret", word="credentials?"),
+    # kubeconfig's own key is `client-key-data`; other data of keys is public.
+    _core("key", Family.SECRET, "key", word="key(?:(?<=client-key)-data)?", before=_OPENING),
+    _core("_auth", Family.SECRET, "secret", before="(?:^|[^a-z0-9.])\\Z"),
+    _core(
+        "token",
+        Family.TOKEN,
+        "token",
+        not_before="(?:eos|bos|pad|unk|cls|sep|mask|next|page|continuation|stop|start|end|per|max|min|num|special|sync)"
+        "[_. -]?\\Z",
+    ),
+)
+
+#: Only in texts that are not all ASCII; of French and Portuguese hardly any is.
+OTHER_CORES = (
+    _core("mdp", Family.PASSWORD, "password", word="(?<![a-z0-9])mdp(?![a-z0-9])", before="[_-]\\Z"),
+    _core("senha", Family.PASSWORD, "password", not_before="[a-z]\\Z"),
+    _core("密", Family.PASSWORD, "password", word="密(?:码|碼)"),
+    _core("口令", Family.PASSWORD, "password"),
+    _core("パスワード", Family.PASSWORD, "password"),
+    _core("暗証番号", Family.PASSWORD, "password"),
+    _core("비밀번호", Family.PASSWORD, "password"),
+    _core("비번", Family.PASSWORD, "password"),
+    _core("hasło", Family.PASSWORD, "password"),
+    _core("lösenord", Family.PASSWORD, "password", word="lösenord(?:et)?"),
+    _core("şifre", Family.PASSWORD, "password"),
+    _core("mật khẩu", Family.PASSWORD, "password"),
+    _core("كلمة", Family.PASSWORD, "password", word="كلمة (?:المرور|السر)"),
+    _core("पासवर्ड", Family.PASSWORD, "password"),
+    _core("пароль", Family.PASSWORD, "password"),
+    _core("Пароль", Family.PASSWORD, "password"),
+    _core("密钥", Family.SECRET, "key"),
+    _core("密鑰", Family.SECRET, "key"),
+    _core("秘钥", Family.SECRET, "key"),
+    _core("私钥", Family.SECRET, "key"),
+    _core("令牌", Family.TOKEN, "token"),
+)
+
 
 #: Bytes of a label before its core that are looked at.
 _LABEL_BYTES = 48
@@ -66,7 +243,7 @@ _CLOSE_QUOTE = {
     b"\xe3\x80\x8e": b"\xe3\x80\x8f",
 }
 
-#: Bytes of a quoted value at most, and of a bare one that is judged; the rest of a bare one is masked with it.
+#: Bytes of a quoted value at most, and of a bare value that are judged; the rest of a bare value is masked with them.
 _QUOTED_BYTES = 1024
 _JUDGED_BYTES = 256
 
@@ -92,7 +269,7 @@ class _Value(NamedTuple):
 
 
 class _Run:
-    """Where a long bare value ends: looked for once, however many labels stand in it."""
+    """End of a long bare value, looked for once, although many labels may stand in it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -128,7 +305,7 @@ def find_assignments(data: bytes, lowered: bytes) -> Iterator[Span]:
 def _value_after(
     core: Core, data: bytes, lowered: bytes, position: int, joint: re.Match[bytes], run: _Run
 ) -> Span | None:
-    """The secret that a core word at `position` announces, if it does; `joint` is what stands between them."""
+    """Return the secret that a core word at `position` announces, None without one; `joint` stands between them."""
     how = str(joint.lastgroup)
     before = data[max(0, position - _LABEL_BYTES) : position]
     start = position - (len(before) - len(before.rstrip(_LABEL_CHARACTERS)))
@@ -184,7 +361,7 @@ def _value_after(
 
 
 def _parameter_of(data: bytes, position: int, end: int) -> Span | None:
-    """The token of something with a number or a random id in an address: `?reset_token_8f3a=...`."""
+    """Return the token in an address whose label ends with a number or a random id: `?reset_token_8f3a=...`."""
     found = _OF.match(data, end)
     if found is None or _PARAMETER.search(data[max(0, position - _LABEL_BYTES) : position]) is None:
         return None
@@ -218,12 +395,12 @@ def _is_login(data: bytes, start: int, position: int, value: _Value) -> bool:
 
 
 def _is_flag(data: bytes, start: int) -> bool:
-    """Whether a label is a flag, or the password of a line of a .netrc file."""
+    """Return True if a label is a flag, or the password of a line of a .netrc file."""
     return data.startswith(b"--", start) or _NETRC_LOGIN.search(data[max(0, start - 80) : start]) is not None
 
 
 def _is_setting(data: bytes, start: int, following: int) -> bool:
-    """Whether `name=value` is a setting rather than an argument of a call in a program."""
+    """Return True if `name=value` is a setting rather than an argument of a call in a program."""
     name_before = data[max(0, start - 24) : start]
     if name_before[-1:] in {b"?", b"&", b";", b"/"} or data[start : start + 2] == b"--":
         return True
@@ -258,7 +435,7 @@ def _value_at(data: bytes, position: int, run: _Run) -> _Value | None:
 
 
 def _closing(data: bytes, quote: bytes, start: int) -> int:
-    """Where a quoted value ends, on the same line and not too far; -1 when it does not."""
+    """Return the end of a quoted value on the same line, within `_QUOTED_BYTES`; -1 without one."""
     limit = min(len(data), start + _QUOTED_BYTES)
     position = data.find(quote, start, limit)
     while position > start and data[position - 1 : position] == b"\\" and not quote.startswith(b"\\"):

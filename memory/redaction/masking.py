@@ -1,7 +1,7 @@
-"""What stands in a secret's place, and how it is put there.
+"""Masks in place of secrets.
 
-A mask is `[redacted:<kind>]`: stable, so that a text gives the same chunks each time; it says what was there, and
-keeps nothing of it. Texts are handled as UTF-8 bytes: rules then see one kind of string whatever the language.
+A mask is `[redacted:<kind>]`. It is stable, so that a text gives the same chunks each time, and keeps nothing of the
+secret but its kind. Texts are UTF-8 bytes here: rules see one kind of string in every language.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MASK = re.compile(rb"\[redacted:[a-z]+(?:-[a-z]+)*\]")
 #: Cheap to look for before `MASK`.
 MASK_START = b"[redacted:"
 
-#: What of a secret is replaced: the part of each line that is not blank, so that line ends stay.
+#: The part of a secret that is replaced in each line: all but the blanks around it, so that line ends stay.
 _LINE_PART = re.compile(rb"[^\s](?:[^\r\n]*[^\s])?")
 
 
@@ -30,16 +30,16 @@ class Span(NamedTuple):
 
 
 def without_masks(data: bytes) -> bytes:
-    """The text as rules see it: masks are NUL, which no secret and no label contains."""
+    """Return the text with NUL in place of masks, as rules see it: no secret and no label contains NUL."""
     if MASK_START not in data:
         return data
     return MASK.sub(lambda mask: b"\0" * len(mask[0]), data)
 
 
 def mask_spans(data: bytes, spans: Iterable[Span]) -> bytes:
-    """Put masks over spans of a text. Where spans overlap, all of both is masked, under the kind that came first.
+    """Return the text with masks over the spans. Overlapping spans become one mask, of the kind that came first.
 
-    Masks that are there already stay as they are, and so does every line end.
+    Masks of the text and its line ends stay as they are.
     """
     parts: list[bytes] = []
     done = 0
@@ -54,7 +54,7 @@ def mask_spans(data: bytes, spans: Iterable[Span]) -> bytes:
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Spans in their order in the text, none touching another."""
+    """Return the spans in the order of the text, overlapping ones joined."""
     joined: list[tuple[int, Span]] = []
     for rank, span in sorted(enumerate(spans), key=lambda ranked: ranked[1].start):
         if not joined or span.start >= joined[-1][1].end:
@@ -67,7 +67,7 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def _unmasked(data: bytes, span: Span, masks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The parts of a span that a mask is put over: line by line, and around the masks that are in it."""
+    """Yield the parts of a span that get a mask: one for each line, and around the masks that the span holds."""
     start = span.start
     # By number: a copy of what follows for each span would be quadratic.
     for number in range(bisect_right(masks, span.start, key=lambda mask: mask[1]), len(masks)):

@@ -8,12 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memory.redaction.addresses import find_addresses
 from memory.redaction.assignments import find_assignments
-from memory.redaction.cookies import find_cookies
-from memory.redaction.headers import find_headers
+from memory.redaction.credentials import find_addresses, find_cookies, find_headers, find_private_keys
 from memory.redaction.masking import mask_spans, without_masks
-from memory.redaction.private_keys import find_private_keys
 from memory.redaction.tokens import find_aws_secrets, find_tokens
 from memory.redaction.user_patterns import ASKING, INDEXING, PatternBudget, UserPatterns
 

@@ -49,6 +49,7 @@ REWRITING = "rewrite the pattern without parts that fit a text in many ways, suc
 #: and comments of a verbose pattern, are matched so that what they hold is left alone.
 _SET = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
 _UNLIKE_RE = re.compile(rf"\\(?:N\{{[^}}]*\}}|.)|{_SET}|\{{(?!(?:\d+(?:,\d*)?|,\d*)\}})", re.DOTALL)
+_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 _UNLIKE_RE_VERBOSE = re.compile(rf"#[^\n]*|{_UNLIKE_RE.pattern}", re.DOTALL)
 
 
@@ -114,10 +115,10 @@ def is_costly(pattern: str) -> bool:
 def _compiled(patterns: tuple[str, ...]) -> tuple[Any, ...]:
     import regex  # most settings have no patterns
 
-    return tuple(regex.compile(_as_regex_reads_it(pattern), regex.V0) for pattern in patterns)
+    return tuple(regex.compile(as_regex_reads_it(pattern), regex.V0) for pattern in patterns)
 
 
-def _as_regex_reads_it(pattern: str) -> str:
+def as_regex_reads_it(pattern: str) -> str:
     """Return the pattern with the same meaning for `regex`, which knows fuzzy counts `{e}` and sets `[[:alpha:]]`."""
 
     def escaped(part: re.Match[str]) -> str:
@@ -125,8 +126,7 @@ def _as_regex_reads_it(pattern: str) -> str:
             return r"\{" if part[0] == "{" else part[0]
         return "[" + re.sub(r"\\.|\[", lambda one: one[0] if one[0] != "[" else r"\[", part[0][1:], flags=re.DOTALL)
 
-    verbose = re.compile(pattern).flags & re.VERBOSE
-    return (_UNLIKE_RE_VERBOSE if verbose else _UNLIKE_RE).sub(escaped, pattern)
+    return (_UNLIKE_RE_VERBOSE if _VERBOSE.search(pattern) else _UNLIKE_RE).sub(escaped, pattern)
 
 
 def _spans(text: str, parts: Sequence[tuple[int, int]]) -> Iterator[Span]:

@@ -15,18 +15,16 @@ from memory.index.generations import Generations
 from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
-from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
-from memory.search.index_probe import Glances
+from memory.search.get import page, remembered_page, transcript_page
+from memory.search.index_probe import Glances, KnownExtent
 from memory.search.late_redaction import Hiding
 from memory.search.long_term import resolve_for
 from memory.search.manager import SearchManager, with_corpora
-from memory.search.reading import page
 from memory.search.resources import Embedder, SearchResources
 from memory.search.run import Deadline, SearchRun
 from memory.search.scope import Session, allows, session_of
 from memory.search.steps import Searched, SearchSteps
-from memory.search.transcript_page import remembered_page, transcript_page
 from memory.status.agent import agent_status
 from memory.status.sources import StatusSources
 from memory.store.errors import StoreCorrupt
@@ -269,3 +267,39 @@ class BuiltinManager(SearchManager):
             pending=self._freshness.state(vectors=0) or PendingState(),
             took_ms=round((time.monotonic() - deadline.started) * 1000, 2),
         )
+
+
+__all__ = ["BuiltinManager", "SearchManager", "SearchResources", "get_search_manager"]
+
+
+def get_search_manager(
+    settings: Settings,
+    agent_id: str,
+    *,
+    resources: SearchResources | None = None,
+    pending: PendingReader | None = None,
+    inbox: EventInbox | None = None,
+) -> tuple[SearchManager | None, str | None]:
+    """Return an agent's manager, or None and one sentence that says why there is none.
+
+    Args:
+        settings: the whole tree.
+        agent_id: whose memory.
+        resources: threads and providers, shared by the managers of a process and closed by whoever made them;
+            without them the manager makes its own and closes them with itself.
+        pending: how to ask how far the index is behind; None when nothing can be asked.
+        inbox: where `sync` leaves its request; None when nothing listens.
+    """
+    try:
+        agent = settings.agent(agent_id)
+    except KeyError as error:
+        return None, str(error.args[0])
+    if not agent.enabled:
+        return None, f"the memory of agent {agent_id!r} is switched off (enabled = false)"
+    try:
+        return BuiltinManager(settings, agent, resources=resources, pending=pending, inbox=inbox), None
+    except RecalldError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 - a door must not fall over one agent; the log keeps the reason
+        _log.exception("search_manager_failed", agent=agent_id)
+        return None, f"the memory of agent {agent_id!r} cannot be opened: {type(error).__name__}"

@@ -9,7 +9,7 @@ import structlog
 
 from memory.index.generations import Generations, Looks
 from memory.index.readers import SharedReader
-from memory.store.reader import IndexCounts
+from memory.store.reader import IndexCounts, StoreReader
 from schemas.errors import RecalldError
 
 _log = structlog.get_logger(__name__)
@@ -76,3 +76,32 @@ class Glances:
 def _word_for(token: object) -> str:
     """A word that stands for a state of the index and says nothing else."""
     return blake2s(repr(token).encode(), digest_size=8).hexdigest()
+
+
+#: In a smaller index (10,000 chunks with vectors of 384 dimensions) both sides take less time than handing one of them
+#: to another thread.
+PARALLEL_FROM_BYTES = 40_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Whether its size is `PARALLEL_FROM_BYTES` or more, and how many chunks wait for their vector."""
+
+    is_large: bool
+    vectors_pending: int
+
+
+class KnownExtent:
+    """One agent's. Thread-safe: two threads may find out the same."""
+
+    def __init__(self) -> None:
+        self._known: tuple[object, Extent] | None = None
+
+    def of(self, reader: StoreReader, revision: object) -> Extent:
+        """The extent of the index that is open, which is at this revision (`StoreReader.change_token`)."""
+        known = self._known
+        if known is None or known[0] != revision:
+            # Not by `counts`: of an index that is on the disk it reads hundreds of pages.
+            extent = Extent(is_large=reader.size() >= PARALLEL_FROM_BYTES, vectors_pending=reader.vectors_pending())
+            self._known = known = (revision, extent)
+        return known[1]

@@ -14,8 +14,8 @@ from memory.documents.agent_files import AgentFiles
 from memory.index.readers import SharedReader
 from memory.redaction import query_redactor
 from memory.search.answer_cache import KeptAnswer, Question, question_of
-from memory.search.extent import KnownExtent
 from memory.search.freshness import Freshness
+from memory.search.index_probe import KnownExtent
 from memory.search.late_redaction import Hiding
 from memory.search.long_term import withheld_from
 from memory.search.passages import Passage, passages

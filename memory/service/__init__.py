@@ -1,3 +1,3 @@
-"""The read-only query service over HTTP. It can import nothing that writes an index."""
+"""Read-only query service over HTTP. It can import nothing that writes an index."""
 
 from __future__ import annotations

@@ -8,11 +8,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from memory.embedding.coordination import Coordinate, alone
+from memory.search.builtin import BuiltinManager, SearchManager, SearchResources, get_search_manager
 from memory.search.index_probe import Glance
-from memory.search.manager import SearchableMemory
-from memory.search.opening import BuiltinManager, SearchManager, SearchResources, get_search_manager
+from memory.search.manager import AbsentMemory, SearchableMemory
 from memory.search.resting import RestingPendingReader
-from memory.search.unavailable import AbsentMemory
 from memory.service.metrics import AgentNumbers, ProcessNumbers
 from memory.status.home import HomeSizes, home_sizes
 from memory.status.processes import glanced_states, outdated_conditions, process_conditions

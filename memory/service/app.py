@@ -1,4 +1,4 @@
-"""The read-only query service: memory, tools, health, metrics, the owner's views and a page."""
+"""Routes of the read-only query service: memory, tools, health, metrics, the owner's views and a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory tools in the Model Context Protocol, whatever carries its messages. Needs the extra `mcp`."""
+"""Memory tools in the Model Context Protocol, over any transport. Needs the extra `mcp`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)
 
-#: Where a call may say which session asks, in its `_meta`. What the connection says comes first.
+#: Key of a call's `_meta` for its session. The session of the connection comes first.
 SESSION_KEY_META = "recalld/sessionKey"
 
 _INSTRUCTIONS = (
@@ -48,7 +48,7 @@ NO_ID = {
 
 
 def lacks_id(method: object, number: object) -> bool:
-    """Return True for a request without a valid id. Notifications, which have none, are told by their method."""
+    """Return True for a request without a valid id. A notification, which has none, has a method of its own."""
     if not isinstance(method, str) or method.startswith("notifications/"):
         return False
     return not isinstance(number, str | int) or isinstance(number, bool)
@@ -56,10 +56,9 @@ def lacks_id(method: object, number: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call, as it came.
+    """One call of a model.
 
-    `session_key` is what the call itself brought in its `_meta`; `request` is the HTTP request that carried it, None
-    where there is none.
+    `session_key` comes from the call's `_meta`; `request` is the HTTP request that carried it, None over stdio.
     """
 
     name: str
@@ -71,8 +70,8 @@ class ToolCall:
 def build_server(answer: Callable[[ToolCall], Awaitable[dict[str, Any]]]) -> Server[Any]:
     """Build the server of `memory_search` and `memory_get`.
 
-    `answer` gives a call's answer as a JSON object; a `ToolArgumentsRefused` of it becomes a result that the model
-    can read and learn from, as does every other failure, which is logged without what was asked.
+    `answer` returns a call's answer as a JSON object. A `ToolArgumentsRefused` and every other error become results
+    that the model can read; the other errors are logged without the model's arguments.
     """
     tools = [_described(tool) for tool in TOOLS.values()]
     schemas = {tool.name: tool.input_schema for tool in tools}
@@ -120,7 +119,7 @@ def _session_key(meta: Mapping[str, Any] | None) -> str | None:
     key = (meta or {}).get(SESSION_KEY_META)
     if key is None:
         return None
-    # Taken for the owner's private session otherwise, which sees the most.
+    # An empty key would stand for the owner's private session, which sees the most.
     if not isinstance(key, str) or not key.strip():
         raise ToolArgumentsRefused(f"{SESSION_KEY_META} in _meta must be a text that is not empty")
     return key.strip()
@@ -135,7 +134,7 @@ def _text(text: str) -> TextContent:
 
 
 def _place(error: Exception) -> str:
-    """The innermost line: a traceback's last frame, without the values that a message may hold."""
+    """Return the innermost line of a traceback, without the values that a message may hold."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

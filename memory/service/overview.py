@@ -1,4 +1,4 @@
-"""The owner's views: the queue, counts, dead letters and days of notes, without a look at any agent's disk.
+"""Owner's views: the queue, counts, dead letters and days of notes, without a look at any agent's disk.
 
 Scopes restrict the sessions of an agent. They do not apply here: an owner may see all of an agent.
 """
@@ -11,8 +11,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 
 from memory.documents.roots import note_date
+from memory.search.builtin import BuiltinManager
 from memory.search.index_probe import Glance
-from memory.search.opening import BuiltinManager
 from memory.search.resting import RestingPendingReader
 from memory.service.agents import ServedAgents
 from memory.status.agent import endpoint_conditions, trouble_of

@@ -1,4 +1,4 @@
-"""The page at `/`, the API's description at `/docs`, and their files.
+"""Page at `/`, the API's description at `/docs`, and their files.
 
 The folder `page` beside this file holds them as a browser gets them: nothing is built, and nothing is loaded from
 elsewhere. Files are read once. A browser checks its copies each time (`ETag`), so that a page and its scripts are

@@ -1,3 +1,1 @@
 """Transcripts: the conversations that agents' programs write, line by line, become chunks of what was said."""
-
-from __future__ import annotations

@@ -1,23 +1,22 @@
-"""A transcript becomes chunks line by line: a left fold whose state can be kept between two appends.
+"""Fold of a transcript's lines into chunks, whose state is kept between two appends.
 
-Law: for any way of cutting a transcript into appends, going on from the kept state gives the chunks, notes, digest
-and offset of folding it whole.
+Law: folding a transcript in any number of appends gives the chunks, notes, digest and offset of folding it whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from memory.transcripts.interpreting import Broken, Interpreter, Overfull, Unknown
-from memory.transcripts.line_reading import DIGEST_BYTES, RawLine
+from memory.transcripts.interpreter import Interpreter, Unknown
+from memory.transcripts.lines import DIGEST_BYTES, RawLine
 from memory.transcripts.packing import FoldedChunk, Packer, label
-from memory.transcripts.skipped_lines import SkippedLines
-from memory.transcripts.transcript_format import Compacted, Said
+from memory.transcripts.transcript_format import Said, Wordless
 
-#: Raised when the same lines would give other chunks; part of the index fingerprint.
+#: Counted up when the same lines would give other chunks; part of the index fingerprint.
 TRANSCRIPT_VERSION = 2
 
 #: The running digest of no lines.
@@ -25,12 +24,12 @@ NO_LINES_DIGEST = bytes(DIGEST_BYTES).hex()
 
 
 def digest_with(digest: str, line: RawLine) -> str:
-    """The running digest of a transcript with one more line."""
+    """Return the running digest of a transcript with one more line."""
     return hashlib.blake2b(bytes.fromhex(digest) + line.digest, digest_size=DIGEST_BYTES).hexdigest()
 
 
 class TranscriptFold:
-    """What the lines of one transcript give, fed in order from its first one.
+    """Chunks and counts of one transcript, whose lines are fed in order from its first one.
 
     Attributes:
         offset: bytes fed, which is where the next line starts.
@@ -54,7 +53,7 @@ class TranscriptFold:
 
         Args:
             tokens, overlap, max_bytes: of a chunk; see `memory.chunking.chunker.chunk_text`.
-            redact: applied to the text of each message before anything is kept of it; idempotent.
+            redact: applied to the text of each message before any other use; idempotent.
             format: the format's name; None: that of the first line that can only be of one.
             state: what `state()` gave.
 
@@ -112,11 +111,11 @@ class TranscriptFold:
         return None
 
     def take(self) -> list[FoldedChunk]:
-        """The chunks closed since the last call."""
+        """Return the chunks closed since the last call."""
         return self._packer.take()
 
     def open(self, tail: RawLine | None = None) -> list[FoldedChunk]:
-        """What would follow the closed chunks if the file ended here. Changes nothing.
+        """Return the chunks that would follow the closed ones if the file ended here. Changes nothing.
 
         `tail` is a last line without its end. It is used if it is whole, a JSON object; else it waits for its end.
         """
@@ -128,7 +127,7 @@ class TranscriptFold:
         return [*fold._packer.take(), *fold._packer.open()]
 
     def state(self) -> str:
-        """What a fold needs to go on from here, as JSON: facts, counts and the text of the open chunk."""
+        """Return the state to go on from, as JSON: facts, counts and the text of the open chunk."""
         return json.dumps(
             {
                 "version": TRANSCRIPT_VERSION,
@@ -147,9 +146,9 @@ class TranscriptFold:
         )
 
     def notes(self, tail: RawLine | None = None) -> tuple[str, ...]:
-        """A sentence for each kind of line that was skipped, and for a `tail` that waits for its end; for status."""
+        """Return a sentence for each kind of skipped line, and for a `tail` that waits for its end; for status."""
         notes = self._skipped.notes()
-        if tail is not None and (tail.data is None or self._interpreter.copy().read(tail.data) == Broken()):
+        if tail is not None and (tail.data is None or self._interpreter.copy().read(tail.data) is Wordless.BROKEN):
             notes = (
                 *notes,
                 f"what follows line {self.lines} is no whole message and has no line end; it is read with it",
@@ -163,13 +162,13 @@ class TranscriptFold:
         if isinstance(reading, Said):
             self.messages += 1
             self._packer.add(self.lines, reading.said_at, label(reading.speaker, reading.said_at), reading.text)
-        elif isinstance(reading, Compacted):
+        elif reading is Wordless.COMPACTED:
             self.compactions += 1
         elif isinstance(reading, Unknown):
             self._skipped.unknown(reading.kind)
-        elif isinstance(reading, Broken):
+        elif reading is Wordless.BROKEN:
             self._skipped.broken(self.lines)
-        elif isinstance(reading, Overfull):
+        elif reading is Wordless.OVERFULL:
             self._skipped.too_long(self.lines)
 
     def _copy(self) -> TranscriptFold:
@@ -186,3 +185,81 @@ def _parsed(state: str) -> dict[str, Any]:
     if not isinstance(kept, dict) or kept.get("version") != TRANSCRIPT_VERSION:
         raise ValueError("the state is not one of this version's; fold the transcript from its start")
     return kept
+
+
+#: Numbers of skipped lines that are kept, the first ones.
+_NUMBERS = 10
+
+#: Types of unknown lines that are kept by name.
+_KINDS = 20
+
+#: Form of a type's name; a name of another form is not repeated in a note.
+_NAME = re.compile(r"[A-Za-z][\w./:-]{0,39}", re.ASCII)
+
+_UNNAMED = ""
+_OTHERS = "*"
+
+_BROKEN = "not JSON"
+_TOO_LONG = "too long to be read"
+
+
+class SkippedLines:
+    """Counts of lines that are not JSON, too long, or of an unknown type."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, list[int]]] = dict.fromkeys((_BROKEN, _TOO_LONG), (0, []))
+        self._unknown: dict[str, int] = {}
+
+    @property
+    def any_unknown(self) -> bool:
+        """Return True if a line of an unknown type was counted."""
+        return bool(self._unknown)
+
+    def broken(self, number: int) -> None:
+        """Count a line that is not a JSON object; `number` is 1-based."""
+        self._count(_BROKEN, number)
+
+    def too_long(self, number: int) -> None:
+        """Count a line that was too long to be read."""
+        self._count(_TOO_LONG, number)
+
+    def _count(self, what: str, number: int) -> None:
+        count, numbers = self._counts[what]
+        self._counts[what] = count + 1, [*numbers, number][:_NUMBERS]
+
+    def unknown(self, kind: str) -> None:
+        """Count a line of an unknown type."""
+        name = kind if _NAME.fullmatch(kind) else _UNNAMED
+        if name not in self._unknown and len(self._unknown) >= _KINDS:
+            name = _OTHERS
+        self._unknown[name] = self._unknown.get(name, 0) + 1
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each kind of skipped line."""
+        notes = [_sentence(count, what, numbers) for what, (count, numbers) in self._counts.items() if count]
+        for name, count in self._unknown.items():
+            lines = f"{count} line{'s' if count > 1 else ''}"
+            were = "were" if count > 1 else "was"
+            if name == _OTHERS:
+                notes.append(f"{lines} of further unknown types {were} skipped")
+            elif name == _UNNAMED:
+                notes.append(f"{lines} without a type that is known {were} skipped")
+            else:
+                notes.append(f"{lines} of unknown type {name} {were} skipped")
+        return tuple(notes)
+
+    def state(self) -> list[Any]:
+        """Return the counts as JSON values, for `restore`."""
+        return [*self._counts[_BROKEN], *self._counts[_TOO_LONG], self._unknown]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on counting from a state."""
+        broken, broken_numbers, too_long, too_long_numbers, self._unknown = state
+        self._counts = {_BROKEN: (broken, broken_numbers), _TOO_LONG: (too_long, too_long_numbers)}
+
+
+def _sentence(count: int, what: str, numbers: list[int]) -> str:
+    if count == 1:
+        return f"1 line is {what} and was skipped (line {numbers[0]})"
+    first = "first: " if count > len(numbers) else ""
+    return f"{count} lines are {what} and were skipped ({first}lines {', '.join(map(str, numbers))})"

@@ -1,9 +1,9 @@
-"""Messages become chunks: a left fold, so that what was packed does not depend on how the messages came.
+"""Packing of messages into chunks, one message at a time: the same messages always give the same chunks.
 
 * A chunk takes whole messages up to its target size; they are joined with one "\\n".
 * A message that would not fit a chunk of its own is cut. Its first part fills up the chunk under way if that is
-  less than half full, so that a short question stays with the start of its long answer. Each part tells who spoke
-  and when.
+  less than half full, so that a short question stays with the start of its long answer. Each part names speaker
+  and time.
 * A chunk begins with the last whole messages of the one before, as far as they are worth no more than the overlap.
 * Closed chunks never change. The open one may grow; what is kept of a message that was cut is its last part.
 """
@@ -61,7 +61,7 @@ class Part:
 
 
 def label(speaker: str, said_at: float | None) -> str:
-    """`[2026-02-03 09:00] User: `, in UTC; without a time `User: `."""
+    """Return `[2026-02-03 09:00] User: `, in UTC; without a time `User: `."""
     if said_at is None:
         return f"{speaker}: "
     return f"[{datetime.fromtimestamp(said_at, UTC):%Y-%m-%d %H:%M}] {speaker}: "
@@ -96,7 +96,7 @@ class Packer:
         self._weight = 0
 
     def add(self, line: int, said_at: float | None, label: str, text: str) -> None:
-        """Add the message `text` (not empty) of JSONL line `line`; `label` tells who said it, and when."""
+        """Add the message `text` (not empty) of JSONL line `line`; `label` holds its speaker and time."""
         weight = weigh(label) + weigh(text)
         if weight > self._budget:
             self._add_cut(line, said_at, label, text)
@@ -106,16 +106,16 @@ class Packer:
         self._append(Part(line, said_at, label + text, weight))
 
     def take(self) -> list[FoldedChunk]:
-        """The chunks closed since the last call."""
+        """Return the chunks closed since the last call."""
         taken, self._taken = self._taken, []
         return taken
 
     def open(self) -> list[FoldedChunk]:
-        """The chunk under way, if there is one."""
+        """Return the chunk under way, if there is one."""
         return [self._chunk()] if self._parts else []
 
     def copy(self) -> Packer:
-        """A packer that goes on from here on its own, with nothing to take yet."""
+        """Return an independent packer in the same state, with nothing to take yet."""
         copied = object.__new__(Packer)
         copied._budget, copied._overlap = self._budget, self._overlap
         copied.closed, copied._taken = self.closed, []
@@ -123,7 +123,7 @@ class Packer:
         return copied
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs, as JSON values: text of at most one chunk."""
+        """Return the state for `restore`, as JSON values: the text of at most one chunk."""
         return {"closed": self.closed, "parts": [[part.line, part.said_at, part.text] for part in self._parts]}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ class Packer:
     def _add_cut(self, line: int, said_at: float | None, label: str, text: str) -> None:
         room = self._budget - weigh(label)
         if room < max(_LEAST, self._budget // 2):
-            # So small a chunk cannot tell again in each part who spoke.
+            # Such small chunks have no room for the speaker in each part.
             label, text, room = "", label + text, self._budget
         least = max(_LEAST, room // 4)
         if self._weight * 2 > self._budget or room - self._weight_before_next < least:
@@ -172,7 +172,7 @@ class Packer:
                 self._append(_part(line, said_at, label + piece))
 
     def _pieces(self, text: str, start: int, room: int) -> Iterator[str]:
-        """Pieces of the text from `start` on that weigh at most `room` each; a window of the text at a time."""
+        """Yield pieces of the text from `start` on, each of weight `room` at most; a window of the text at a time."""
         window = room * _WINDOW
         while True:
             pieces = self._cut(text[start : start + window], room)

@@ -1,6 +1,6 @@
-"""Lines of a transcript as a person reads them: one line of text for each line of the JSONL file.
+"""Page of a transcript for a person: one line of text for each line of the JSONL file.
 
-So a citation `sessions/x.jsonl#L12-L14`, which counts lines of the file, can be opened like one of a note.
+A citation `sessions/x.jsonl#L12-L14` counts lines of the file, and opens like a citation of a note.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from memory.chunking.lines import cut_point
-from memory.transcripts.interpreting import Interpreter
-from memory.transcripts.line_reading import RawLine
+from memory.transcripts.interpreter import Interpreter
+from memory.transcripts.lines import RawLine
 from memory.transcripts.packing import label
 from memory.transcripts.transcript_format import Said
 
@@ -25,10 +25,9 @@ _HEAVIEST = 11
 class RenderedLines:
     """A page of a transcript.
 
-    `lines[i]` stands for line `first + i` of the file; it is empty when nobody said anything there, and says so
-    when the line came without its content. `total` is the
-    number of lines in the file. `cut_from` is None, or the characters of the only line of this page, which is shown
-    cut because it alone is longer than a page.
+    `lines[i]` stands for line `first + i` of the file. It is empty for a line without words, and says so for a line
+    that is too long to be read. `total` is the number of lines in the file. `cut_from` is None, or the characters of
+    the only line of this page, if that is longer than a page.
     """
 
     first: int

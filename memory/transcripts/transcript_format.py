@@ -1,22 +1,27 @@
-"""What a line of a transcript may say, and what a format is."""
+"""Interface of transcript formats, and what they share: the kinds of lines, text and time of a message."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum, auto
 from typing import Any, TypeAlias
 
 USER = "User"
 ASSISTANT = "Assistant"
 
-#: In a conversation between agents: who asks, and who was asked.
+#: Speakers of a conversation between agents: the agent that asks, and the agent that answers.
 AGENT = "Agent"
 SUBAGENT = "Subagent"
 
 #: One parsed line.
 Entry: TypeAlias = dict[str, Any]
 
-#: What a format keeps between lines of one file; JSON values only, as it is part of a fold's state.
+#: State of a format between the lines of one file; JSON values only, as it is part of a fold's state.
 Facts: TypeAlias = dict[str, Any]
 
 #: The fact that lists what is held: [text without secrets, Unix time or None, digest of the text as it was].
@@ -39,44 +44,107 @@ class Held:
     said: Said
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """The program replaced what was said so far by a summary."""
+class Wordless(Enum):
+    """A line that says nothing to be found again."""
+
+    #: The program replaced the conversation so far by a summary.
+    COMPACTED = auto()
+    #: A line of a known type without words.
+    KNOWN = auto()
+    #: White space only.
+    BLANK = auto()
+    #: Not a JSON object.
+    BROKEN = auto()
+    #: Too many values for the memory that they would take.
+    OVERFULL = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A line that is understood and says nothing to be found again."""
-
-
-COMPACTED = Compacted()
-KNOWN = Known()
+COMPACTED = Wordless.COMPACTED
+KNOWN = Wordless.KNOWN
 
 
 class TranscriptFormat(ABC):
-    """How one program writes its transcripts. Without state: what it has to remember is in the facts."""
+    """The transcripts of one program. Stateless: the facts hold what one line says about later ones."""
 
     #: Its name in settings and on the command line.
     name: str
 
     @abstractmethod
     def recognises(self, entry: Entry) -> bool:
-        """Whether this line can only be of this format."""
+        """Return True if this line can only be of this format."""
 
     @abstractmethod
-    def read(self, entry: Entry, facts: Facts) -> Said | Held | Compacted | Known | None:
+    def read(self, entry: Entry, facts: Facts) -> Said | Held | Wordless | None:
         """Return what the line says; None when its type is unknown. May change `facts`."""
 
     def kind(self, entry: Entry) -> str:
-        """What an unknown line's type is called in a note."""
+        """Return the name of an unknown line's type, for a note."""
         return kind_of(entry)
 
-    def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - nothing to remember unless a format says so
+    def needs(self, line: bytes, facts: Facts) -> bool:  # noqa: ARG002 - most lines change nothing
         """Return True if the line may change `facts`, so that it is read for the sake of those after it."""
         return False
 
 
 def kind_of(entry: Entry) -> str:
-    """The `type` of a line, "" without one."""
+    """Return the `type` of a line, "" without one."""
     kind = entry.get("type")
     return kind if isinstance(kind, str) else ""
+
+
+#: Believable Unix times of a message: 1980 to 2100. Other times come from a clock that was never set.
+_EARLIEST = 315_532_800
+_LATEST = 4_102_444_800
+
+#: A number from here on counts milliseconds.
+_MILLISECONDS = 100_000_000_000
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_REPLACEMENT = "\ufffd"
+
+TEXT_BLOCKS = frozenset(("text",))
+
+
+def texts_of(content: Any, kinds: Collection[str] = TEXT_BLOCKS) -> Iterator[str]:
+    """Yield the texts of a message's content: a string, or blocks, of which those of `kinds` hold a `text`."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for block in content:
+            if isinstance(block, dict) and block.get("type") in kinds and isinstance(text := block.get("text"), str):
+                yield text
+
+
+def clean(text: str) -> str:
+    """Return text that can be stored: NUL and lone surrogates become U+FFFD, white space around it goes."""
+    if "\0" in text:
+        text = text.replace("\0", _REPLACEMENT)
+    if not text.isascii():
+        text = _LONE_SURROGATE.sub(_REPLACEMENT, text)
+    return text.strip()
+
+
+def mark_of(text: str) -> str:
+    """Return a short digest of a text, without the white space around it."""
+    return hashlib.blake2b(clean(text).encode(), digest_size=8).hexdigest()
+
+
+def time_of(*values: Any) -> float | None:
+    """Return the first believable time among ISO 8601 strings (UTC by default) and Unix times in s or ms."""
+    for value in values:
+        seconds = _seconds(value)
+        if seconds is not None and _EARLIEST <= seconds < _LATEST:
+            return seconds
+    return None
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _LATEST * 1000:
+        return value / 1000 if value >= _MILLISECONDS else float(value)
+    return None

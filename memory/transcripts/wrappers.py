@@ -1,4 +1,4 @@
-"""Wrappers: what programs write around, or in place of, a person's words. Each format has one table of them.
+"""Wrappers: text that programs write around, or in place of, a person's words. Each format has a table of them.
 
 A mark counts only where a program puts it: at the start of a message or of a line. A person who quotes a mark inside
 a sentence keeps it, and so does a person who writes an opening tag without its closing one.

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel, SecretStr
 
 from recalld.invocation import Invocation, pass_invocation
 from recalld.local.fallback import print_json
@@ -60,14 +58,13 @@ _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 def effective(settings: Settings) -> dict[str, Any]:
     """Return every dotted key with its plain value; an agent's keys are called `agents.<id>.<key>`."""
     values: dict[str, Any] = {"home": str(settings.home)}
-    tree = settings.model_dump(by_alias=True)
+    tree = settings.model_dump(by_alias=True, exclude_none=True)
     for key in top_level_keys().values():
         if key.name != "agents":
-            values[key.name] = _plain(_at(tree, key.name), key)
-    for agent in settings.agents:
-        own = agent.model_dump(by_alias=True)
+            values[key.name] = _masked(tree, key)
+    for agent in tree["agents"]:
         for key in agent_keys().values():
-            values[f"agents.{agent.id}.{key.name}"] = _plain(_at(own, key.name), key)
+            values[f"agents.{agent['id']}.{key.name}"] = _masked(agent, key)
     return values
 
 
@@ -76,26 +73,15 @@ def shown(value: Any) -> str:
     return "(unset)" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _at(tree: Mapping[str, Any], key: str) -> Any:
+def _masked(tree: Mapping[str, Any], key: SettingKey) -> Any:
+    """Return the value of a key, with secrets masked; None where it is unset."""
     value: Any = tree
-    for part in key.split("."):
-        value = value[part]
-    return value
-
-
-def _plain(value: Any, key: SettingKey) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        return {name: MASK if key.secret else _plain(item, key) for name, item in value.items() if item is not None}
-    if isinstance(value, SecretStr) or key.secret:
-        return MASK
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_none=True)
-    if isinstance(value, list | tuple):
-        return [_plain(item, key) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if key.name in URL_KEYS and isinstance(value, str):
+    for part in key.name.split("."):
+        value = value.get(part)
+        if value is None:
+            return None
+    if key.secret:
+        return dict.fromkeys(value, MASK) if isinstance(value, Mapping) else MASK
+    if key.name in URL_KEYS:
         return _USERINFO.sub(MASK, value)
-    return value
+    return json.loads(json.dumps(value, default=str))  # paths become texts, tuples lists

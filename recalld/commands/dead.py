@@ -9,10 +9,10 @@ import click
 
 from recalld.invocation import Invocation, pass_invocation, to_type
 from recalld.local.fallback import print_json
-from recalld.terminal_text import printable_name
+from recalld.render.terminal_text import printable_name
 
 if TYPE_CHECKING:
-    from recalld.dead_letters import Failed
+    from recalld.render.dead_letters import Failed
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _paths = click.argument("paths", nargs=-1, required=True, metavar="PATH...")
@@ -36,7 +36,7 @@ def command() -> None:
 @pass_invocation
 def list_letters(invocation: Invocation, *, as_json: bool) -> None:
     """List the documents that failed, with the reason. Exit code 0 also when there is none."""
-    from recalld.dead_letters import failed_documents
+    from recalld.render.dead_letters import failed_documents
 
     failed = failed_documents(invocation.settings, invocation.agents())
     if as_json:
@@ -58,7 +58,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
 
     Leaves with exit code 3 when nothing failed there.
     """
-    from recalld.dead_letters import chosen
+    from recalld.render.dead_letters import chosen
 
     [one] = chosen(invocation.settings, invocation.agents(), [path])
     if as_json:
@@ -88,7 +88,7 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
 
     What fails again is listed again. Leaves with exit code 3 when nothing failed at a PATH; then nothing is retried.
     """
-    from recalld import dead_letters
+    from recalld.render import dead_letters
     from recalld.up.lock import daemon_pid
     from recalld.wiring import open_broker
 
@@ -123,7 +123,7 @@ def drop(invocation: Invocation, *, paths: Sequence[str], as_json: bool) -> None
     A file that could not be read is left out, and `recalld status` says so, until it changes, the index is made anew,
     or `recalld dead retry PATH`. Leaves with exit code 3 when nothing failed at a PATH; then nothing is dropped.
     """
-    from recalld import dead_letters
+    from recalld.render import dead_letters
 
     failed = dead_letters.chosen(invocation.settings, invocation.agents(), paths)
     dropped = dead_letters.drop(invocation.settings, failed)

@@ -10,7 +10,7 @@ import click
 
 from recalld.invocation import Invocation, pass_invocation
 from recalld.local.fallback import Absence, Answer, ask, print_json, remark
-from recalld.terminal_text import printable, typed_name
+from recalld.render.terminal_text import printable, typed_name
 
 #: A path with the lines that search results (`:3-5`) and citations (`#L3-L5`) name after it.
 _WITH_LINES = re.compile(r"(.+?)(?::(\d{1,9})(?:-(\d{1,9}))?|#L(\d{1,9})(?:-L?(\d{1,9}))?)", re.DOTALL)
@@ -80,12 +80,12 @@ def command(
         if answer.get("truncated") and answer.get("nextFrom"):
             remark(f"there is more: --from {answer['nextFrom']} (of {answer['totalLines']} lines)")
     if answer.get("unavailable"):
-        return FAILED  # whatever the path names, it was not shown
+        return FAILED  # the memory could not be read
     return NOT_IN_MEMORY if answer.get("error") or answer.get("disabled") else 0
 
 
 def _with_lines(name: str, start_line: int | None, lines: int | None) -> tuple[str, int | None, int | None] | None:
-    """The path, first line and number of lines that `PATH:3-5` or `PATH#L3-L5` means; options go before."""
+    """Return path, first line and number of lines of `PATH:3-5` or `PATH#L3-L5`; options are stronger."""
     found = _WITH_LINES.fullmatch(name)
     if found is None:
         return None

@@ -18,9 +18,9 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from recalld.jobs_view import jobs_answer, jobs_lines
     from recalld.local.fallback import print_json
     from recalld.logs import configure_logs
+    from recalld.render.jobs import jobs_answer, jobs_lines
 
     configure_logs(level=40)
     answer = jobs_answer(ctx.ensure_object(Invocation))
@@ -42,6 +42,6 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     What it did by then is kept and not paid for again; its other texts are embedded the normal way. Leaves with exit
     code 3 when there is no such job.
     """
-    from recalld.jobs_view import cancel_job
+    from recalld.render.jobs import cancel_job
 
     click.echo(cancel_job(invocation, reference))

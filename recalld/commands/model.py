@@ -52,7 +52,7 @@ def list_models(invocation: Invocation, *, as_json: bool) -> None:
 def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     """Fetch a model once, verify it, and say how to use it."""
     from memory.embedding.providers.model_catalogue import CATALOGUE, HUB, fetch
-    from recalld.progress_bar import ProgressBar
+    from recalld.render.progress_bar import ProgressBar
     from schemas.errors import UserError
 
     model = CATALOGUE.get(name)

@@ -8,7 +8,7 @@ import click
 
 from recalld.invocation import Invocation, pass_invocation
 from recalld.local.fallback import Absence, Answer, ask, print_json, remark
-from recalld.terminal_text import printable, printable_name
+from recalld.render.terminal_text import printable, printable_name
 
 NOTHING_FOUND = 3
 

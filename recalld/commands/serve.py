@@ -19,8 +19,8 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from memory.service.run import serve
     from memory.status.pulses import Pulses
     from recalld.logs import configure_logs
-    from recalld.settings.staleness import SettingsAge
     from recalld.up.sd_notify import watchdog
+    from recalld.up.settings_age import SettingsAge
     from recalld.up.traces import traced
     from recalld.wiring import open_broker
     from workers.health.heartbeat import LifeSigns
@@ -34,7 +34,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     configure_logs(process="serve")
     # A search has a deadline, with or without the broker.
     broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
-    # Whoever waits for an answer of the producers waits as long as the search may.
+    # A search waits for the producers until its own deadline.
     waiting = open_broker(settings)
     try:
         with (

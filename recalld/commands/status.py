@@ -50,7 +50,7 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
 
 
 def _is_resting(invocation: Invocation, answer: Answer) -> bool:
-    """Whether the broker does not answer because nothing runs that would need it."""
+    """Return True if the broker does not answer because nothing of this home runs."""
     from recalld.up.lock import anybody_runs
 
     broker = answer.get("broker", {"reachable": True})
@@ -59,7 +59,7 @@ def _is_resting(invocation: Invocation, answer: Answer) -> bool:
 
 
 def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:
-    """The asked agent's status, or everybody's: each agent's token opens that agent's status only."""
+    """Return the status of the asked agent, or of all agents, each asked with its own token."""
     known = agents_with_tokens(invocation.home_path)
     if invocation.agent is not None or len(known) < 2:
         return client.status(agent=invocation.agent, deep=deep)

@@ -18,8 +18,8 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from memory.status.pulses import Pulses
     from producers.run import run_producers
     from recalld.logs import configure_logs
-    from recalld.settings.staleness import SettingsAge
     from recalld.up.sd_notify import watchdog
+    from recalld.up.settings_age import SettingsAge
     from recalld.up.traces import traced
     from recalld.wiring import answering_for, building_in, indexed_by, open_broker, running_broker
     from workers.health.heartbeat import LifeSigns

@@ -18,8 +18,8 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the workers: index what is queued, until Ctrl-C."""
     from memory.status.pulses import Pulses
     from recalld.logs import configure_logs
-    from recalld.settings.staleness import SettingsAge
     from recalld.up.sd_notify import watchdog
+    from recalld.up.settings_age import SettingsAge
     from recalld.up.traces import traced
     from recalld.wiring import running_broker
     from workers.run import run_workers

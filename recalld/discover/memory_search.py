@@ -133,7 +133,7 @@ def _fallback(value: Any) -> str:
     if name in get_args(FallbackName):
         return name
     shown = f" {value}" if _is_word(value) else ""
-    raise ValueError(f"the fallback{shown} is not one that recalld knows; choose {_choices(FallbackName)}")
+    raise ValueError(f"the fallback{shown} is unknown to recalld; choose {_choices(FallbackName)}")
 
 
 def _model_path(value: Any) -> str:
@@ -192,7 +192,7 @@ def _provider(tree: Mapping[str, Any], done: Translation, providers: Mapping[str
     if name not in known:
         shown = f" {written}" if _is_word(written) else ""
         done.remarks.append(
-            f"the provider{shown} is not one that recalld knows, and its model and address are left out with it; "
+            f"the provider{shown} is unknown to recalld, and its model and address are left out with it; "
             f"choose {_choices(ProviderName)}"
         )
         for key in _OF_ONE_PROVIDER & done.values.keys():

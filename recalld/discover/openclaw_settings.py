@@ -20,7 +20,7 @@ CONFIG_NAMES = ("openclaw.json", "clawdbot.json")
 #: The only agent of a file that lists none.
 _USUAL_AGENT = "main"
 
-#: Bytes of a settings file, and characters of one that is not plain JSON: the library reads 70,000 of these a second.
+#: Bytes of a settings file, and characters of JSON5 that is not plain JSON: the library reads 70,000 of these a second.
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_JSON5_CHARS = 256 * 1024
 

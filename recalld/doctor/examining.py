@@ -18,8 +18,8 @@ from memory.status.summary import build_status
 from recalld.doctor import hooks, indexes, leftovers, machine, services
 from recalld.doctor.finding import Finding, Level, in_common
 from recalld.invocation import Invocation, to_type
+from recalld.render.terminal_text import printable_name
 from recalld.settings.load import program_folders
-from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, UserError

@@ -1,4 +1,4 @@
-"""What processes that died left in the home: files that say who runs where, a socket nobody listens on, drafts."""
+"""Leftovers of dead processes in the home: files that name a running process, sockets without a listener, drafts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from recalld.doctor.finding import Finding, Level
 from recalld.up.lock import pids_of
 from schemas.settings import Settings
 
-#: A draft that was not renamed for so long belongs to a writer that died.
+#: Age of a draft whose writer has died: a living writer renames it at once.
 _ABANDONED_SECONDS = 3600.0
 
 
 def leftovers(settings: Settings) -> Iterator[Finding]:
-    """Stale files of the home; healing removes them."""
+    """Yield a finding on each stale file of the home; healing removes the file."""
     found = False
     for path, what in _stale(settings):
         found = True
@@ -61,7 +61,7 @@ def _stale(settings: Settings) -> Iterator[tuple[Path, str]]:
         if path.parent.is_dir():
             path = socket_path(settings.home)
         if path.is_socket() and not _listens(path):
-            yield path, "a socket that nobody listens on"
+            yield path, "a socket without a listener"
     for folder, pattern in ((run, ".*.json.*"), (settings.home / "spool", ".*.json"), (settings.home, "namespace.*")):
         for draft in sorted(folder.glob(pattern)) if folder.is_dir() else ():
             with suppress(OSError):
@@ -77,16 +77,16 @@ def _listens(path: Path) -> bool:
         except ConnectionRefusedError:
             return False
         except OSError:
-            return True  # somebody may be there who is busy
+            return True  # a listener may be busy
         return True
 
 
 def _removing(settings: Settings, path: Path) -> Callable[[], str]:
     def remove() -> str:
-        # Whoever starts a broker holds this lock until its socket is there.
+        # The process that starts a broker holds this lock until the socket exists.
         with _held(settings.home / "broker" / "lock") as ours:
             if not ours or path not in dict(_stale(settings)):
-                return f"left {path}: somebody uses it again"
+                return f"left {path}: it is in use again"
             path.unlink(missing_ok=True)
         return f"removed {path}"
 

@@ -1,4 +1,4 @@
-"""What the machine offers: open files, watches, SQLite's parts, disk, clock. Nothing of it can be healed from here."""
+"""Checks of the machine: open files, watches, SQLite's parts, disk, clock. recalld can heal none of it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _FILES_BESIDE, _FILES_AN_AGENT, _FILES_ENOUGH = 256, 8, 4096
 #: (`memory.index.generation_writer`), and with which that may come.
 _NO_SPACE, _LITTLE_SPACE = 50_000_000, 500_000_000
 
-#: Seconds by which a clock may be wrong without anybody noticing.
+#: Seconds by which a clock may be wrong without consequences.
 _CLOCK_SECONDS = 60.0
 
-#: Before recalld was written no clock is right (Unix time of 2025-01-01).
+#: No right clock is before recalld was written (Unix time of 2025-01-01).
 _EARLIEST = 1_735_689_600.0
 
 
 def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
-    """Whether a process may open enough files."""
+    """Compare the files that a process may open with the files that the agents need."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
     wanted = min(_FILES_ENOUGH, _FILES_BESIDE + _FILES_AN_AGENT * len(settings.agents))
     if allowed == resource.RLIM_INFINITY or allowed >= wanted:
@@ -49,7 +49,7 @@ def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
 
 
 def watches(settings: Settings, *, proc: Path = Path("/proc")) -> Finding:
-    """Whether the system grants as many inotify watches and instances as the agents' folders need."""
+    """Compare the inotify watches and instances that the system grants with those that the agents' folders need."""
     limits = proc / "sys" / "fs" / "inotify"
     try:
         most_watches = int((limits / "max_user_watches").read_text("ascii"))
@@ -80,7 +80,7 @@ def watches(settings: Settings, *, proc: Path = Path("/proc")) -> Finding:
 
 
 def sqlite_parts(settings: Settings) -> Iterator[Finding]:
-    """Whether SQLite can do both kinds of search."""
+    """Try the parts of SQLite for both kinds of search."""
     connection = apsw.Connection(":memory:")
     try:
         try:
@@ -108,7 +108,7 @@ def sqlite_parts(settings: Settings) -> Iterator[Finding]:
 
 
 def disk(settings: Settings, *, free: int | None = None) -> Finding:
-    """Whether there is room for what comes, and for the largest index to be built anew beside itself."""
+    """Compare the free space with the need of new documents, and of the largest index built anew beside itself."""
     home = next(folder for folder in (settings.home, *settings.home.parents) if folder.exists())
     if not _may_write(home):
         return Finding(
@@ -134,7 +134,7 @@ def disk(settings: Settings, *, free: int | None = None) -> Finding:
 
 
 def clock(settings: Settings, *, broker_seconds_ahead: float | None, now: float | None = None) -> Finding:
-    """Whether the clock can be right: against the broker's, and against the files' own times."""
+    """Compare the clock with the broker's and with the files' own times."""
     now = time.time() if now is None else now
     action = "set the clock (`timedatectl set-ntp true`)"
     if now < _EARLIEST:
@@ -161,7 +161,7 @@ def clock(settings: Settings, *, broker_seconds_ahead: float | None, now: float 
 
 
 def _folders(settings: Settings, agent_id: str) -> Iterator[str]:
-    """Every directory that has to be watched for an agent."""
+    """Yield every directory that has to be watched for an agent."""
     agent = settings.agent(agent_id)
     files = AgentFiles.of(settings, agent)
     for root in files.watch_roots():
@@ -174,7 +174,7 @@ def _folders(settings: Settings, agent_id: str) -> Iterator[str]:
 
 
 def _taken(proc: Path) -> tuple[int, int]:
-    """Watches and instances of this user's other programs; a watcher of ours is one of those that will be there."""
+    """Count watches and instances of this user's other programs. A watcher of recalld is not among them."""
     watches = instances = 0
     for process in _children(proc):
         if not process.name.isdigit() or _is_ours(process):

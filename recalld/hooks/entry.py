@@ -30,8 +30,8 @@ _OPTIONS = ("--home", "--config", "--agent")
 def take_if_hook(arguments: list[str], environment: Mapping[str, str]) -> bool:
     """Take a hook if the command line is `recalld hook PROGRAM`; return False for every other command.
 
-    The global options may stand anywhere. A JSON text at the end is the hook: Codex's `notify` puts it there. What
-    goes wrong is one sentence on standard error.
+    The global options may stand anywhere. A JSON text at the end is the hook: Codex's `notify` puts it there. An error
+    is one sentence on standard error.
     """
     options: dict[str, str] = {}
     words: list[str] = []

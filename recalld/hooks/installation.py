@@ -14,7 +14,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +132,8 @@ def change_hooks(file: Path, program: str, command: str, *, removing: bool, agre
     click.echo(f"{'---' if removing else '+++'} {file}{' (new)' if before is None else ''}")
     for line in _difference(shown, text):
         click.secho(line, fg={"+": "green", "-": "red"}.get(line[0]))
+    if before is not None and before.decode("utf-8-sig") != shown:
+        click.echo("The rest of the file keeps its content; its lines get an indentation of two spaces.")
     if not agreed:
         _ask(file)
     if _content(target) != before:
@@ -161,7 +162,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise NotEditable("is not UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise NotEditable(f"is not valid JSON (line {error.lineno}), which has no comments") from None
+        raise NotEditable(f"is not valid JSON at line {error.lineno} (which has no comments)") from None
     except (ValueError, RecursionError):
         raise NotEditable("holds a number that is too long, or is nested too deeply") from None
     if not isinstance(found, dict):
@@ -184,9 +185,13 @@ def _rendered(settings: Mapping[str, Any]) -> str:
 
 def _difference(before: str, after: str) -> Iterator[str]:
     """Yield the changed lines alone: other lines may hold keys. A comma at the end of a line is no change."""
-    old, new = ([line.rstrip(",") for line in text.splitlines()] for text in (before, after))
-    # Without the two lines that would name the files.
-    yield from islice(difflib.unified_diff(old, new, n=0, lineterm=""), 2, None)
+    old, new = before.splitlines(), after.splitlines()
+    first, second = ([line.rstrip(",") for line in lines] for lines in (old, new))
+    for tag, start, end, at, to in difflib.SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield f"@@ line {at + 1} @@"
+            yield from (f"-{line}" for line in old[start:end])
+            yield from (f"+{line}" for line in new[at:to])
 
 
 def _ask(file: Path) -> None:

@@ -64,7 +64,7 @@ def search(
 
 
 def _may_ask(invocation: Invocation, request: dict[str, Any]) -> bool:
-    """Return True if the session is in scope. Outside of it not even the existence of a memory is told."""
+    """Return True if the session is in scope. Other sessions do not even learn that there is a memory."""
     session_key = request.get("session_key")
     if session_key is None:
         return True
@@ -94,8 +94,8 @@ def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
-    from memory.search.opening import get_search_manager
-    from memory.search.unavailable import AbsentMemory
+    from memory.search.builtin import get_search_manager
+    from memory.search.manager import AbsentMemory
     from recalld.logs import configure_logs
 
     configure_logs(level=40)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,26 +15,21 @@ from memory.index.provider_fallback import provider_of
 from producers.dispatcher import mark_in_calls
 from producers.finding_transcripts import Found, find_transcripts
 from recalld.invocation import Invocation, to_type
-from recalld.progress_bar import ProgressBar
+from recalld.render.progress_bar import ProgressBar
+from recalld.render.terminal_text import printable_json, printable_name
 from recalld.runs.backfill_plan import BackfillPlan, plan_backfill, remember_folders
 from recalld.runs.backfill_report import (
     BackfillProgress,
     BackfillResult,
     body_of,
     error_body,
-    missing_documents,
     plan_sentence,
     result_lines,
     transcript_states,
     trouble_lines,
 )
-from recalld.runs.cost import Spending
-from recalld.runs.index import workers_for
-from recalld.runs.wait import IndexWait, Outcome
-from recalld.terminal_text import printable_json, printable_name
-from recalld.up.lifecycle import stop_event
+from recalld.runs.index import running
 from recalld.up.lock import daemon_pid
-from recalld.wiring import open_broker, running_broker
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.ports import JobQueue, PendingReader
@@ -111,52 +104,35 @@ def _backfill(invocation: Invocation, request: BackfillRequest) -> int:
 
 def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
     """Queue the planned documents, and wait until they are done or the user interrupts."""
-    stop = stop_event(supervised=False)
-    begun = time.monotonic()
     # The daemon goes on by itself after Ctrl-C.
     detached = daemon_pid(settings.home) is not None
-    with running_broker(settings):
-        broker = open_broker(settings)
-        spending = Spending(broker.board, [plan.agent])
-        wait = IndexWait(settings, [plan.agent], broker)
-        wait.bar = BackfillProgress(
-            start=wait.counts(plan.agent),
+    agent = plan.agent.id
+    with running(settings, [plan.agent]) as run:
+        run.wait.bar = BackfillProgress(
+            start=run.wait.counts(plan.agent),
             expected=plan.estimate.chunks,
-            embedded=lambda: sum(usage.inputs for usage in spending.all_of(plan.agent.id)),
+            embedded=lambda: sum(usage.inputs for usage in run.spending.all_of(agent)),
         )
         feed = BackfillFeed(
-            plan.agent.id,
+            agent,
             plan.documents,
-            queue=broker.queue,
-            board=broker.board,
-            left=partial(missing_documents, settings, plan),
-            on_marked=wait.marked,
+            queue=run.broker.queue,
+            board=run.broker.board,
+            left=lambda: transcript_states(settings, plan).left,
+            on_marked=run.wait.marked,
         )
-        try:
-            outcome = _wait(settings, wait, feed, stop)
-            usage = tuple(spending.of(plan.agent.id))
-        finally:
-            wait.close()
-            broker.client.close()
+        [outcome] = run.finish(feed=feed)
+        usage = tuple(run.spending.of(agent))
     return BackfillResult(
         states=transcript_states(settings, plan),
         outcome=outcome,
         usage=usage,
-        spent=tuple(spending.sentence(plan.agent.id, one) for one in usage),
-        seconds=time.monotonic() - begun,
-        interrupted=stop.is_set(),
+        spent=tuple(run.spending.sentence(agent, one) for one in usage),
+        seconds=run.seconds,
+        interrupted=run.stop.is_set(),
         detached=detached,
         held_back=len(feed.held_back),
     )
-
-
-def _wait(settings: Settings, wait: IndexWait, feed: BackfillFeed, stop: threading.Event) -> Outcome:
-    feed()
-    wait.ask_again()
-    if not feed.held_back and not wait.anything_to_do():
-        return wait.outcomes()[0]
-    with workers_for(settings) as works:
-        return wait.until_done(stop, works=works, feed=feed)[0]
 
 
 def _with_batches(settings: Settings, agent: AgentSettings) -> tuple[Settings, AgentSettings]:

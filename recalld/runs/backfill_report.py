@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted, duration
 from memory.store.reader import IndexCounts
-from recalld.progress_bar import Progress, ProgressBar
+from recalld.render.progress_bar import Progress, ProgressBar
 from recalld.runs.backfill_plan import BackfillPlan
 from recalld.runs.cost import cost_body, cost_sentence
 from recalld.runs.wait import Outcome, exit_code
@@ -18,6 +18,9 @@ from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage
 from schemas.settings import Settings
+
+#: Left transcripts that are listed; the others are counted.
+_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +84,6 @@ def is_behind(known: FileStat, wanted: FileStat) -> bool:
     return known.ctime_ns != 0 and known.ctime_ns < wanted.ctime_ns
 
 
-def missing_documents(settings: Settings, plan: BackfillPlan) -> Sequence[DocumentKey]:
-    """Return the wanted transcripts that neither are in the index nor failed."""
-    return transcript_states(settings, plan).left
-
-
-#: Transcripts that were left are listed up to this number; the rest is only counted.
-_LISTED = 20
-
-
 def plan_sentence(plan: BackfillPlan) -> str:
     """Return the plan in one line."""
     cost = plan.estimate
@@ -116,10 +110,7 @@ def result_lines(plan: BackfillPlan, result: BackfillResult) -> Iterator[str]:
     for line in result.spent:
         yield f"  spent: {line}"
     if result.outcome.in_jobs:
-        yield (
-            f"  {counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this command "
-            "again, takes in what they bring"
-        )
+        yield f"  {result.outcome.in_jobs_sentence}"
 
 
 def trouble_lines(result: BackfillResult) -> Iterator[str]:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import click
@@ -16,10 +16,10 @@ from memory.status.condition_texts import text_of
 from memory.store.errors import NoRoom
 from producers.reconciling import reconcile
 from recalld.invocation import Invocation, to_type
+from recalld.render.terminal_text import printable_json, printable_name
 from recalld.runs.cost import Spending
 from recalld.runs.wait import IndexWait, Outcome, exit_code
 from recalld.settings.load import check_workspace
-from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lifecycle import stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import (
@@ -50,41 +50,68 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
         check_workspace(agent)
     invocation.remember()
     configure_logs(level=40)
-    stop = stop_event(supervised=False)
-    begun = time.monotonic()
-    with running_broker(settings):
-        broker = open_broker(settings)
-        wait = IndexWait(settings, agents, broker)
-        spending = Spending(broker.board, agents)
-        try:
-            # First of all: documents that workers of another home take would be missing here in the end.
-            HomeClaim(broker.client, broker.keys, settings).take(stop)
-            _mark(settings, agents, broker, fresh=fresh, force=force)
-            wait.marked()
-            wait.ask_again()
-            if wait.anything_to_do():
-                with workers_for(settings) as works:
-                    outcomes = wait.until_done(stop, works=works)
-            else:
-                outcomes = wait.outcomes()
-            outcomes = wait.compared(outcomes)
-            spent = {agent.id: spending.of(agent.id) for agent in agents}
-        finally:
-            wait.close()
-            broker.client.close()
-    seconds = time.monotonic() - begun
+    with running(settings, agents) as run:
+        # First of all: documents that workers of another home take would be missing here in the end.
+        HomeClaim(run.broker.client, run.broker.keys, settings).take(run.stop)
+        _mark(settings, agents, run.broker, fresh=fresh, force=force)
+        run.wait.marked()
+        outcomes = run.wait.compared(run.finish())
+        spent = {agent.id: run.spending.of(agent.id) for agent in agents}
+    seconds, interrupted = run.seconds, run.stop.is_set()
     if as_json:
-        _report_json(outcomes, spent, seconds=seconds, interrupted=stop.is_set())
+        _report_json(outcomes, spent, seconds=seconds, interrupted=interrupted)
     else:
-        sentences = {agent: [spending.sentence(agent, usage) for usage in spent[agent]] for agent in spent}
-        _report(outcomes, sentences, seconds=seconds, interrupted=stop.is_set())
-    if stop.is_set():
-        return 130
-    return exit_code(outcomes)
+        sentences = {agent: [run.spending.sentence(agent, usage) for usage in spent[agent]] for agent in spent}
+        _report(outcomes, sentences, seconds=seconds, interrupted=interrupted)
+    return 130 if interrupted else exit_code(outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a command that indexes: its broker, its wait and its spending. `stop` is set by Ctrl-C."""
+
+    settings: Settings
+    broker: BrokerSide
+    wait: IndexWait
+    spending: Spending
+    stop: threading.Event
+    begun: float
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since the run began."""
+        return time.monotonic() - self.begun
+
+    def finish(self, *, feed: Callable[[], int] = lambda: 0) -> list[Outcome]:
+        """Wait until all is done, with workers where work is left. `feed` as in `IndexWait.until_done`.
+
+        Raises:
+            UserError: the workers are gone, or refused.
+        """
+        held_back = feed()
+        self.wait.ask_again()
+        if not held_back and not self.wait.anything_to_do():
+            return self.wait.outcomes()
+        with _workers(self.settings) as works:
+            return self.wait.until_done(self.stop, works=works, feed=feed)
 
 
 @contextmanager
-def workers_for(settings: Settings) -> Iterator[Callable[[], bool]]:
+def running(settings: Settings, agents: Sequence[AgentSettings]) -> Iterator[Run]:
+    """Begin a run, with a broker for its duration unless one answers already."""
+    stop, begun = stop_event(supervised=False), time.monotonic()
+    with running_broker(settings):
+        broker = open_broker(settings)
+        wait = IndexWait(settings, agents, broker)
+        try:
+            yield Run(settings, broker, wait, Spending(broker.board, agents), stop, begun)
+        finally:
+            wait.close()
+            broker.client.close()
+
+
+@contextmanager
+def _workers(settings: Settings) -> Iterator[Callable[[], bool]]:
     """Run workers in this process during the block, unless a daemon of this home has some.
 
     Yields a function that returns True while there are workers, and raises `UserError` when they are refused.
@@ -192,11 +219,7 @@ def _report(
             said = "  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again"
             click.echo(typed(said), err=True)
         if one.in_jobs:
-            said = (
-                f"  {counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
-                "command again, takes in what they bring"
-            )
-            click.echo(typed(said))
+            click.echo(typed(f"  {one.in_jobs_sentence}"))
         if one.sentence:
             click.echo(typed(f"  {one.sentence}"), err=True)
         if one.advice is not None:

@@ -22,7 +22,7 @@ from memory.index.provider_fallback import provider_of
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import counted, duration, text_of, what_happened
 from memory.store.reader import IndexCounts, StoreReader
-from recalld.progress_bar import Progress, ProgressBar
+from recalld.render.progress_bar import Progress, ProgressBar
 from recalld.wiring import BrokerSide, generations_of
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
@@ -80,6 +80,14 @@ class Outcome:
         if self.condition is not None and self.condition.code is ConditionCode.VECTORS_WAIT:
             return str(self.condition.params["reason"])
         return self.sentence
+
+    @property
+    def in_jobs_sentence(self) -> str:
+        """Return a sentence on the chunks that wait in batch jobs, for people."""
+        return (
+            f"{self.counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
+            "command again, takes in what they bring"
+        )
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:

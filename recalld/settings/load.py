@@ -96,7 +96,7 @@ def files_of_variables(*, environment: Mapping[str, str] | None = None) -> list[
 
 
 def place_for_config(config: str | None, *, home: str | None, environment: Mapping[str, str] | None = None) -> Path:
-    """Return the file for settings written by this call: the one that it reads, or would read first."""
+    """Return the file for settings that this call writes: the file that it reads, or would read first."""
     variables = os.environ if environment is None else environment
     named = named_config(config, variables)
     if named is not None:

@@ -24,11 +24,11 @@ from recalld.client.address import SERVICE_FILE, Address, RunningService, runnin
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
 from recalld.settings.load import check_workspace
-from recalld.settings.staleness import SettingsAge
 from recalld.up.lifecycle import announce_ready, last_act, stop_event
 from recalld.up.lock import only_daemon
 from recalld.up.progress import Progress, say
 from recalld.up.sd_notify import watchdog
+from recalld.up.settings_age import SettingsAge
 from recalld.up.supervisor import STOP_SECONDS, Child, Supervisor
 from recalld.wiring import generations_of
 from schemas.conditions import ConditionCode
@@ -288,7 +288,7 @@ def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Telem
 
 
 def _what_hangs(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Callable[[], Sequence[str]]:
-    """Return a function that lists what only a restart of all ends: a stalled process, not one that cannot start."""
+    """Return a function that lists what only a restart of all ends: stalled processes of ours."""
     board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
 
     def problems() -> list[str]:

@@ -18,7 +18,7 @@ from memory.status.condition_texts import what_happened
 from memory.status.vectors import vector_progress
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
-from recalld.terminal_text import printable_name
+from recalld.render.terminal_text import printable_name
 from schemas.ports import Indexing
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexState

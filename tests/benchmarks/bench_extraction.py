@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memory.documents.session_roots import is_transcript_name
-from memory.transcripts.line_reading import lines_in
+from memory.transcripts.lines import lines_in
 from memory.transcripts.rendering import render_lines
 
 _LABEL = re.compile(r"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d)\] )?(User|Assistant|Agent|Subagent): (.*)", re.DOTALL)

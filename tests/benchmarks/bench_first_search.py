@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from memory.search.builtin import BuiltinManager
-from memory.search.extent import KnownExtent
+from memory.search.index_probe import KnownExtent
 from memory.search.resources import SearchResources
 from schemas.search import SearchRequest
 from schemas.settings import Settings

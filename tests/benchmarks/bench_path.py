@@ -6,7 +6,7 @@ Producers, workers, private broker and the ASGI application run in this one proc
 happens several times, warm. A profile hook sees every function of the five packages that is entered until the event is
 over; what threads enter by themselves while nothing happens is subtracted (not from a command's). The shortest round
 counts. The broker's commands are those of `COMMANDSTATS`, calls inside of Lua scripts included, a round on average,
-minus those of an idle time of the same length. `--list` prints the files, too.
+minus those of an idle time of the same length. `--list` prints files and commands, too.
 """
 
 from __future__ import annotations
@@ -78,10 +78,6 @@ class Way:
     functions: frozenset[tuple[str, str]]
     seconds: float
     commands: dict[str, float]
-
-    @property
-    def files(self) -> frozenset[str]:
-        return frozenset(file for file, _ in self.functions)
 
 
 class House:
@@ -209,20 +205,23 @@ class House:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="print the files of each way, too")
+    parser.add_argument("--list", action="store_true", help="print the files and commands of each way, too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="recalld-bench-") as folder:
         ways, idle = measure(Path(folder))
     print("| event | files | functions | commands to the broker |")
     print("|---|---|---|---|")
     for way in ways:
-        own, commands = way, sum(way.commands.values())
+        functions, commands = way.functions, way.commands
         if way.name != REBUILD:  # whose processes end with it
-            own = Way(way.name, way.functions - idle.functions, way.seconds, way.commands)
-            commands -= sum(idle.commands.values()) * way.seconds / idle.seconds
-        print(f"| {own.name} | {len(own.files)} | {len(own.functions)} | {commands:.0f} |")
+            functions = functions - idle.functions
+            share = way.seconds / idle.seconds
+            commands = {name: count - idle.commands.get(name, 0) * share for name, count in commands.items()}
+        files = sorted({file for file, _ in functions})
+        print(f"| {way.name} | {len(files)} | {len(functions)} | {sum(commands.values()):.0f} |")
         if arguments.list:
-            print("\n".join(sorted(own.files)), file=sys.stderr)
+            most = sorted(commands.items(), key=lambda item: -item[1])
+            print("\n".join([*files, *(f"{name} {count:.1f}" for name, count in most if count >= 1)]), file=sys.stderr)
 
 
 def measure(folder: Path) -> tuple[list[Way], Way]:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from memory.transcripts.folding import TranscriptFold
-from memory.transcripts.line_reading import read_lines
+from memory.transcripts.lines import read_lines
 
 _WORDS = ["deploy", "gateway", "config", "memory", "index", "vector", "search", "embed", "provider", "token", "session"]
 _CHINESE = "今天我们讨论了数据库迁移的问题，决定先在测试环境部署新版本。"

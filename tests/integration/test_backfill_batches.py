@@ -83,6 +83,7 @@ def test_where_jobs_are_not_waited_for_the_same_command_takes_in_what_they_bring
     first = commands.say("backfill", str(old), "--batch-api")
     assert "4 of 4 transcripts indexed" in first
     assert "wait in batch jobs" in first
+    assert commands.json("backfill", str(old), "--dry-run")["estimate"]["toEmbed"] == 0
     server.open.set()
     commands.set("RECALLD_REMOTE__BATCH__WAIT", "true")
     done = commands.json("backfill", str(old), "--batch-api")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.transcripts import line_reading
+from memory.transcripts import lines as line_reading
 from tests.commanding import CommandLine
 from tests.transcript_files import message_line, transcript
 

@@ -21,7 +21,7 @@ from memory.embedding.supply import EmbeddingSupply
 from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer
 from memory.store.options import StoreOptions
-from memory.transcripts import line_reading
+from memory.transcripts import lines as line_reading
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import AgentSettings
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import structlog
 
-from memory.search.opening import get_search_manager
+from memory.search.builtin import get_search_manager
 from memory.search.tools import call_tool
 from recalld.settings import load as configuration
 from schemas.ports import Pending

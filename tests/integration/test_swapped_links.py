@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.search.builtin import BuiltinManager
-from memory.search.opening import SearchResources
+from memory.search.builtin import BuiltinManager, SearchResources
 from schemas.search import GetRequest
 from schemas.settings import Settings
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory.search.builtin import BuiltinManager
-from memory.search.opening import SearchResources, get_search_manager
+from memory.search.builtin import BuiltinManager, SearchResources, get_search_manager
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.search import SearchRequest
 from schemas.settings import Settings

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles, priority
-from memory.search.builtin import BuiltinManager
-from memory.search.opening import SearchResources
+from memory.search.builtin import BuiltinManager, SearchResources
 from schemas.documents import DocumentKey
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings

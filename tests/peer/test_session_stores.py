@@ -13,7 +13,7 @@ import pytest
 from memory.documents.agent_files import AgentFiles
 from memory.documents.session_roots import is_transcript_name
 from memory.documents.session_stores import STORE, kinds_of
-from memory.transcripts.openclaw_format import OpenClawFormat
+from memory.transcripts.openclaw import OpenClawFormat
 from memory.transcripts.transcript_format import Said
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings

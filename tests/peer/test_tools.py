@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory.search.builtin import BuiltinManager
-from memory.search.opening import SearchResources
+from memory.search.builtin import BuiltinManager, SearchResources
 from memory.search.tools import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool
 from schemas.ports import Pending
 from schemas.search import SearchRequest

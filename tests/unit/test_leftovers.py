@@ -10,6 +10,7 @@ import pytest
 
 from tests.daemon import REPOSITORY, arguments_of
 from tests.leftovers import nothing_left
+from tests.waiting import wait_until
 
 
 def test_a_process_on_its_own_ends_with_the_test_that_caused_it() -> None:
@@ -20,7 +21,7 @@ def test_a_process_on_its_own_ends_with_the_test_that_caused_it() -> None:
             capture_output=True,
             env={"PATH": "/bin:/usr/bin"},
         )
-        assert arguments_of(int(orphan.stdout)) != [""]
+        wait_until(lambda: arguments_of(int(orphan.stdout))[0] == "sleep")
     assert arguments_of(int(orphan.stdout)) == [""]
 
 
@@ -47,7 +48,7 @@ def test_every_test_has_a_time_limit(request: pytest.FixtureRequest) -> None:
 
 def test_processes_hear_signals_that_these_tests_were_started_to_ignore() -> None:
     ignoring = "import signal; [signal.signal(number, signal.SIG_IGN) for number in (1, 2, 3)]; "
-    chosen = ["-q", "-k", "first_signal", "tests/unit/recalld/test_child.py"]
+    chosen = ["-q", "-k", "first_signal", "tests/unit/recalld/up/test_lifecycle.py"]
     run = f"import pytest; raise SystemExit(pytest.main({chosen!r}))"
     done = subprocess.run([sys.executable, "-c", ignoring + run], cwd=REPOSITORY, capture_output=True, text=True)
     assert "3 passed" in done.stdout, done.stdout + done.stderr

@@ -53,7 +53,7 @@ def test_nothing_is_told_to_prometheus_that_is_not_declared():
         if "prometheus_client" in (text := file.read_text("utf-8")) and naming.search(text)
     ]
     assert found == ["memory/telemetry/prometheus.py"]
-    assert naming.search((ROOT / "memory" / "prometheus.py").read_text("utf-8"))
+    assert naming.search((ROOT / "memory" / "telemetry" / "prometheus.py").read_text("utf-8"))
 
 
 def test_a_histogram_that_others_keep_is_told_in_rising_counts():

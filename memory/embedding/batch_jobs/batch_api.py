@@ -17,7 +17,7 @@ class BatchUnavailable(RecalldError):
 
 
 class JobState(StrEnum):
-    """What a job is doing, as the provider says. All but the first are its end."""
+    """State of a job at the provider. All but the first are final."""
 
     RUNNING = "running"
     DONE = "done"
@@ -28,7 +28,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is: texts in it, texts done and failed so far. `message` is the provider's, "" when it has none."""
+    """Progress of a job: texts in it, texts done and failed. `message` is the provider's, "" without one."""
 
     state: JobState
     total: int = 0
@@ -39,7 +39,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """What became of one text: its vector, float32, shape (dimensions,), raw: not checked or normalised; or why not.
+    """Result of one text: its raw vector (float32, shape (dimensions,)), or the reason why there is none.
 
     `tokens` is what the provider counted, None when it does not say.
     """
@@ -52,7 +52,7 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What one job may hold: texts, and bytes of the file that they are sent in."""
+    """Bounds of one job: texts, and bytes of the file that they are sent in."""
 
     inputs: int
     file_bytes: int
@@ -80,7 +80,7 @@ class BatchApi(ABC):
 
     @abstractmethod
     def write(self, texts: Iterable[tuple[str, str]]) -> JobFile:
-        """Put texts, (custom id, text) each, into a file, up to the limits; `ids` says how many fitted. Asks nobody."""
+        """Put texts, (custom id, text) each, into a file, up to the limits; `ids` names them. Sends nothing."""
 
     @abstractmethod
     def submit(self, file: JobFile, *, reference: str) -> str:
@@ -95,7 +95,7 @@ class BatchApi(ABC):
 
     @abstractmethod
     def look(self, job_id: str) -> JobProgress:
-        """How far a job is. One that the provider does not know (any more) has failed."""
+        """Return the progress of a job. A job that the provider does not know (any more) has failed."""
 
     @abstractmethod
     def results(self, job_id: str, *, texts: int) -> Iterator[BatchLine]:

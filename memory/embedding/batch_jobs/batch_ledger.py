@@ -1,4 +1,4 @@
-"""Which texts are at a provider, in which batch jobs: kept on disk, so that no crash makes anybody pay for them twice.
+"""Ledger of batch jobs and their texts, kept on disk: after a crash no text is paid for twice.
 
 A job is noted before it is submitted and a text leaves it after its vector was kept:
 
@@ -43,7 +43,7 @@ CREATE TABLE jobs (
     look_at REAL NOT NULL, -- when to look again
     stopped_at REAL, -- when it was asked to stop
     ended_at REAL,
-    attempts INTEGER NOT NULL DEFAULT 0, -- calls that failed since the last one that did not
+    attempts INTEGER NOT NULL DEFAULT 0, -- failed calls in a row
     texts INTEGER NOT NULL,
     total INTEGER NOT NULL DEFAULT 0,
     completed INTEGER NOT NULL DEFAULT 0,
@@ -108,14 +108,14 @@ _KIND = Kind("the list of batch jobs", TABLES, version=1)
 
 
 def ledger_path(home: Path) -> Path:
-    """Where a home's ledger is."""
+    """Return the path of a home's ledger."""
     return home / "cache" / "batch_jobs.sqlite"
 
 
 def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> int:
-    """How many texts of an agent are at a provider, in jobs that somebody looks after; 0 where there is no ledger.
+    """Return the number of an agent's texts in jobs that a worker looks after; 0 without a ledger.
 
-    Never raises: whoever only wants to know does without.
+    Never raises: status goes on without the number.
     """
     path = ledger_path(home)
     if not path.exists():
@@ -129,7 +129,7 @@ def texts_in_jobs(home: Path, agent: str, *, looked_within_seconds: float) -> in
 
 
 class Stage(StrEnum):
-    """Where a job is. `SUBMITTING`: noted, perhaps at the provider. `LOST`: nobody can be asked about it any more."""
+    """Stage of a job. `SUBMITTING`: noted, perhaps at the provider. `LOST`: the provider can not be asked any more."""
 
     SUBMITTING = "submitting"
     RUNNING = "running"
@@ -179,13 +179,13 @@ class BatchJob:
 
     @property
     def open(self) -> bool:
-        """Whether anything may still come of it."""
+        """Return True if results may still come."""
         return self.stage in OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose job it is to be: the agent, and what the provider is asked for and under which account."""
+    """Owner of a new job: the agent, the provider's identity and the account."""
 
     agent: str
     identity: str
@@ -226,7 +226,7 @@ class BatchLedger:
 
     @contextmanager
     def working_on(self, agent: str) -> Iterator[bool]:
-        """Whether this is the only one who works on an agent's jobs, for as long as the block runs."""
+        """Lock an agent's jobs for as long as the block runs; yield False if another worker holds them."""
         # Agents' ids are safe in file names.
         with locked(self._path.with_name(f"{self._path.name}.{agent}.lock"), wait=False) as granted:
             yield granted
@@ -286,7 +286,7 @@ class BatchLedger:
         )
 
     def stop(self, reference: str, reason: str) -> bool:
-        """Note that a job is to stop; False when it is over, or stopping already. Whoever works on it sees to it."""
+        """Note that a job is to stop, for the worker that follows it; return False if it is over, or stopping."""
         now = self._clock()
 
         def stop(writer: apsw.Connection) -> bool:
@@ -356,7 +356,7 @@ class BatchLedger:
         return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, (identity,))})
 
     def texts_of(self, agent: str, *, looked_within_seconds: float) -> int:
-        """How many texts of an agent are in jobs that were made, or looked at, in the last so many seconds."""
+        """Return the number of an agent's texts in jobs that were made, or looked at, in the last so many seconds."""
         query = """
         SELECT count(*) FROM texts
         WHERE job IN (SELECT id FROM jobs WHERE agent = ? AND max(looked_at, tried_at) >= ?)

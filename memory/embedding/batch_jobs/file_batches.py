@@ -81,7 +81,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a provider says of a job: the files of its `results`, and the `leftovers` to delete when it is over."""
+    """A job as its provider describes it: the files of its `results`, and the `leftovers` to delete at its end."""
 
     id: str
     reference: str | None
@@ -129,7 +129,7 @@ class FileBatches(BatchApi):
             return str(_again(lambda: self._created(file_id, reference)))
         except RecalldError as error:
             if not isinstance(error, Transient) or isinstance(error, Throttled):
-                # There is no job, so nobody else will ever want the file.
+                # Without a job the file has no use.
                 with contextlib.suppress(RecalldError):
                     self._delete(file_id)
             raise
@@ -467,7 +467,7 @@ class GeminiBatches(FileBatches):
 
 
 def batch_api_of(provider: EmbeddingProvider | None) -> BatchApi | None:
-    """Return the Batch API for documents of a provider; None without one that recalld speaks. Connects to nothing."""
+    """Return the Batch API for documents of a provider; None if recalld speaks none. Connects to nothing."""
     if isinstance(provider, GeminiProvider):
         return GeminiBatches(provider)
     if isinstance(provider, VoyageProvider):

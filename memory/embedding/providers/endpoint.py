@@ -1,4 +1,7 @@
-"""What makes an endpoint the same endpoint, without anything secret."""
+"""An embedding endpoint: its identity and account, the meaning of its errors, and the waits that it asks for.
+
+Identity and messages hold nothing secret.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def normalised_url(base_url: str) -> str:
-    """Scheme, host, port and path in one spelling; user, query and fragment, which may be secret, left out."""
+    """Return scheme, host, port and path in one spelling, without user, query and fragment, which may be secret."""
     parts = urlsplit(base_url.strip())
     scheme = parts.scheme.lower()
     host = (parts.hostname or "").lower()
@@ -37,7 +40,7 @@ def normalised_url(base_url: str) -> str:
 
 
 def is_secret_header(name: str) -> bool:
-    """Whether a header's value must not be shown."""
+    """Return True if a header's value must not be shown."""
     return _SECRET_HEADER.search(name) is not None
 
 
@@ -53,7 +56,7 @@ def identity_of(
     document_prefix: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> str:
-    """Everything that decides what numbers come back, as sorted JSON. A key is not part of it."""
+    """Return everything that decides the numbers of a vector, as sorted JSON, without a key."""
     facts: dict[str, object] = {
         "base_url": normalised_url(base_url),
         "dimensions": dimensions,
@@ -70,7 +73,7 @@ def identity_of(
 
 
 def account_of(*, base_url: str, api_key: str | None, headers: Mapping[str, str] | None = None) -> str:
-    """Whose limits the requests count against: a digest of address, key and secret headers; it gives none away.
+    """Return the account whose limits the requests count against, as a digest of address, key and secret headers.
 
     The same in every process. An address on this machine is another server on every machine, so its account
     holds the machine's name.
@@ -100,7 +103,7 @@ TOO_LARGE = re.compile(
     re.IGNORECASE,
 )
 
-#: Codes and types of errors that mean: nobody will serve us until somebody pays. "billing_..." means it, too.
+#: Codes and types of errors of an account that has to be paid first. "billing_..." means it, too.
 _NO_CREDIT = frozenset(
     {
         "insufficient_quota",
@@ -111,7 +114,7 @@ _NO_CREDIT = frozenset(
     }
 )
 
-#: Codes of those who answer a wrong key with 400, as Google does.
+#: Codes of endpoints that answer a wrong key with 400, as Google does.
 _KEY_REFUSED = frozenset({"API_KEY_INVALID", "API_KEY_EXPIRED", "invalid_api_key"})
 
 _MODEL_UNKNOWN = frozenset({"model_not_found", "invalid_model", "unsupported_model"})
@@ -302,7 +305,7 @@ _HINT = re.compile(rf"(?:try again|retry) (?:in|after) ((?:{_PART.pattern}[ ,]*)
 #: What google.rpc.RetryInfo says, "34s" or "0.5s": https://google.aip.dev/193
 _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 
-#: OpenAI's headers and those who follow them; the plain form counts everything.
+#: Headers of OpenAI and compatible endpoints; the plain form counts everything.
 _COUNTED = ("-requests", "-tokens", "")
 
 #: Numbers above these are moments (Unix time), in seconds and in milliseconds.
@@ -354,7 +357,7 @@ def _seconds_or_date(value: str | None) -> float | None:
 
 
 def _reset(headers: Mapping[str, str]) -> float | None:
-    """When all of what is used up is there again."""
+    """Return the seconds until all used-up limits are reset."""
     waits = [
         _until(headers.get(f"x-ratelimit-reset{counted}"))
         for counted in _COUNTED

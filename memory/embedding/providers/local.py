@@ -30,9 +30,6 @@ log = structlog.get_logger(__name__)
 #: averages anyway, and a megabyte in one input would hold a core for many seconds.
 LONGEST_TEXT = 8192
 
-#: The folder that holds our packages.
-_OUR_FOLDER = Path(__file__).resolve().parents[3]
-
 #: Requests that a local model serves at a time, each with one thread.
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -50,7 +47,7 @@ class UnusableModel(Terminal):
 
 
 class LocalProvider(EmbeddingProvider):
-    """What local models share: loaded once, on first use, in the process that uses them.
+    """Base of local models: loaded once, on first use, in the process that uses them.
 
     `identity` are the facts that tell a model of the user's own from others: a digest of its files, not its path.
     """
@@ -253,6 +250,9 @@ class GgufProvider(LocalProvider):
             return np.array([model.embed(prefix + text) for text in texts], dtype=np.float32)
 
 
+#: The folder that holds our packages.
+_OUR_FOLDER = Path(__file__).resolve().parents[3]
+
 _VALUES = "values.json"
 
 #: An array of this size is the table of embeddings, of which only rows are used.
@@ -326,7 +326,7 @@ def shared_backend(backend_class: type, folder: Path, **attributes: Any) -> Any 
 
 
 def _unpack(backend: Any, folder: Path) -> None:
-    """Write the arrays into a new folder and give it its name in one step: whoever finds it finds all of them."""
+    """Write the arrays into a new folder and name it in one step, so that no process finds half of them."""
     draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         values: dict[str, float | int] = {}

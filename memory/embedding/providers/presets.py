@@ -14,8 +14,8 @@ class Preset:
     """One service. `inputs` and `tokens` (estimated) bound a request, `input_bytes` an input.
 
     `package` is imported by its provider and comes with the extra of the same name as `extra`. `dimensions_field` is
-    how a request asks for shorter vectors. The input types are what the service is told unless the settings say
-    otherwise; None where its API has no such field. `name_prefixes` are what people write before a model's name,
+    how a request asks for shorter vectors. The input types are those of requests, unless the settings say
+    otherwise; None where the API has no such field. `name_prefixes` are what people write before a model's name,
     besides the provider's own. `open_models`: it serves models of others, whose families have prefixes for texts.
     """
 

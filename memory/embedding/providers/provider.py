@@ -18,7 +18,7 @@ Matrix = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """What a provider answered: `vectors`, float32, shape (texts, dimensions), raw: not yet checked or normalised.
+    """Answer of a provider: `vectors`, float32, shape (texts, dimensions), raw: not yet checked or normalised.
 
     `tokens` is what the provider says it counted (and bills), None when it does not say.
     """
@@ -29,12 +29,12 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class ProviderLimits:
-    """What one request may hold, and how many may leave. Tokens are estimated (`chunker.estimate_tokens`).
+    """Bounds of one request, and of requests a minute. Tokens are estimates (see `estimate_tokens`).
 
     `input_bytes` (of UTF-8) bounds one input: a byte is never less than a token, so an input within it is within
     the provider's limit of tokens. `chunks_per_second` is what one can expect before anything was
     measured: it decides whether a document waits for its vectors. `requests_per_minute` and
-    `tokens_per_minute` bound everybody who uses the account together; None is unbounded.
+    `tokens_per_minute` bound all users of the account together; None is unbounded.
     """
 
     inputs: int
@@ -52,7 +52,7 @@ class EmbeddingProvider(ABC):
     `name` and `model` are what status says. `identity` names, without secrets, everything that decides
     what numbers come back (provider, model, dimensions asked, endpoint, input types); it goes into the
     index fingerprint and the cache key, and is the same in every process. `account` names whose limits requests
-    count against (endpoint and key, as a digest that gives nothing away); it is "" where nobody counts, as with a
+    count against (endpoint and key, as a digest that gives nothing away); it is "" without a limit, as for a
     model on this machine, and then there is nothing to share with other processes. `address` is where requests go,
     without secrets, for messages.
     """

@@ -127,7 +127,7 @@ class RemoteProvider(EmbeddingProvider):
     ) -> None:
         self.name = name
         self.model = model
-        # A chunk and its prefix are one input; half is left to the text, however long a prefix somebody writes.
+        # A chunk and its prefix are one input; half is left to the text, however long the prefix is.
         room = max(limits.input_bytes // 2, limits.input_bytes - len(document_prefix.encode()))
         self.limits = replace(limits, input_bytes=room)
         self.identity = identity_of(

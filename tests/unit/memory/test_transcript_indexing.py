@@ -30,7 +30,7 @@ from memory.index.indexer import Indexer, IndexReport
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark
 from memory.store.writer import DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
-from memory.transcripts import line_reading
+from memory.transcripts import lines as line_reading
 from schemas.documents import DocumentKey, FileStat, Lane
 from schemas.settings import AgentSettings
 

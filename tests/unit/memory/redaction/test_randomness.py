@@ -7,7 +7,7 @@ import random
 import pytest
 
 from memory.redaction import redact
-from memory.redaction.randomness import are_random_letters, is_random_key, word_bits
+from memory.redaction.values import are_random_letters, is_random_key, word_bits
 from tests.secret_samples import made
 
 

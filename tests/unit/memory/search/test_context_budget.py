@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.context_budget import LEAST_CHARACTERS, footer, injected
 from memory.search.ranking.boundaries import splits_character, splits_word
+from memory.search.tools import LEAST_CHARACTERS, footer, injected
 from schemas.search import SearchResult
 
 PROSE = "The gateway listens on port seven thousand three hundred and seventy-three."

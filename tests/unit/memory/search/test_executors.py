@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from memory.search.executors import Lane
+from memory.search.resources import Lane
 from tests.waiting import wait_until
 
 

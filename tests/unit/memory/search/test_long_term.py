@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.builtin import BuiltinManager
+from memory.search.builtin import BuiltinManager, SearchResources, get_search_manager
 from memory.search.long_term import is_long_term
-from memory.search.opening import SearchResources, get_search_manager
 from memory.search.scope import OWNER, session_of
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.writer import DocumentDelete

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.search.builtin import BuiltinManager
-from memory.search.opening import SearchResources, get_search_manager
+from memory.search.builtin import BuiltinManager, SearchResources, get_search_manager
 from memory.search.tools import call_tool
 from schemas.conditions import ConditionCode
 from schemas.errors import BrokerUnavailable, Transient

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from memory.chunking.chunker import chunk_text
 from memory.redaction import redact
+from memory.search.get import lines_of
 from memory.search.passages import Passage, passages
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import repeats
 from memory.search.ranking.terms import sought
-from memory.search.reading import lines_of
 from memory.search.retrieval import Found
 from memory.store.reader import ChunkRow
 from memory.transcripts.packing import FoldedChunk, Packer, label

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.reading import DEFAULT_LINES, MAX_CHARACTERS, lines_of, page
+from memory.search.get import DEFAULT_LINES, MAX_CHARACTERS, lines_of, page
 
 DOCUMENTS = st.lists(st.text(st.characters(exclude_characters="\r\n"), max_size=20), max_size=40)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import redact
-from memory.search.transcript_page import remembered_page, transcript_page
+from memory.search.get import remembered_page, transcript_page
 from memory.store.stub import InMemoryStore
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer

@@ -99,7 +99,7 @@ def test_the_number_of_unknown_types_kept_is_bounded() -> None:
 
 
 def test_a_line_that_is_too_long_is_counted_and_does_not_stop_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memory.transcripts.line_reading.MAX_LINE_BYTES", 200)
+    monkeypatch.setattr("memory.transcripts.lines.MAX_LINE_BYTES", 200)
     message = message_line("plain", "user", "hi")
     data = message + message_line("plain", "user", "x" * 500) + message
     fold, chunks = folded(data)

@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
-from memory.transcripts.formats import FORMATS, is_compaction_line, recognised_format
-from memory.transcripts.interpreting import Blank, Broken, Interpreter, Unknown
-from memory.transcripts.transcript_format import COMPACTED, KNOWN, Said
+from memory.transcripts.interpreter import (
+    FORMATS,
+    Interpreter,
+    Unknown,
+    is_compaction_line,
+    recognised_format,
+)
+from memory.transcripts.transcript_format import COMPACTED, KNOWN, Said, Wordless
 from tests.transcript_files import (
     UNSAID,
     claude_code_transcript,
@@ -157,11 +162,11 @@ class TestLines:
         ids=range(8),
     )
     def test_what_is_no_json_object_is_broken(self, line: bytes) -> None:
-        assert Interpreter("plain").read(line) == Broken()
+        assert Interpreter("plain").read(line) is Wordless.BROKEN
 
     @pytest.mark.parametrize("line", [b"", b" ", b"\t \r"])
     def test_white_space_is_blank(self, line: bytes) -> None:
-        assert Interpreter("plain").read(line) == Blank()
+        assert Interpreter("plain").read(line) is Wordless.BLANK
 
     @pytest.mark.parametrize(
         ("line", "text"),

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memory.transcripts import interpreting, line_reading
-from memory.transcripts.line_reading import RawLine, TranscriptDamaged, read_lines
+from memory.transcripts import interpreter as interpreting
+from memory.transcripts import lines as line_reading
+from memory.transcripts.lines import RawLine, TranscriptDamaged, read_lines
 from tests.transcript_folds import folded, raw_lines, text_of
 
 if sys.version_info >= (3, 14):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from memory.transcripts import rendering
-from memory.transcripts.interpreting import Interpreter
+from memory.transcripts.interpreter import Interpreter
 from memory.transcripts.rendering import RenderedLines, render_lines
 from tests.transcript_files import (
     FORMATS,
@@ -89,7 +89,7 @@ def test_an_unterminated_last_line_is_a_line() -> None:
 
 
 def test_a_line_that_is_too_long_to_be_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memory.transcripts.line_reading.MAX_LINE_BYTES", 100)
+    monkeypatch.setattr("memory.transcripts.lines.MAX_LINE_BYTES", 100)
     data = message_line("plain", "user", "x" * 100) + message_line("plain", "user", "hi")
     too_long, said = rendered(data).lines
     assert "too long to be shown" in too_long

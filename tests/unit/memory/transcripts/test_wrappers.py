@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memory.transcripts import claude_code_format, codex_format, openclaw_format
+from memory.transcripts import claude_code as claude_code_format
+from memory.transcripts import codex as codex_format
+from memory.transcripts import openclaw as openclaw_format
 from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
 
 TABLES = {

@@ -69,7 +69,7 @@ def test_a_socket_that_nobody_listens_on_is_removed_unless_a_broker_is_just_star
         assert healed(settings) == []
     with (path.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert healed(settings) == [f"left {path}: somebody uses it again"]
+        assert healed(settings) == [f"left {path}: it is in use again"]
     assert healed(settings) == [f"removed {path}"]
     assert not path.exists()
 

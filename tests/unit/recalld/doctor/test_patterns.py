@@ -4,33 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from memory.redaction.user_patterns import is_slow, pattern_findings
+from recalld.doctor.examining import pattern_findings
 from recalld.doctor.finding import Level
 from schemas.settings import Settings
-
-
-@pytest.mark.parametrize("pattern", [r"(\w+\s?)*:", r"(\d+-?)+z", "(.*)(.*)(.*)(.*)Q"])
-def test_a_pattern_that_never_ends_is_found(pattern: str) -> None:
-    assert is_slow(pattern)
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"FP-\d+",
-        r"(?i)employee[ -]?id:? *(\d{6})",
-        r"\b\d{3}-\d{2}-\d{4}\b",
-        r"[\w.+-]+@[\w-]+\.[\w.]+",
-        r"(?s)begin secret.*?end secret",
-        r"\s+$",
-        "",
-        "王\\w",
-    ],
-)
-def test_a_usual_pattern_is_not(pattern: str) -> None:
-    assert not is_slow(pattern)
 
 
 def test_it_is_told_by_its_place_and_each_list_once(tmp_path: Path) -> None:

@@ -157,6 +157,6 @@ def test_the_lines_that_change_are_shown_and_no_other_line(tmp_path: Path, capsy
     added = capsys.readouterr().out
     assert changed(file, removing=True)
     gone = capsys.readouterr().out
-    assert f'+            "command": "{COMMAND}"' in added
-    assert f'-            "command": "{COMMAND}"' in gone
+    assert f'+            "command": "{COMMAND}",' in added
+    assert f'-            "command": "{COMMAND}",' in gone
     assert "sk-secret" not in added + gone

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from memory.store.reader import IndexCounts
-from recalld.progress_bar import Progress
+from recalld.render.progress_bar import Progress
 from recalld.runs.backfill_report import BackfillProgress
 
 

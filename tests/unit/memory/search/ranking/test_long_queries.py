@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from memory.redaction import redact
-from memory.search.builtin import BuiltinManager
-from memory.search.opening import SearchResources
+from memory.search.builtin import BuiltinManager, SearchResources
 from memory.search.ranking.long_queries import SEARCHED_CHARACTERS, asked_for
 from memory.search.tools import SEARCH, call_tool
 from schemas.conditions import ConditionCode

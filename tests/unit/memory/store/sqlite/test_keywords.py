@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from memory.chunking.segmenting import FTS5_TOKENIZER
-from memory.store.sqlite import term_frequencies, text_ranking
+from memory.store.sqlite import keywords
 from memory.store.sqlite.keywords import TermFrequencies
 
 CHUNKS = 6_000
@@ -45,9 +45,9 @@ def test_the_result_is_that_of_scoring_everything(
     words = choose.sample([*COMMON, *RARE, "filler17", "filler99", "absent"], choose.randrange(2, 7))
     terms, k = [f'"{word}"' for word in words], choose.choice([1, 5, 24, 200])
     frequencies = partial(TermFrequencies().of, index)
-    quick = text_ranking.best_texts(index, terms, k, frequencies)
-    monkeypatch.setattr(text_ranking, "LARGE_INDEX", CHUNKS * 10)
-    plain = text_ranking.best_texts(index, terms, k, frequencies)
+    quick = keywords.best_texts(index, terms, k, frequencies)
+    monkeypatch.setattr(keywords, "LARGE_INDEX", CHUNKS * 10)
+    plain = keywords.best_texts(index, terms, k, frequencies)
     assert [hit.id for hit in quick] == [hit.id for hit in plain]
     assert [hit.score for hit in quick] == pytest.approx([hit.score for hit in plain])
 
@@ -56,25 +56,25 @@ def test_chunks_with_common_words_only_are_not_scored_when_rare_ones_decide(
     index: apsw.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored: list[str] = []
-    select = text_ranking._select
+    select = keywords._select
 
     def noting(connection: apsw.Connection, expression: str, *rest: object) -> dict[int, float]:
         scored.append(expression)
         return select(connection, expression, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(text_ranking, "_select", noting)
-    text_ranking.best_texts(index, ['"alpha"', '"quark"', '"lepton"'], 10, partial(TermFrequencies().of, index))
+    monkeypatch.setattr(keywords, "_select", noting)
+    keywords.best_texts(index, ['"alpha"', '"quark"', '"lepton"'], 10, partial(TermFrequencies().of, index))
     assert scored == ['("quark" OR "lepton") AND ("alpha")', '("quark" OR "lepton") NOT ("alpha")']
 
 
 def test_a_rare_word_that_enough_chunks_hold_leaves_the_common_ones_aside() -> None:
     counts = [(366, 5.61), (804, 4.81), (9_701, 2.23), (31_961, 0.76), (32_358, 0.74)]
-    terms = [text_ranking._Term(str(count), count, idf) for count, idf in counts]
-    assert text_ranking._first_cut(terms, 24) == 2
+    terms = [keywords._Term(str(count), count, idf) for count, idf in counts]
+    assert keywords._first_cut(terms, 24) == 2
 
 
 def test_the_number_of_chunks_is_read_and_not_counted(index: apsw.Connection) -> None:
-    plan = list(index.execute(f"EXPLAIN QUERY PLAN {term_frequencies.SELECT_AVERAGES}"))
+    plan = list(index.execute(f"EXPLAIN QUERY PLAN {keywords.SELECT_AVERAGES}"))
 
     assert TermFrequencies().chunks(index) == CHUNKS
     assert "SCAN" not in str(plan)

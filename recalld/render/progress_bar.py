@@ -1,4 +1,4 @@
-"""How far something is, on standard error: a bar on a terminal, now and then a line elsewhere."""
+"""Progress on standard error: a bar on a terminal, elsewhere a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from memory.status.condition_texts import part_of, text_of
 from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
-from recalld.terminal_text import printable_name
+from recalld.render.terminal_text import printable_name
 from schemas.conditions import Condition
 
 #: Seconds between two lines of progress where there is no terminal.
@@ -21,7 +21,7 @@ _LINE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an indexing run is: documents of those it was given, what the indexes hold, and the state of batch jobs.
+    """Progress of an indexing run: documents of those it was given, counts of the indexes, state of batch jobs.
 
     `failed` are documents that could not be read or whose chunks were refused. `waits_for` names what is to come.
     """
@@ -35,13 +35,13 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Of what there is to do, between 0 and 1."""
+        """Share of the work that is done, between 0 and 1."""
         vectors = self.counts.vectors_ready + self.counts.vectors_pending
         return (self.documents + self.counts.vectors_ready) / max(self.of_documents + vectors, 1)
 
 
 class ProgressBar:
-    """A bar on a terminal, now and then a line elsewhere."""
+    """Bar on a terminal, elsewhere a line every ten seconds."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -60,7 +60,7 @@ class ProgressBar:
                 click.echo(f"recalld: {part_of(condition)}: {to_type(printable_name(text))}", err=True)
 
     def due(self) -> bool:
-        """Whether it is time to draw again; True only once each time."""
+        """Return True if it is time to draw again, once each time."""
         now = time.monotonic()
         if now - self._said_at < (0.2 if self._terminal else _LINE_SECONDS):
             return False
@@ -68,13 +68,13 @@ class ProgressBar:
         return True
 
     def show(self, progress: Progress) -> None:
-        """Draw how far an indexing run is and what it waits for, unless there is nothing to do."""
+        """Draw the progress of an indexing run and what it waits for, unless there is nothing to do."""
         if progress.of_documents or progress.counts.vectors_pending or progress.waits_for:
             waits = f"waits for {progress.waits_for}" if progress.waits_for else ""
             self.draw(progress.share, "  ".join(filter(None, [*self.parts(progress), progress.jobs, waits])))
 
     def draw(self, share: float, text: str) -> None:
-        """Draw a share between 0 and 1, and what is to be said of it."""
+        """Draw a share between 0 and 1, and a text beside it."""
         if self._terminal:
             filled = int(30 * share)
             click.echo(
@@ -85,7 +85,7 @@ class ProgressBar:
             click.echo(text, err=True)
 
     def parts(self, progress: Progress) -> list[str]:
-        """What the line says."""
+        """Return the figures of the line."""
         counts = progress.counts
         return [
             f"documents {progress.documents:,}/{progress.of_documents:,}",
@@ -94,10 +94,10 @@ class ProgressBar:
 
     @property
     def seconds(self) -> float:
-        """How long it has been shown."""
+        """Seconds since the bar was made."""
         return time.monotonic() - self._begun
 
     def end(self) -> None:
-        """Leave the line to others."""
+        """Clear the line for other output."""
         if self._drawn:
             click.echo("\r\x1b[K", err=True, nl=False)

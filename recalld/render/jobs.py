@@ -1,4 +1,4 @@
-"""Batch jobs and queue, as one answer and as lines; and how a batch job is cancelled."""
+"""Batch jobs and queue, as one answer and as lines; cancellation of a batch job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTHING_FOUND = 3
 
 
 def jobs_answer(invocation: Invocation) -> dict[str, Any]:
-    """What is listed. Times are Unix seconds; `queue` is None when nobody tells of it, and `queueProblem` why."""
+    """Return batch jobs and queue. Times are Unix seconds; `queue` is None if not known, for the `queueProblem`."""
     settings = invocation.settings
     ids = [agent.id for agent in invocation.agents()]
     # Without --agent also those of agents that are not configured any more.
@@ -46,7 +46,7 @@ def jobs_answer(invocation: Invocation) -> dict[str, Any]:
 
 
 def jobs_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """The answer for a terminal; the problem of the queue is for whoever prints it."""
+    """Return the answer for a terminal, without the problem of the queue, which the command raises."""
     now = time.time()
     jobs = [job for job in answer["batchJobs"] if job["endedAt"] is None or now - job["endedAt"] < _SHOWN_SECONDS]
     yield click.style("batch jobs", bold=True) + ("" if jobs else ": none")
@@ -68,7 +68,7 @@ def jobs_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cancel_job(invocation: Invocation, reference: str) -> str:
-    """Cancel a batch job; returns what to tell.
+    """Cancel a batch job; return the sentence to show.
 
     Raises:
         UserError: there is no such job, or it is over.
@@ -93,7 +93,7 @@ def cancel_job(invocation: Invocation, reference: str) -> str:
 
 
 def _ask_provider(settings: Settings, ledger: BatchLedger, job: BatchJob) -> str:
-    """Ask the provider at once if the settings lead to it; else the worker that looks next does."""
+    """Ask the provider at once if the settings lead to it; else the next worker that polls the job asks."""
     agent = next((one for one in settings.agents if one.id == job.agent), None)
     provider = provider_of(settings, agent).provider if agent is not None else None
     api = batch_api_of(provider) if provider is not None and provider.account == job.account else None
@@ -112,7 +112,7 @@ def _ask_provider(settings: Settings, ledger: BatchLedger, job: BatchJob) -> str
 def _wake(settings: Settings, agent: str) -> None:
     broker = open_broker(settings)
     try:
-        with suppress(BrokerUnavailable):  # whoever starts next looks at it
+        with suppress(BrokerUnavailable):  # the next worker that starts polls the job
             broker.queue.request_vectors(agent)
     finally:
         broker.client.close()
@@ -146,7 +146,7 @@ def _shown(job: BatchJob) -> dict[str, Any]:
 
 
 def _problem(settings: Settings, error: redis.RedisError) -> str | None:
-    """Why the queue cannot be asked and what to do; None when it is a private one that nobody needs just now."""
+    """Return why the queue cannot be asked and what to do; None for a private broker while nothing runs."""
     if settings.broker.url is not None:
         return refusal(error) or AWAY
     frozen = frozen_pid(settings.home)
@@ -161,7 +161,7 @@ def _problem(settings: Settings, error: redis.RedisError) -> str | None:
 
 
 def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
-    """Raises `redis.RedisError`."""
+    """Return what waits and runs, by agent. Raises `redis.RedisError`."""
     broker = open_broker(settings)
     try:
         messages = queued_jobs(broker.client, broker.keys)

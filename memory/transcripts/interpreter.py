@@ -1,42 +1,60 @@
-"""From the bytes of a line to what it says."""
+"""Interpreter of a transcript's lines: from bytes to the words that were said, in the format that they have."""
 
 from __future__ import annotations
 
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from memory.transcripts.content_reading import clean, mark_of
-from memory.transcripts.formats import FORMATS, recognised_format
+from memory.transcripts.claude_code import ClaudeCodeFormat
+from memory.transcripts.codex import CodexFormat
+from memory.transcripts.openclaw import OpenClawFormat
+from memory.transcripts.plain import PlainFormat
 from memory.transcripts.transcript_format import (
     AGENT,
     ASSISTANT,
+    COMPACTED,
     HELD,
     KNOWN,
     SUBAGENT,
     USER,
-    Compacted,
     Entry,
     Facts,
     Held,
-    Known,
     Said,
     TranscriptFormat,
+    Wordless,
+    clean,
     kind_of,
+    mark_of,
 )
 
+#: By name, in the order in which they look at a line: the most specific first.
+FORMATS: Mapping[str, TranscriptFormat] = {
+    each.name: each for each in (OpenClawFormat(), ClaudeCodeFormat(), CodexFormat(), PlainFormat())
+}
 
-@dataclass(frozen=True, slots=True)
-class Blank:
-    """White space only."""
+
+def recognised_format(entry: Entry) -> TranscriptFormat | None:
+    """Return the only format that this line can be of, None without one."""
+    return next((each for each in FORMATS.values() if each.recognises(entry)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """Not a JSON object."""
+def is_compaction_line(line: bytes) -> bool:
+    """Return True if the line is a program's own mark of a compaction, not a conversation about compactions."""
+    if b"compact" not in line:
+        return False
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(entry, dict):
+        return False
+    found = recognised_format(entry)
+    return found is not None and found.read(entry, {}) is COMPACTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +64,12 @@ class Unknown:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Overfull:
-    """Too many values for the memory that they would take."""
-
-
-Reading: TypeAlias = Said | Compacted | Known | Unknown | Broken | Overfull | Blank
+Reading: TypeAlias = Said | Unknown | Wordless
 
 #: Commas and brackets in one line at most. An empty list takes 3 bytes there and 64 in memory.
 MAX_SEPARATORS = 2_000_000
 _SEPARATORS = (b",", b"[", b"{")
 
-_BLANK = Blank()
-_BROKEN = Broken()
-_OVERFULL = Overfull()
 _REPLACEMENT = "\ufffd"
 
 #: Tolerates raw control characters in strings, as some writers leave them.
@@ -84,7 +94,7 @@ class Interpreter:
         Args:
             name: the format's name, None when it is to be recognised.
             facts: what another interpreter of this file has kept.
-            redact: applied to each text before anything is kept or told of it.
+            redact: applied to each text before any other use.
 
         Raises:
             KeyError: there is no format of that name.
@@ -94,24 +104,24 @@ class Interpreter:
         self._redact = redact
 
     def copy(self) -> Interpreter:
-        """Return one that goes on from here on its own."""
+        """Return an independent interpreter in the same state."""
         copied = Interpreter(None, json.loads(json.dumps(self.facts)), redact=self._redact)
         copied.format = self.format
         return copied
 
     def needs(self, data: bytes) -> bool:
-        """Return True if a line that is not asked for has to be read for the sake of those after it."""
+        """Return True if a line above the wanted ones has to be read, because later lines depend on it."""
         return self.format is None or self.format.needs(data, self.facts)
 
     def read(self, data: bytes) -> Reading:
         """Return what a line says. The text of what was said is clean, without secrets and not empty."""
         if not data or data.isspace():
-            return _BLANK
+            return Wordless.BLANK
         if len(data) > MAX_SEPARATORS and _is_overfull(data):
-            return _OVERFULL
+            return Wordless.OVERFULL
         entry = parse(data)
         if entry is None:
-            return _BROKEN
+            return Wordless.BROKEN
         if self.format is None:
             self.format = recognised_format(entry)
             if self.format is None:
@@ -135,7 +145,7 @@ class Interpreter:
 
 
 def parse(data: bytes) -> Entry | None:
-    """The JSON object in a line, None when there is none.
+    """Return the JSON object in a line, None without one.
 
     Invalid UTF-8 becomes U+FFFD. A byte order mark and the NULs that a crash leaves around a line are dropped.
     """
@@ -161,7 +171,7 @@ def parse(data: bytes) -> Entry | None:
 
 
 def _is_overfull(data: bytes) -> bool:
-    """Whether there are more commas and brackets outside of strings than a line may have."""
+    """Return True if a line has too many commas and brackets outside of strings."""
     if sum(map(data.count, _SEPARATORS)) <= MAX_SEPARATORS:
         return False
     found = start = 0

@@ -1,4 +1,4 @@
-"""Lines of a transcript from its descriptor, plain or zstandard, in bounded memory.
+"""Lines of a transcript, read from its descriptor, plain or zstandard, in bounded memory.
 
 Permanent
 +-- TranscriptDamaged      the compressed stream is broken, ends too early or is a bomb, or a line has no end in sight
@@ -22,8 +22,7 @@ else:
 #: Bytes of a line's content at most; a longer line is skipped and only counted.
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
-#: Bytes of a line from which on no end of it is looked for: what follows is no transcript, but a hole in a sparse
-#: file, or a file of another kind.
+#: Bytes of a line after which reading stops: the file is no transcript, but sparse, or of another kind.
 HOPELESS_LINE_BYTES = 4 * MAX_LINE_BYTES
 
 #: A compressed transcript may unpack to this many times its bytes, and these more. Conversations pack to a tenth.
@@ -40,14 +39,14 @@ _BLOCK_BYTES = 1024 * 1024
 DIGEST_BYTES = 16
 
 
-#: What to do about a compressed file that is not whole.
+#: Remedy for a compressed file that is not whole.
 _AGAIN = "write or copy the file again to have the rest"
 
 
 class TranscriptDamaged(Permanent):
     """A transcript cannot be read on. The lines before the damage were given.
 
-    `what` is wrong, and `remedy` what brings the rest.
+    `what` names the damage, `remedy` the way to have the rest.
     """
 
     def __init__(self, what: str, *, remedy: str) -> None:
@@ -56,7 +55,7 @@ class TranscriptDamaged(Permanent):
         self.remedy = remedy
 
     def of(self, file: str, *, indexed: bool) -> TranscriptDamaged:
-        """The same for whoever reads of it: which file it is, and whether what stands before the damage is indexed."""
+        """Return the error with a reason that names the file, and tells if the lines before the damage are indexed."""
         kept = "what was read of it is indexed" if indexed else "nothing of it could be indexed"
         self.reason = f"{file}: {self.what}; {kept}; {self.remedy}"
         return self
@@ -109,12 +108,12 @@ def _plain(descriptor: int, *, start: int, end: int | None) -> Iterator[bytes]:
 
 
 def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
-    """The content of all frames, which may follow one another, in blocks of bounded size."""
+    """Yield the content of all frames, which may follow one another, in blocks of bounded size."""
     position = lines = given = 0
     size = os.fstat(descriptor).st_size
     pending = b""
     decompressor = ZstdDecompressor()
-    # Of nothing, too, there is a frame: a file without a byte is one that nobody came to write, such as on a full disk.
+    # Even empty content has a frame: a file without a byte was never written, such as on a full disk.
     in_frame = True
     while True:
         if not pending and (not in_frame or decompressor.needs_input):
@@ -150,7 +149,7 @@ def _decompressed(descriptor: int, *, skip: int) -> Iterator[bytes]:
 
 
 def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator[RawLine]:
-    """The lines of a file whose content comes in blocks, none of them empty; `longest` as for `read_lines`.
+    """Yield the lines of a file whose content comes in blocks, none of them empty; `longest` as for `read_lines`.
 
     Raises:
         TranscriptDamaged: no line end comes for HOPELESS_LINE_BYTES.
@@ -175,7 +174,7 @@ def lines_in(blocks: Iterator[bytes], *, longest: int | None = None) -> Iterator
 
 
 class _Beginning:
-    """A line whose end has not been seen: kept while it may be short enough, else only counted and hashed."""
+    """Beginning of a line whose end has not come yet: kept while short enough, else only counted and hashed."""
 
     def __init__(self, limit: int) -> None:
         self.size = 0

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import re
 
-from memory.transcripts.content_reading import texts_of, time_of
 from memory.transcripts.transcript_format import (
     ASSISTANT,
     COMPACTED,
     KNOWN,
     USER,
-    Compacted,
     Entry,
     Facts,
-    Known,
     Said,
     TranscriptFormat,
+    Wordless,
     kind_of,
+    texts_of,
+    time_of,
 )
 from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
 
@@ -93,22 +93,13 @@ ASSISTANT_WRAPPERS = Wrappers((Wrapper(Cut.ALL, "[assistant turn failed before p
 #: Models that stand for the gateway itself: what it injects, and copies of what was sent to a channel.
 _NO_MODELS = frozenset(("gateway-injected", "delivery-mirror"))
 
-#: Who made a user's message, where it was not a person.
+#: Sources of a user's message that are no person.
 _NOT_A_PERSON = frozenset(("inter_session", "internal_system"))
 
 _KNOWN = frozenset(
-    (
-        "session",
-        "custom",
-        "custom_message",
-        "branch_summary",
-        "reset",
-        "label",
-        "leaf",
-        "session_info",
-        "model_change",
-        "thinking_level_change",
-    )
+    """
+    session custom custom_message branch_summary reset label leaf session_info model_change thinking_level_change
+    """.split()  # noqa: SIM905 - one name a line would fill a page
 )
 
 #: The fact that the last message in the user's place was a heartbeat's prompt.
@@ -129,7 +120,7 @@ _INTERNAL = re.compile(f"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?{_INTERNAL_END}
 _METADATA_HEADER = re.compile(r"^[^\n(]{1,80}\(untrusted[^\n)]{0,80}\):[ \t]*\r?\n```json[ \t]*\r?\n", re.MULTILINE)
 _FENCE = re.compile(r"^```[ \t]*$\s*", re.MULTILINE)
 
-#: Messages that were waiting, or that others wrote before, come above the one that is answered.
+#: Waiting messages, and earlier ones of other people, come above the message that is answered.
 _CURRENT_MESSAGE = "[Current message - respond to this]"
 
 _LINES = re.compile(
@@ -153,7 +144,7 @@ _REPLY_TAGS = re.compile(r"(?:\s*\[\[ ?(?:reply_to_current|reply_to: ?[^\]\n]{1,
 #: An answer that is a token with a little markup around it, and no more, was not sent to a person.
 _SILENT = re.compile(r"[\W_]{0,20}(?:HEARTBEAT_OK|NO_REPLY|REPLY_SKIP|ANNOUNCE_SKIP)[\W_]{0,20}", re.IGNORECASE)
 
-#: Nor was one that begins or ends with this token and has at most so many more characters (`ackMaxChars`).
+#: Nor was an answer that begins or ends with this token and has at most so many more characters (`ackMaxChars`).
 _HEARTBEAT_OK = re.compile(
     r"\A[*_`]*HEARTBEAT_OK[*_`]*[ \t]*[\n\u2013\u2014:.,;!(|-]|[\n.!?:)\]`*\u2026][ \t]*[*_`]*HEARTBEAT_OK[*_`.!]*\Z"
 )
@@ -175,7 +166,7 @@ class OpenClawFormat(TranscriptFormat):
             return "firstKeptEntryId" in entry or "tokensBefore" in entry
         return _TRAJECTORY in entry or (kind_of(entry) in _KNOWN and "id" in entry and "parentId" in entry)
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:
+    def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:
         kind = entry.get("type")
         if kind == "message":
             return KNOWN if _answers_heartbeat(entry, facts) else _message(entry)
@@ -197,7 +188,7 @@ def _answers_heartbeat(entry: Entry, facts: Facts) -> bool:
     return _HEARTBEAT in facts
 
 
-def _message(entry: Entry) -> Said | Known:
+def _message(entry: Entry) -> Said | Wordless:
     message = entry.get("message")
     if not isinstance(message, dict):
         return KNOWN

@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from memory.transcripts.content_reading import mark_of, texts_of, time_of
 from memory.transcripts.transcript_format import (
     AGENT,
     ASSISTANT,
@@ -28,14 +27,16 @@ from memory.transcripts.transcript_format import (
     KNOWN,
     SUBAGENT,
     USER,
-    Compacted,
     Entry,
     Facts,
     Held,
-    Known,
     Said,
     TranscriptFormat,
+    Wordless,
     kind_of,
+    mark_of,
+    texts_of,
+    time_of,
 )
 from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
 
@@ -73,7 +74,7 @@ USER_WRAPPERS = Wrappers(
 
 ASSISTANT_WRAPPERS = Wrappers((Wrapper(Cut.ALL, "(no content)"),))
 
-#: A command that the person typed; what they added to it are words of their own.
+#: A command that the person typed; its arguments are the person's words.
 _COMMAND_NAME = re.compile(r"<command-name>([^<]*)</command-name>")
 _COMMAND_WORDS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
 
@@ -90,35 +91,11 @@ _ANSWERED = re.compile(r"(?:User has answered your questions|Your questions have
 _ANSWERS = re.compile(r"\"=\"(.*?)\"(?=, \"|\. You can now|[^\"]*\Z)", re.DOTALL)
 
 _KNOWN = frozenset(
-    (
-        "agent-color",
-        "agent-name",
-        "agent-setting",
-        "ai-title",
-        "atis-latch",
-        "attachment",
-        "content-replacement",
-        "cost-state",
-        "custom-title",
-        "file-history-delta",
-        "file-history-snapshot",
-        "last-prompt",
-        "mode",
-        "permission-mode",
-        "pr-link",
-        "progress",
-        "queue-operation",
-        "relocated",
-        "result",
-        "saved_hook_context",
-        "started",
-        "summary",
-        "system",
-        "tag",
-        "task-summary",
-        "teleported-from",
-        "worktree-state",
-    )
+    """
+    agent-color agent-name agent-setting ai-title atis-latch attachment content-replacement cost-state custom-title
+    file-history-delta file-history-snapshot last-prompt mode permission-mode pr-link progress queue-operation
+    relocated result saved_hook_context started summary system tag task-summary teleported-from worktree-state
+    """.split()  # noqa: SIM905 - one name a line would fill a page
 )
 
 _IDENTIFIERS = ("sessionId", "uuid", "leafUuid", "messageId")
@@ -147,7 +124,7 @@ class ClaudeCodeFormat(TranscriptFormat):
             return isinstance(entry.get("message"), dict)
         return kind in _KNOWN and any(name in entry for name in _IDENTIFIERS)
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Held | Compacted | Known | None:
+    def read(self, entry: Entry, facts: Facts) -> Said | Held | Wordless | None:
         kind = kind_of(entry)
         if str(entry.get("agentId")).startswith(_COPYING_AGENTS):
             return KNOWN
@@ -165,7 +142,7 @@ class ClaudeCodeFormat(TranscriptFormat):
         return bool(facts) or b'"queue-operation"' in line
 
 
-def _message(entry: Entry, facts: Facts, *, by_user: bool) -> Said | Known:
+def _message(entry: Entry, facts: Facts, *, by_user: bool) -> Said | Wordless:
     message = entry.get("message")
     if not isinstance(message, dict) or not _is_genuine(entry):
         return KNOWN
@@ -203,7 +180,7 @@ def _answers(result: Any) -> list[str]:
     return [", ".join(map(str, answer)) if isinstance(answer, list) else str(answer) for answer in answers.values()]
 
 
-def _queued_command(entry: Entry, facts: Facts) -> Said | Known:
+def _queued_command(entry: Entry, facts: Facts) -> Said | Wordless:
     queued = entry.get("attachment")
     if not isinstance(queued, dict) or queued.get("type") != "queued_command" or queued.get("commandMode") != "prompt":
         return KNOWN
@@ -213,7 +190,7 @@ def _queued_command(entry: Entry, facts: Facts) -> Said | Known:
     return _typed(text, time_of(entry.get("timestamp")), facts)
 
 
-def _queue_operation(entry: Entry, facts: Facts) -> Said | Held | Known:
+def _queue_operation(entry: Entry, facts: Facts) -> Said | Held | Wordless:
     operation = entry.get("operation")
     content = entry.get("content")
     text = _user_text(content) if isinstance(content, str) else ""
@@ -223,7 +200,7 @@ def _queue_operation(entry: Entry, facts: Facts) -> Said | Held | Known:
         facts.pop(HELD, None)
     if operation not in ("dequeue", "remove") or not (held := facts.get(HELD)):
         return KNOWN
-    # Without its content, it is the one that has waited longest.
+    # Without content, the operation is about the words that have waited longest.
     mark = mark_of(text)
     said, at, own = held.pop(next((place for place, each in enumerate(held) if text and each[2] == mark), 0))
     if not held:
@@ -234,8 +211,8 @@ def _queue_operation(entry: Entry, facts: Facts) -> Said | Held | Known:
     return Said(USER, said, at)
 
 
-def _typed(text: str, at: float | None, facts: Facts) -> Said | Known:
-    """Return the person's words, unless a removed part of the queue gave them a moment ago."""
+def _typed(text: str, at: float | None, facts: Facts) -> Said | Wordless:
+    """Return the person's words, unless a removed part of the queue gave them before."""
     if not text.strip() or not facts:
         return Said(USER, text, at)
     mark = mark_of(text)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.transcripts import line_reading
-from memory.transcripts.line_reading import RawLine, TranscriptDamaged, read_lines
+from memory.transcripts import lines as line_reading
+from memory.transcripts.lines import RawLine, TranscriptDamaged, read_lines
 
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdCompressor, compress

@@ -17,19 +17,19 @@ import html
 import re
 from typing import Any
 
-from memory.transcripts.content_reading import texts_of, time_of
 from memory.transcripts.transcript_format import (
     ASSISTANT,
     COMPACTED,
     KNOWN,
     USER,
-    Compacted,
     Entry,
     Facts,
-    Known,
     Said,
     TranscriptFormat,
+    Wordless,
     kind_of,
+    texts_of,
+    time_of,
 )
 from memory.transcripts.wrappers import Cut, Wrapper, Wrappers
 
@@ -92,24 +92,11 @@ _KNOWN_LINES = frozenset(("session_meta", "turn_context", "world_state", "inter_
 _LINES = frozenset((*_KNOWN_LINES, "response_item", "event_msg", "compacted"))
 
 _KNOWN_ITEMS = frozenset(
-    (
-        "compaction",
-        "compaction_summary",
-        "context_compaction",
-        "custom_tool_call",
-        "custom_tool_call_output",
-        "function_call",
-        "function_call_output",
-        "ghost_snapshot",
-        "image_generation_call",
-        "local_shell_call",
-        "local_shell_call_output",
-        "other",
-        "reasoning",
-        "tool_search_call",
-        "tool_search_output",
-        "web_search_call",
-    )
+    """
+    compaction compaction_summary context_compaction custom_tool_call custom_tool_call_output function_call
+    function_call_output ghost_snapshot image_generation_call local_shell_call local_shell_call_output other reasoning
+    tool_search_call tool_search_output web_search_call
+    """.split()  # noqa: SIM905 - one name a line would fill a page
 )
 
 #: The fact that a file's first message line settles: which of the two logs is read.
@@ -130,7 +117,7 @@ class CodexFormat(TranscriptFormat):
             return isinstance(entry.get("role"), str) and isinstance(entry.get("content"), list)
         return _is_bare_meta(entry) or (entry.get("record_type") == "state" and "type" not in entry)
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:
+    def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:
         kind = kind_of(entry)
         payload = entry.get("payload")
         if not isinstance(payload, dict):
@@ -154,7 +141,7 @@ class CodexFormat(TranscriptFormat):
         return _LOG not in facts
 
 
-def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Known | None:
+def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Wordless | None:
     if item.get("type") != "message":
         return KNOWN if kind_of(item) in _KNOWN_ITEMS else None
     # Any message settles it, scaffolding too: files that begin with scaffolding items have all messages as items.
@@ -163,7 +150,7 @@ def _item(item: Entry, entry: Entry, facts: Facts) -> Said | Known | None:
     return _said(item.get("role"), item.get("content"), entry)
 
 
-def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Known:
+def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Wordless:
     kind = event.get("type")
     if kind not in ("user_message", "agent_message"):
         return KNOWN
@@ -172,7 +159,7 @@ def _event(event: Entry, entry: Entry, facts: Facts) -> Said | Known:
     return _said("user" if kind == "user_message" else "assistant", event.get("message"), entry)
 
 
-def _said(role: Any, content: Any, entry: Entry) -> Said | Known:
+def _said(role: Any, content: Any, entry: Entry) -> Said | Wordless:
     texts = texts_of(content, _TEXT_BLOCKS)
     if role == "user":
         speaker, text = USER, "\n".join(filter(None, map(_user_text, texts)))

@@ -6,17 +6,18 @@ The shape of chat APIs and of most exports. `content` is a string or a list of b
 
 from __future__ import annotations
 
-from memory.transcripts.content_reading import clean, texts_of, time_of
 from memory.transcripts.transcript_format import (
     ASSISTANT,
     KNOWN,
     USER,
-    Compacted,
     Entry,
     Facts,
-    Known,
     Said,
     TranscriptFormat,
+    Wordless,
+    clean,
+    texts_of,
+    time_of,
 )
 
 _SPEAKERS = {"user": USER, "human": USER, "assistant": ASSISTANT, "model": ASSISTANT, "ai": ASSISTANT}
@@ -33,7 +34,7 @@ class PlainFormat(TranscriptFormat):
     def recognises(self, entry: Entry) -> bool:
         return isinstance(entry.get("role"), str) and isinstance(entry.get("content"), (str, list))
 
-    def read(self, entry: Entry, facts: Facts) -> Said | Compacted | Known | None:  # noqa: ARG002 - nothing to remember
+    def read(self, entry: Entry, facts: Facts) -> Said | Wordless | None:  # noqa: ARG002 - nothing to remember
         role = entry.get("role")
         if not isinstance(role, str):
             return None

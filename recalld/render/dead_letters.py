@@ -1,4 +1,4 @@
-"""What a person sees of documents that failed, and what they may do about them. Needs no daemon."""
+"""Documents that failed: found, retried and dropped by a person. Needs no daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.options import StoreOptions
 from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader
 from memory.store.writer import Store
-from recalld.terminal_text import typed_name
+from recalld.render.terminal_text import typed_name
 from recalld.wiring import BrokerSide, generations_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, UserError
@@ -33,8 +33,7 @@ _MOST_SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One document that failed, or whose letter was dropped (`letter` None): one that still holds refused chunks, or
-    that is `left_out` until it changes."""
+    """Document that failed. Without `letter` it was dropped, and has refused chunks or is `left_out`."""
 
     agent: AgentSettings
     key: DocumentKey
@@ -45,7 +44,7 @@ class Failed:
 
 
 def failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> list[Failed]:
-    """The documents of these agents that have a dead letter, newest first within each agent."""
+    """Return the documents of these agents that have a dead letter, newest first within each agent."""
     found: list[Failed] = []
     for agent in agents:
         with _readers(settings, agent) as readers:
@@ -58,7 +57,7 @@ def failed_documents(settings: Settings, agents: Sequence[AgentSettings]) -> lis
 
 
 def chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence[str]) -> list[Failed]:
-    """The failed documents that these paths name: as they are listed, absolute, or from the current folder.
+    """Return the failed documents that these paths name: as they are listed, absolute, or from the current folder.
 
     Raises:
         UserError: nothing failed at one of them (exit code 3), or it is the path of several agents (exit code 2).
@@ -70,10 +69,10 @@ def chosen(settings: Settings, agents: Sequence[AgentSettings], paths: Sequence[
 
 
 def retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> tuple[list[tuple[Failed, int]], bool]:
-    """Let documents be tried again: how many vectors each asks for again, and whether the queue knows of it.
+    """Let documents be tried again; return how many vectors each asks for, and True if they are queued.
 
-    When the broker is away the next comparison of files and index, at the start of the daemon or of `recalld index`,
-    finds them.
+    While the broker is away the next comparison of files and index finds them: at the start of the daemon or of
+    `recalld index`.
     """
     asked: list[tuple[Failed, int]] = []
     queued = True
@@ -92,7 +91,7 @@ def retry(settings: Settings, failed: Sequence[Failed], broker: BrokerSide) -> t
 def drop(settings: Settings, failed: Sequence[Failed]) -> list[Failed]:
     """Forget that these documents failed; those that could not be read are left out until they change.
 
-    Returns them as they are from now on.
+    Return them as they are from now on.
     """
     out: set[tuple[str, DocumentKey]] = set()
     for agent in {one.agent.id: one.agent for one in failed}.values():
@@ -121,7 +120,7 @@ def _tell(settings: Settings, agent: AgentSettings, failed: Sequence[Failed], br
 
 
 def _is_unread(one: Failed) -> bool:
-    """Whether the document itself could not be read, or is left out because of that."""
+    """Return True if the document itself could not be read, or is left out because of that."""
     return one.left_out or (one.letter is not None and one.letter.error_class != EMBEDDING_REFUSED)
 
 
@@ -145,7 +144,7 @@ def _matches(settings: Settings, agents: Sequence[AgentSettings], failed: Sequen
 
 
 def _dropped(settings: Settings, agent: AgentSettings, path: str, key: DocumentKey | None) -> list[Failed]:
-    """A document without a letter that holds refused chunks all the same, or is left out."""
+    """Return a document without a letter that has refused chunks or is left out, if the path names one."""
     files = AgentFiles.of(settings, agent)
     named = [DocumentKey("memory", path), DocumentKey("sessions", path), key]
     with _readers(settings, agent) as readers:
@@ -178,7 +177,7 @@ def _nothing_at(path: str, failed: Sequence[Failed]) -> str:
 
 @contextmanager
 def _readers(settings: Settings, agent: AgentSettings) -> Iterator[list[StoreReader]]:
-    """The generations there are, the one under construction first."""
+    """Open the agent's generations, the one under construction first."""
     generations = generations_of(settings, agent)
     with ExitStack() as opened:
         readers = []
@@ -202,7 +201,7 @@ def _stores(settings: Settings, agent: AgentSettings) -> Iterator[list[Store]]:
 def _leave_out(store: Store, files: AgentFiles, tried: Mapping[DocumentKey, float]) -> set[DocumentKey]:
     """Leave documents out that were tried in vain at these Unix times; return those that are left out from now on.
 
-    One that was changed since, or has no file, is not: it may be readable now.
+    A document that was changed since, or has no file, is not: it may be readable now.
     """
     states = {key: state for key in tried if (state := file_state(files, key)) is not None}
     unchanged = {key: state for key, state in states.items() if max(state[1], state[2]) / 1e9 <= tried[key]}

@@ -1,0 +1,54 @@
+"""Text of notes as a terminal may show it: without the characters that command it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+#: Control characters except tab and line end, what can turn the direction of a line around, and halves of surrogate
+#: pairs, which no output takes.
+_COMMANDS = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
+_IN_TEXT = re.compile(f"[{_COMMANDS}]")
+_IN_NAME = re.compile(f"[{_COMMANDS}\\t\\n]")
+
+#: The forms that `printable_name` gives to characters. Of names that are kept, none holds halves of surrogate pairs.
+_ESCAPE = re.compile(r"\\(?:[tnr]|x0[0-8bcef]|x1[0-9a-f]|x7f|x[89][0-9a-f]|u202[a-e]|u206[6-9])")
+
+
+def printable(text: str) -> str:
+    """Replace what would move the cursor, set a title or ring: any program may have written a note."""
+    return _IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+
+
+def printable_name(name: str) -> str:
+    """Return a name in one line: what commands a terminal is escaped (\\n, \\x1b), as is a byte that is not UTF-8."""
+    return name if name.isprintable() else _IN_NAME.sub(_escaped, name)
+
+
+def typed_name(shown: str) -> str:
+    """Return the name that `printable_name` shows so, for a user who types what was shown; others stay as they are."""
+    return _ESCAPE.sub(lambda found: found[0].encode().decode("unicode_escape"), shown)
+
+
+def printable_answer(answer: Any) -> Any:
+    """Return a JSON value with each of its texts in one line."""
+    if isinstance(answer, str):
+        return printable_name(answer)
+    if isinstance(answer, Mapping):
+        return {name: printable_answer(value) for name, value in answer.items()}
+    if isinstance(answer, (list, tuple)):
+        return [printable_answer(value) for value in answer]
+    return answer
+
+
+def printable_json(value: Any, *, indent: int | None = None) -> str:
+    """Return JSON that commands no terminal: what would is escaped, and reads back as it was."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _IN_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code < 0xDD00 else found[0].encode("unicode_escape").decode()
