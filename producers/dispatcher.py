@@ -31,7 +31,7 @@ GATHER_SECONDS = 0.02
 CALL_DOCUMENTS = 1000
 
 
-class HandOver:
+class Dispatcher:
     """Takes events, debounces them, and marks what is due. All methods are thread-safe.
 
     `on_recovered` is called from the thread when the queue answers again after a failure.

@@ -16,12 +16,11 @@ from memory.documents.session_roots import SESSIONS_SOURCE, is_transcript_name
 from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers import spool
-from producers.dispatcher import HandOver
+from producers.dispatcher import Dispatcher
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
-from producers.reconciling import ReconcileReport, reconcile
-from producers.rejected_events import Refusals
-from producers.scheduling import ReconcileSchedule
+from producers.reconciling import ReconcileReport, ReconcileSchedule, reconcile
+from producers.rejected_events import RejectedEvents
 from producers.tailing import Tailer
 from producers.watching.report import WatchReport
 from producers.watching.watcher import Watcher, WatchMode, WatchState
@@ -62,7 +61,7 @@ class _HasEpoch(Protocol):
         """A name of what the broker holds: another one after it lost something. None while it does not answer."""
 
 
-class Producers:
+class EventRouter:
     """The watcher's listener and the handler of events; `start` and `loop` belong to one thread."""
 
     def __init__(
@@ -103,7 +102,7 @@ class Producers:
         self._compared: dict[str, Sequence[Condition]] = {}
         self._moved: set[str] = set()
         self._next_epoch = 0.0
-        self.hand_over = HandOver(
+        self.hand_over = Dispatcher(
             queue,
             reporter,
             quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
@@ -117,7 +116,7 @@ class Producers:
             hand_over=self.hand_over.submit,
             pulse=pulses.of("tail", limit_seconds=STEP_LIMIT_SECONDS),
         )
-        self._refusals = Refusals(reporter)
+        self._refusals = RejectedEvents(reporter)
 
     def start_threads(self) -> None:
         """Start what hands over; nothing is lost before, it only waits."""

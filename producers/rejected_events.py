@@ -35,7 +35,7 @@ class _Refused:
     told: int = 0
 
 
-class Refusals:
+class RejectedEvents:
     """One trouble an agent. Thread-safe."""
 
     def __init__(self, reporter: ConditionReporter, *, clock: Callable[[], float] = time.monotonic) -> None:

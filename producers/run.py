@@ -11,22 +11,29 @@ the caller's thread             comparisons of files and index, spool, state for
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from memory.status.pulses import Pulses
+import structlog
+
+from memory.status.pulses import Pulse, Pulses, unwatched
 from memory.store.reader import StoreReader
-from producers.event_router import Producers
-from producers.inbox_reading import InboxReader
+from producers.event_router import EventRouter
 from producers.watching.fallback_watcher import open_watcher
-from schemas.ports import ConditionReporter, EventInbox, FiguresRecorder, JobQueue
+from schemas.ports import ConditionReporter, Event, EventInbox, FiguresRecorder, JobQueue
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
     from producers.hook_server import HookServer
 
+log = structlog.get_logger(__name__)
+
 #: Seconds that dealing with one event from outside may take.
 INBOX_LIMIT_SECONDS = 60.0
+
+#: Seconds that one look into the inbox waits, and therefore about the longest that stopping takes.
+TAKE_SECONDS = 1.0
 
 
 def run_producers(
@@ -57,7 +64,7 @@ def run_producers(
         UserError: the port for hooks cannot be had.
     """
     pulses = pulses or Pulses()
-    producers = Producers(
+    producers = EventRouter(
         settings,
         queue,
         reporter,
@@ -88,7 +95,7 @@ def run_producers(
         producers.close()
 
 
-def _hook_server(settings: Settings, producers: Producers, reporter: ConditionReporter) -> HookServer | None:
+def _hook_server(settings: Settings, producers: EventRouter, reporter: ConditionReporter) -> HookServer | None:
     port = settings.hooks.port
     if port is None:
         return None
@@ -96,3 +103,42 @@ def _hook_server(settings: Settings, producers: Producers, reporter: ConditionRe
     from producers.hook_server import HookServer
 
     return HookServer(settings, port, producers.handle, reporter)
+
+
+class InboxReader:
+    """Calls `handle` with every event. An absent broker or an unreadable event ends nothing."""
+
+    def __init__(self, inbox: EventInbox, handle: Callable[[Event], None], *, pulse: Pulse | None = None) -> None:
+        self._pulse = pulse or unwatched()
+        self._inbox = inbox
+        self._handle = handle
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+        self._pulse.belongs_to(self._thread)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                event = self._inbox.take(TAKE_SECONDS)
+                if event is not None:
+                    try:
+                        with self._pulse.at(event.kind):
+                            self._handle(event)
+                    finally:
+                        self._inbox.answer(event)
+                    continue
+            except Exception:
+                log.exception("event_unreadable")
+            # An absent broker answers at once: do not ask it in a tight loop.
+            self._stop.wait(TAKE_SECONDS - (time.monotonic() - began))

@@ -7,8 +7,8 @@ A message only says that an agent has work; the marks and the index say which. N
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import dramatiq
 import redis
@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind
 
 from memory.index import completion as completing
 from memory.index.provider_fallback import fallback_problem
-from memory.index.vector_fill import fill_vectors
+from memory.index.vector_fill import MOST, Rounds, fill_vectors
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
@@ -28,17 +28,19 @@ from memory.store.errors import (
     StoreFull,
     Superseded,
 )
+from memory.store.reader import PendingChunk
+from memory.store.writer import Refusal, Store
 from memory.telemetry import tracing
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
-from workers.embedding_rounds import ToldRounds
 from workers.index_job import TURN_SECONDS, index_turn
 from workers.middleware.pulses import got_on
 from workers.queue.broker import TRACEPARENT
 from workers.queue.broker_errors import in_words
+from workers.queue.crash_counter import MOST_DEATHS_ALONE, SMALLER, CrashCounter, Round
 from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
@@ -78,6 +80,7 @@ _ENDED_BY_INDEXING = (
 
 #: Seconds between two attempts after an error that nobody foresaw, doubled each time up to the maximum.
 UNFORESEEN_PAUSE_SECONDS = 2.0
+
 UNFORESEEN_PAUSE_MAX_SECONDS = 300.0
 
 
@@ -343,3 +346,52 @@ def _is_lost(runtime: Runtime, agent: str, error: Transient) -> bool:
 def _provider(runtime: Runtime, agent: str) -> str:
     with runtime.indexer(agent) as indexer:
         return indexer.supply.choice.name
+
+
+class ToldRounds(Rounds):
+    """One job's. A round that a process died of is tried again in parts; a text that it died of alone, again and again,
+    is refused."""
+
+    def __init__(self, deaths: CrashCounter, agent: str, job: str) -> None:
+        self._deaths = deaths
+        self._agent = agent
+        self._job = job
+        self._before: Round | None = None
+        self._told = False
+        last = deaths.last_round(agent, job)
+        if last is not None:
+            self.most = max(1, last.size // SMALLER)
+            self._before = last
+            if not deaths.take_turn(job):
+                raise dramatiq.Retry("something else that was there when a worker died is tried", delay=1000)
+
+    def begins(self, chunks: Sequence[PendingChunk]) -> None:
+        """Say it before; what is small grows again as long as nobody dies."""
+        before = self._before
+        first = chunks[0].text_hash
+        again = before is not None and before.size == 1 and before.first == first
+        deaths = before.deaths + 1 if before is not None and again else 0
+        if self._told:
+            self.most, deaths = min(MOST, self.most * SMALLER), 0
+        self._told = True
+        self._deaths.begin_round(self._agent, Round(self._job, len(chunks), first, deaths))
+
+    def give_up(self, store: Store) -> None:
+        """Refuse the text that killed a process each time it was embedded alone."""
+        before = self._before
+        if before is None or before.size > 1 or before.deaths + 1 < MOST_DEATHS_ALONE:
+            return
+        for chunk in store.pending_chunks(1, among=[before.first]):
+            deaths = before.deaths + 1
+            reason = f"the worker died {deaths} times while it embedded this alone"
+            store.write_vectors({chunk.id: (chunk.text_hash, Refusal(reason))})
+            log.error("text_given_up", agent=self._agent, chunk=chunk.id, deaths=deaths)
+        self._before = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The job ends, and its process lives."""
+        self._deaths.end_rounds(self._agent, self._job)
+        self._deaths.end_turn(self._job)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dramatiq
@@ -25,18 +27,17 @@ from schemas.ports import OutdatedSettings
 from schemas.settings import Settings
 from workers.actors import declare_actors
 from workers.batch_jobs import BatchJobs
-from workers.health.board import Board
-from workers.health.heartbeat import LifeSigns
-from workers.health.stall_detector import Movement
+from workers.health.health_store import HealthStore
+from workers.health.heartbeat import Heartbeat
+from workers.health.stall_detector import StallDetector
 from workers.limits.coordination import coordinating
 from workers.maintenance import Maintenance
-from workers.malloc import give_back_large_blocks
 from workers.middleware.metrics import JobMetrics
 from workers.middleware.pulses import JobPulses
 from workers.queue.broker import make_broker
 from workers.queue.clock_skew import take_turn
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
-from workers.queue.home_lock import HomeClaim
+from workers.queue.home_lock import HomeLock
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import VECTORS_QUEUE, Keys
 from workers.readiness import readiness
@@ -56,6 +57,12 @@ SWEEPER_LIMIT_SECONDS = 120.0
 
 #: Seconds for which a replaced generation stays on disk for readers that still use it.
 OLD_GENERATION_SECONDS = 600.0
+
+#: `M_MMAP_THRESHOLD` of glibc's malloc.h.
+_M_MMAP_THRESHOLD = -3
+
+#: Bytes from which on a block of memory is given back to the system as soon as it is freed.
+LARGE_BLOCK_BYTES = 256 * 1024
 
 
 def run_workers(
@@ -80,17 +87,17 @@ def run_workers(
     give_back_large_blocks()
     client = connect(settings)
     keys = Keys(namespace(settings))
-    claim = HomeClaim(client, keys, settings)
+    claim = HomeLock(client, keys, settings)
     claim.take(stop)
     broker = make_broker(client, keys)
     queue = BrokerJobQueue(client, keys, broker=broker)
-    board = Board(client, keys)
+    board = HealthStore(client, keys)
     metrics = JobMetrics()
     pulses = pulses or Pulses()
     broker.pulses = pulses
     broker.add_middleware(JobPulses(pulses, limit_seconds=settings.workers.stalled_after_seconds))
     # Whoever asks for the readiness does not wait for a broker that stands still.
-    looking = Movement(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
+    looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
     with (
         claim.held(lost=stop),
@@ -98,7 +105,7 @@ def run_workers(
         coordinating(settings) as coordination,
     ):
         runtime = Runtime(settings, queue, board, coordinate=coordination, metrics=metrics)
-        life = LifeSigns(settings, role, pulses, asking=coordination.asking, outdated=outdated)
+        life = Heartbeat(settings, role, pulses, asking=coordination.asking, outdated=outdated)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
         # One set of threads a queue, so that a long job of one can never hold up another.
@@ -161,7 +168,7 @@ def _sweep(
     keys: Keys,
     queue: BrokerJobQueue,
     runtime: Runtime,
-    claim: HomeClaim,
+    claim: HomeLock,
     pulses: Pulses,
     stop: threading.Event,
 ) -> None:
@@ -193,7 +200,7 @@ def _surviving() -> Iterator[None]:
         log.exception("sweep_failed")
 
 
-def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeClaim) -> None:
+def _sweep_once(client: Any, keys: Keys, queue: BrokerJobQueue, runtime: Runtime, claim: HomeLock) -> None:
     if claim.renew():
         runtime.board.resolve(ConditionCode.OTHER_HOME)
     else:
@@ -234,3 +241,15 @@ def _keep_house_of(runtime: Runtime, agent: str) -> None:
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)
         BatchJobs(runtime).keep_house(indexer)
+
+
+def give_back_large_blocks() -> None:
+    """Fix the size from which on blocks do not go to the heap; elsewhere than with glibc, do nothing.
+
+    Left to itself, glibc raises it up to 32 MiB with each large block that is freed
+    (https://man7.org/linux/man-pages/man3/mallopt.3.html), and holes in the heaps of all threads stay with the process:
+    a backfill of 200 MB took 259 MB of memory instead of 226, at the same speed.
+    """
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)

@@ -22,7 +22,7 @@ from memory.wire_forms import index_figures
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.middleware.metrics import JobMetrics
 from workers.queue.job_queue import BrokerJobQueue
 
@@ -42,7 +42,7 @@ class Runtime:
         self,
         settings: Settings,
         queue: BrokerJobQueue,
-        board: Board,
+        board: HealthStore,
         *,
         coordinate: Coordinate = alone,
         metrics: JobMetrics | None = None,

@@ -38,7 +38,7 @@ def drain(broker: DoorbellBroker, workers: Sequence[Worker], keys: Keys, *, seco
     """Let running jobs end, all queues at a time, then give back what is left; whether all jobs ended.
 
     From now on nothing is fetched. A message that is given back is taken by another process as soon as that has a free
-    thread; its job finds there what this one held (`PendingMarks.release`).
+    thread; its job finds there what this one held (`PendingSet.release`).
     """
     broker.draining = True
     deadline = time.monotonic() + seconds

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from producers.watching.network_mounts import blind_folder
 from producers.watching.polling_watcher import PollingWatcher
 from producers.watching.watcher import (
     NativeListener,
@@ -18,10 +19,22 @@ from producers.watching.watcher import (
     WatchState,
 )
 
+#: Types of file systems (proc(5), mountinfo) that others write to without this system's knowledge: over the network,
+#: or from outside of a virtual machine.
+_OVER_THE_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "davfs"}
 
-def open_watcher(listener: WatchListener, *, poll_interval_seconds: float = 5.0) -> FallingBackWatcher:
+_FROM_OUTSIDE = {"9p", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "drvfs"}
+
+_FUSE = {"sshfs", "glusterfs", "rclone", "s3fs", "gcsfuse", "vmhgfs-fuse", "grpcfuse", "osxfs"}
+
+BLIND = frozenset({*_OVER_THE_NETWORK, *_FROM_OUTSIDE, *(f"fuse.{name}" for name in _FUSE)})
+
+_ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
+
+
+def open_watcher(listener: WatchListener, *, poll_interval_seconds: float = 5.0) -> FallbackWatcher:
     """The watcher for this machine."""
-    return FallingBackWatcher(_native_watcher, listener, poll_interval_seconds=poll_interval_seconds)
+    return FallbackWatcher(_native_watcher, listener, poll_interval_seconds=poll_interval_seconds)
 
 
 def _native_watcher(listener: NativeListener) -> Watcher:
@@ -35,7 +48,7 @@ def _native_watcher(listener: NativeListener) -> Watcher:
         return ObserverWatcher(listener)
 
 
-class FallingBackWatcher(Watcher):
+class FallbackWatcher(Watcher):
     """Watches each agent with the native watcher; those for whom it has no room are polled.
 
     Every `refresh` of a polled agent tries the native watcher again, so that a raised limit is noticed.
@@ -171,3 +184,27 @@ class FallingBackWatcher(Watcher):
             self._reasons[agent] = reason
             if not already:
                 self._polling.add_root(agent, files)
+
+
+def blind_folder(folders: Iterable[Path], *, mounts: Path = Path("/proc/self/mountinfo")) -> tuple[Path, str] | None:
+    """The first folder that lies on such a file system, and its type; None without one, and where nobody can tell."""
+    try:
+        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    types = dict(_mount(line) for line in lines if " - " in line)
+    for folder in folders:
+        real = Path(os.path.realpath(folder))
+        kind = next((types[str(above)] for above in (real, *real.parents) if str(above) in types), "")
+        if kind in BLIND:
+            return folder, kind
+    return None
+
+
+def _mount(line: str) -> tuple[str, str]:
+    """Where something is mounted, and its type."""
+    before, _, after = line.partition(" - ")
+    where = before.split(" ")[4]
+    for escape, character in _ESCAPES.items():
+        where = where.replace(escape, character)
+    return where, after.split(" ")[0]

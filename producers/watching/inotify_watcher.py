@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
-from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, InotifyFD, WatchCallback, WatchDescriptor
+from watchdog.observers.inotify_c import (
+    CallbackId,
+    InotifyConstants,
+    InotifyEvent,
+    InotifyFD,
+    Mask,
+    WatchCallback,
+    WatchDescriptor,
+)
 
 from memory.documents.agent_files import may_be_document
-from producers.watching.inotify_barrier import InotifyMarks
 from producers.watching.inotify_directories import LIMIT_ERRNOS, Directory, WatchedDirectories, limit_reason
 from producers.watching.watcher import (
     NativeListener,
@@ -33,12 +42,69 @@ from producers.watching.watcher import (
 
 log = structlog.get_logger(__name__)
 
+_CALLBACK_ID = CallbackId(0)
+
 _SELF_GONE = InotifyConstants.IN_DELETE_SELF | InotifyConstants.IN_MOVE_SELF | InotifyConstants.IN_UNMOUNT
+
 _GONE = InotifyConstants.IN_DELETE | InotifyConstants.IN_MOVED_FROM
+
 _CAME = InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVED_TO
 
 #: Roots that come and go while they are being added are looked at again this many times.
 _SETTLE_ROUNDS = 5
+
+
+class InotifyBarrier(WatchCallback):
+    """A folder of our own, watched by the same instance. Without one (no space, no watch left) nothing is ever read."""
+
+    def __init__(self, inotify: InotifyFD) -> None:
+        self._changed = threading.Condition()
+        self._made = self._seen = 0
+        self._folder: Path | None = None
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="recalld-watch-"))
+            inotify.add_callback(os.fsencode(folder), Mask(InotifyConstants.IN_CREATE), self, _CALLBACK_ID)
+            self._folder = folder
+        except OSError:
+            return
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until the thread has told of everything before this call; False after the timeout."""
+        if self._folder is None:
+            return False
+        with self._changed:
+            self._made += 1
+            mark = self._made
+        file = self._folder / str(mark)
+        try:
+            file.touch()
+        except OSError:
+            return False
+        try:
+            with self._changed:
+                return self._changed.wait_for(lambda: self._seen >= mark, timeout_seconds)
+        finally:
+            file.unlink(missing_ok=True)
+
+    def on_event(self, event: InotifyEvent) -> None:
+        """Called by the inotify thread."""
+        name = os.fsdecode(event.name)
+        if not name.isdigit():
+            return
+        with self._changed:
+            self._seen = max(self._seen, int(name))
+            self._changed.notify_all()
+
+    def on_watch_deleted(self, wd: WatchDescriptor) -> None:
+        """The folder was deleted: nobody can be told any more."""
+
+    def on_queue_overflow(self) -> None:
+        """Marks may be lost, too: whoever waits gives up."""
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @dataclass(slots=True)
@@ -79,7 +145,7 @@ class InotifyWatcher(Watcher, WatchCallback):
             raise
         self._inotify.name = "watch-inotify"
         self._directories = WatchedDirectories(self._inotify, self)
-        self._marks = InotifyMarks(self._inotify)
+        self._marks = InotifyBarrier(self._inotify)
         self._inotify.start()
 
     # The Watcher

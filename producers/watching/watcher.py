@@ -4,7 +4,7 @@ Watcher
 +-- InotifyWatcher        Linux: one thread and one inotify instance for all agents
 +-- ObserverWatcher       other systems, through watchdog's Observer
 +-- PollingWatcher        anywhere: looks again every few seconds
-+-- FallingBackWatcher    one of the first two, and polling for whom the system grants no watch
++-- FallbackWatcher    one of the first two, and polling for whom the system grants no watch
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ redis.call('ZADD', KEYS[2], string.format('%.3f', time[1] + time[2] / 1000000), 
 """
 
 
-class LifeSigns:
+class Heartbeat:
     """Says every few seconds that this process lives, from a small thread, between `start` and `stop`.
 
     The thread tells how the working threads are, so that it does not go on as if nothing were while they are stuck,
@@ -87,7 +87,7 @@ class LifeSigns:
         self._told_of: str | None = None
         self._thread = threading.Thread(target=self._run, name="life", daemon=True)
 
-    def __enter__(self) -> LifeSigns:
+    def __enter__(self) -> Heartbeat:
         self.start()
         return self
 
@@ -97,7 +97,7 @@ class LifeSigns:
     def start(self) -> None:
         """Say it for the first time, and forget the dead whose place this process takes."""
         with suppress(redis.RedisError):
-            bury(self._client, self._keys, role=None if self._role == "up" else self._role)
+            forget_dead(self._client, self._keys, role=None if self._role == "up" else self._role)
         self._beat()
         self._thread.start()
 
@@ -132,7 +132,7 @@ class LifeSigns:
         With nobody else to work it stays told, and so does anybody else who died: nobody took their place.
         """
         with suppress(redis.RedisError):
-            for gone in bury(self._client, self._keys, role="work", silent_seconds=MISSED_SECONDS):
+            for gone in forget_dead(self._client, self._keys, role="work", silent_seconds=MISSED_SECONDS):
                 log.info("forgot_dead_worker", host=gone.host, pid=gone.pid)
 
     def _beat(self) -> None:
@@ -170,7 +170,7 @@ def read_signs(client: redis.Redis, keys: Keys) -> list[ProcessSign]:
     return [sign for _, sign in _read(client, keys) if not _is_forgotten(sign)]
 
 
-def bury(client: redis.Redis, keys: Keys, *, role: str | None, silent_seconds: float = 0.0) -> list[ProcessSign]:
+def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None, silent_seconds: float = 0.0) -> list[ProcessSign]:
     """Forget processes of this machine that are gone, of one role or of all, and those not heard of for an hour.
 
     Those that are gone are forgotten when they were not heard of for `silent_seconds`.

@@ -11,7 +11,7 @@ import redis
 
 from workers.queue.broker_facts import broker_facts
 from workers.queue.names import QUEUES, Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 
 #: Seconds between two notes that something was finished.
 _NOTE_SECONDS = 1.0
@@ -22,7 +22,7 @@ redis.call('SET', KEYS[1], string.format('%.3f', time[1] + time[2] / 1000000))
 """
 
 
-class Movement:
+class StallDetector:
     """Notes in the broker, by its clock, that something was finished; shared by all workers of a namespace."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
@@ -61,7 +61,7 @@ class Movement:
         return float(max(0.0, now - max(moved, since)))
 
     def _waiting_since(self) -> float | None:
-        marks = PendingMarks(self._client, self._keys)
+        marks = PendingSet(self._client, self._keys)
         times = [pending.oldest_at for agent in marks.agents() if (pending := marks.pending(agent)).documents]
         for queue in QUEUES:
             messages = self._client.hvals(self._keys.messages(queue))

@@ -21,7 +21,7 @@ REST_SECONDS = 2.0
 T = TypeVar("T")
 
 
-class Reach:
+class CircuitBreaker:
     """Asks the broker, and leaves it alone for a while after it did not answer. Thread-safe, shared by a process."""
 
     def __init__(self, *, rest_seconds: float = REST_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,7 +12,7 @@ import redis
 
 from memory.embedding.coordination import Claims
 from schemas.errors import BrokerUnavailable
-from workers.limits.circuit_breaker import Reach
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.queue.names import Keys
 
 #: Seconds after its last sign of life that a process is taken to be dead and its claims are free.
@@ -125,7 +125,7 @@ class Claimant:
     def __init__(
         self,
         client: redis.Redis,
-        reach: Reach,
+        reach: CircuitBreaker,
         keys: Keys,
         *,
         lease_seconds: float = LEASE_SECONDS,
@@ -177,7 +177,7 @@ class Claimant:
                     for one in claims:
                         one.sweep()
             except BrokerUnavailable:
-                continue  # said once by `Reach`
+                continue  # said once by `CircuitBreaker`
 
 
 class BrokerClaims(Claims):
@@ -186,7 +186,9 @@ class BrokerClaims(Claims):
     What this process claimed already is granted again: in a process the batcher sees to it that a text is sent once.
     """
 
-    def __init__(self, client: redis.Redis, reach: Reach, keys: Keys, claimant: Claimant, *, scope: str) -> None:
+    def __init__(
+        self, client: redis.Redis, reach: CircuitBreaker, keys: Keys, claimant: Claimant, *, scope: str
+    ) -> None:
         self._reach = reach
         self._claimant = claimant
         self._keys = [keys.claims(scope), keys.claimants]
@@ -207,7 +209,7 @@ class BrokerClaims(Claims):
                 denied = self._ask(self._take, [*own, " ".join(part)])
                 granted.difference_update(part[place] for place in denied)
         except BrokerUnavailable:
-            return granted  # said once by `Reach`
+            return granted  # said once by `CircuitBreaker`
         return granted
 
     def release(self, hashes: Iterable[str]) -> None:

@@ -17,8 +17,8 @@ from memory.embedding.providers.provider import EmbeddingProvider
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Usage, UsageRecorder
 from schemas.settings import Settings
-from workers.health.board import Board
-from workers.limits.circuit_breaker import Reach
+from workers.health.health_store import HealthStore
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.claims import LEASE_SECONDS, RENEWAL_SECONDS, BrokerClaims, Claimant
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
@@ -39,10 +39,10 @@ class BrokerCoordination:
         self,
         client: redis.Redis,
         keys: Keys,
-        board: Board,
+        board: HealthStore,
         *,
         cache_scope: str | None,
-        reach: Reach | None = None,
+        reach: CircuitBreaker | None = None,
         lease_seconds: float = LEASE_SECONDS,
         renewal_seconds: float = RENEWAL_SECONDS,
     ) -> None:
@@ -51,7 +51,7 @@ class BrokerCoordination:
         self._cache_scope = cache_scope
         #: This process's requests.
         self.asking = Asking()
-        self._reach = reach or Reach()
+        self._reach = reach or CircuitBreaker()
         self._usage = _SharedUsage(board, self._reach)
         self._claimant = Claimant(
             client, self._reach, keys, lease_seconds=lease_seconds, renewal_seconds=renewal_seconds
@@ -100,7 +100,7 @@ def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
     keys = Keys(namespace(settings))
     scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
-        coordination = BrokerCoordination(client, keys, Board(client, keys), cache_scope=scope)
+        coordination = BrokerCoordination(client, keys, HealthStore(client, keys), cache_scope=scope)
         try:
             yield coordination
         finally:
@@ -110,7 +110,7 @@ def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
 class _SharedUsage(UsageRecorder):
     """Counts on the board; what cannot be counted while the broker is away is counted later."""
 
-    def __init__(self, board: Board, reach: Reach) -> None:
+    def __init__(self, board: HealthStore, reach: CircuitBreaker) -> None:
         self._board = board
         self._reach = reach
         self._lock = threading.Lock()

@@ -25,7 +25,7 @@ from memory.embedding.gate import (
 from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from workers.health.account_state import ENTER, LEAVE, LOOK, Answer
-from workers.limits.circuit_breaker import Reach
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.queue.names import account_key
 
 #: Seconds for which what was last known is good enough for those who only want to know.
@@ -58,7 +58,7 @@ class BrokerGate(Gate):
     def __init__(
         self,
         client: redis.Redis,
-        reach: Reach,
+        reach: CircuitBreaker,
         *,
         account: str,
         model: str,

@@ -12,14 +12,13 @@ from typing import Any
 import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
-from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
+from dramatiq.middleware import CurrentMessage, Retries, ShutdownNotifications, TimeLimit
 from dramatiq.worker import ConsumerThread
 
 from memory.status.pulses import Pulses
 from memory.telemetry import tracing
 from workers.queue.clock_skew import DELAYED_AT
 from workers.queue.names import QUEUES, Keys
-from workers.queue.retry_outbox import OwedRetries, RetriesThatLast
 
 #: Milliseconds without a sign of life after which a worker's jobs go to another one.
 HEARTBEAT_TIMEOUT_MS = 10_000
@@ -48,6 +47,55 @@ TRACEPARENT = "traceparent"
 
 #: Bells kept for a queue: more wake nobody who is not awake already.
 _MAX_BELLS = 16
+
+
+class RetryOutbox:
+    """Messages that have to come again, and the milliseconds until then, by the id of the message that is not over."""
+
+    def __init__(self) -> None:
+        self._owed: dict[str, tuple[dramatiq.MessageProxy, int]] = {}
+
+    def owe(self, message: dramatiq.MessageProxy, *, delay: int) -> None:
+        """Keep it until `message` is acknowledged."""
+        self._owed[message.options["redis_message_id"]] = (message, delay)
+
+    def pay(self, broker: Any, message: dramatiq.MessageProxy) -> None:
+        """Enqueue what is owed for a message, if anything. Raises `redis.RedisError`; it is owed then as before."""
+        name = message.options["redis_message_id"]
+        if name in self._owed:
+            owed, delay = self._owed[name]
+            broker.enqueue(owed, delay=delay)
+            del self._owed[name]
+
+
+class RetriesThatLast(Retries):
+    """Delays a job that raises `dramatiq.Retry` as it says; actors let nothing else out (`workers.actors`).
+
+    For a `workers.queue.broker.DoorbellBroker`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(retry_when=_only_when_asked)
+
+    def after_process_message(
+        self,
+        broker: Any,
+        message: dramatiq.MessageProxy,
+        *,
+        result: object = None,
+        exception: BaseException | None = None,
+    ) -> None:
+        """See `Retries`."""
+        try:
+            super().after_process_message(broker, message, result=result, exception=exception)  # type: ignore[no-untyped-call]
+        except redis.RedisError:
+            if not isinstance(exception, dramatiq.Retry):
+                raise
+            broker.owed.owe(message, delay=exception.delay or 0)
+
+
+def _only_when_asked(retries: int, error: BaseException) -> bool:  # noqa: ARG001 - Dramatiq's signature
+    return isinstance(error, dramatiq.Retry)
 
 
 class DoorbellConsumer(_RedisConsumer):
@@ -155,7 +203,7 @@ class DoorbellBroker(RedisBroker):
         #: Ids of messages that threads of this process have, by their queue.
         self.handed: defaultdict[str, set[str]] = defaultdict(set)
         #: Retries that the broker did not take when the job was over.
-        self.owed = OwedRetries()
+        self.owed = RetryOutbox()
 
     def close(self) -> None:
         """Close the connections; the end of a job is told to the broker no more."""
@@ -210,7 +258,7 @@ def bell(namespace: str, queue: str) -> str:
 def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
     """Return a broker with every queue declared and no actors.
 
-    A job that raises `dramatiq.Retry` is delayed as it says (`workers.queue.retry_outbox`).
+    A job that raises `dramatiq.Retry` is delayed as it says (`workers.queue.broker`).
     """
     broker = DoorbellBroker(
         client=client,

@@ -22,7 +22,7 @@ import redis
 from schemas.documents import DocumentKey
 from workers.queue.names import Keys
 
-#: Deaths of a worker that a document was there at before it is tried alone.
+#: CrashCounter of a worker that a document was there at before it is tried alone.
 ALONE_FROM = 2
 
 #: The same before it is given up: a machine that is switched off some times in a row is no document's fault.
@@ -57,7 +57,7 @@ class Round:
     deaths: int = 0
 
 
-class Deaths:
+class CrashCounter:
     """The counts of all agents in one namespace. Raises `redis.RedisError` when the server does not answer."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:

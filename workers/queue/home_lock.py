@@ -48,7 +48,7 @@ return 0
 """
 
 
-class HomeClaim:
+class HomeLock:
     """The claim of a home on its namespace.
 
     A private broker has no other homes, and needs no claim. On a shared one the namespace that a home made for itself

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import dramatiq
@@ -15,13 +18,14 @@ from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
+from schemas.ports import Event
 from workers.queue.broker import make_broker, message
 from workers.queue.broker_errors import in_words
 from workers.queue.clock_skew import is_to_come, mend_signs_of_life, waits_by_another_clock
 from workers.queue.counters import FleetCounters
-from workers.queue.crash_counter import Deaths
+from workers.queue.crash_counter import CrashCounter
 from workers.queue.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 
 #: Documents of an agent that wait in the live lane at most. More of them (a branch checked out, an archive unpacked) go
 #: to the backfill lane, so that a note saved a moment later does not wait behind them.
@@ -62,6 +66,19 @@ redis.call('DEL', KEYS[1])
 return again
 """
 
+#: Events kept while no producer takes them. An event is a hint: losing one costs nothing but time.
+MAX_WAITING = 10_000
+
+#: Seconds that an answer is kept for whoever asked, who may have gone.
+ANSWER_SECONDS = 60
+
+_WORK = {
+    (INDEX_PENDING, Lane.LIVE.value): "index what changed",
+    (INDEX_PENDING, Lane.BACKFILL.value): "index a backfill",
+    (EMBED_PENDING, ""): "fill in vectors",
+    (COMPLETE_GENERATION, ""): "check the generation under construction",
+}
+
 
 class BrokerJobQueue:
     """`schemas.ports.JobQueue` over the broker.
@@ -74,8 +91,8 @@ class BrokerJobQueue:
     def __init__(self, client: redis.Redis, keys: Keys, *, broker: dramatiq.Broker | None = None) -> None:
         self._client: Any = client
         self._keys = keys
-        self.marks = PendingMarks(client, keys)
-        self.deaths = Deaths(client, keys)
+        self.marks = PendingSet(client, keys)
+        self.deaths = CrashCounter(client, keys)
         self._counters = FleetCounters(client, keys)
         self._broker = broker or make_broker(client, keys)
         self._begin_live = client.register_script(_BEGIN_LIVE)
@@ -249,3 +266,103 @@ def _broker_errors() -> Iterator[None]:
         yield
     except redis.RedisError as error:
         raise BrokerUnavailable(in_words(error)) from error
+
+
+class EventQueue:
+    """`schemas.ports.EventInbox` as a list in the broker."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client: Any = client
+        self._key = keys.inbox
+
+    def put(self, event: Event) -> None:
+        """Leave one event; raises BrokerUnavailable."""
+        body = json.dumps({"kind": event.kind, "agent": event.agent, "paths": event.paths, "ticket": event.ticket})
+        try:
+            with self._client.pipeline() as pipe:
+                pipe.rpush(self._key, body)
+                pipe.ltrim(self._key, -MAX_WAITING, -1)
+                pipe.execute()
+        except redis.RedisError as error:
+            raise BrokerUnavailable(in_words(error)) from error
+
+    def take(self, timeout_seconds: float) -> Event | None:
+        """Wait for one event; None after the timeout or when the broker does not answer."""
+        try:
+            found = self._client.blpop([self._key], timeout=timeout_seconds)
+        except redis.RedisError:
+            return None
+        if found is None:
+            return None
+        body = json.loads(found[1])
+        ticket = body.get("ticket")
+        return Event(
+            kind=str(body["kind"]),
+            agent=str(body["agent"]),
+            paths=tuple(map(str, body["paths"])),
+            ticket=str(ticket) if ticket is not None else None,
+        )
+
+    def ask(self, event: Event, timeout_seconds: float) -> bool:
+        """See `EventInbox.ask`. The answer comes in a list of its own, which ends by itself."""
+        ticket = uuid.uuid4().hex
+        try:
+            self.put(replace(event, ticket=ticket))
+            return self._client.blpop([self._answers(ticket)], timeout=max(timeout_seconds, 0.001)) is not None
+        except (BrokerUnavailable, redis.RedisError):
+            return False
+
+    def answer(self, event: Event) -> None:
+        """See `EventInbox.answer`."""
+        if event.ticket is None:
+            return
+        with suppress(redis.RedisError), self._client.pipeline() as pipe:
+            pipe.rpush(self._answers(event.ticket), "done")
+            pipe.expire(self._answers(event.ticket), ANSWER_SECONDS)
+            pipe.execute()
+
+    def _answers(self, ticket: str) -> str:
+        return f"{self._key}:{ticket}"
+
+
+class JobState(StrEnum):
+    """What a message does. A running one may also wait in a worker's memory for its turn."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DELAYED = "delayed"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """One message. `due_at` (Unix seconds) is when a delayed one comes back, None for the others."""
+
+    agent: str
+    work: str
+    state: JobState
+    due_at: float | None = None
+
+
+def queued_jobs(client: redis.Redis, keys: Keys) -> Sequence[QueuedJob]:
+    """Every message, by agent and work.
+
+    Raises:
+        redis.RedisError: the server does not answer.
+    """
+    found: list[QueuedJob] = []
+    server: Any = client
+    for queue in QUEUES:
+        waiting = set(server.lrange(f"{keys.dramatiq}:{queue}", 0, -1))
+        for message_id, raw in server.hgetall(keys.messages(queue)).items():
+            state = JobState.WAITING if message_id in waiting else JobState.RUNNING
+            found.append(_job(raw, state))
+        found += [_job(raw, JobState.DELAYED) for raw in server.hvals(keys.delayed_messages(queue))]
+    return sorted(found, key=lambda job: (job.agent, job.work, job.state))
+
+
+def _job(raw: bytes, state: JobState) -> QueuedJob:
+    body = json.loads(raw)
+    agent, lane = [*map(str, body["args"]), "", ""][:2]
+    work = _WORK.get((body["actor_name"], lane), str(body["actor_name"]))
+    eta = body["options"].get("eta") if state is JobState.DELAYED else None
+    return QueuedJob(agent, work, state, float(eta) / 1000 if eta is not None else None)

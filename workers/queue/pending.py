@@ -142,7 +142,7 @@ class MarkedBefore:
     some: tuple[DocumentKey, ...] = ()
 
 
-class PendingMarks:
+class PendingSet:
     """The marks of all agents in one namespace. Raises `redis.RedisError` when the server does not answer."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:

@@ -32,12 +32,12 @@ from schemas.ports import (
 )
 from workers.health.account_state import endpoint_state, forget_pauses
 from workers.health.heartbeat import BEAT_SECONDS, read_signs
-from workers.health.stall_detector import Movement
+from workers.health.stall_detector import StallDetector
 from workers.queue.broker_errors import refusal
 from workers.queue.broker_facts import broker_facts
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
 from workers.queue.names import QUEUES, Keys
-from workers.queue.pending import MarkedBefore, PendingMarks
+from workers.queue.pending import MarkedBefore, PendingSet
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ _COUNTED = ("requests", "failed", "inputs", "tokens")
 _QUERIES = "queries."
 
 
-class Board:
+class HealthStore:
     """Implements `PendingReader`, `UsageRecorder`, `FiguresRecorder` and `ConditionReporter` over the broker.
 
     A broker that is away is an answer.
@@ -66,8 +66,8 @@ class Board:
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
-        self._marks = PendingMarks(client, keys)
-        self._movement = Movement(client, keys)
+        self._marks = PendingSet(client, keys)
+        self._movement = StallDetector(client, keys)
         self._said: dict[tuple[str, str], Mapping[str, Param]] = {}
         #: What this process counts for everybody.
         self.counters = FleetCounters(client, keys)
