@@ -1,4 +1,4 @@
-"""What happens with an event, wherever it comes from, and when files and index are compared."""
+"""Router of events from watchers, inbox and hooks, and scheduler of the comparisons of files and index."""
 
 from __future__ import annotations
 
@@ -32,37 +32,38 @@ from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
 
-#: A comparison that a moved root or lost events ask for waits so long for the turmoil to be over.
+#: Seconds that a comparison waits after a moved root or lost events.
 SETTLE_SECONDS = 1.0
 
-#: After a move, a job that had read a document at its old place may still commit it; so there is a second look.
+#: Seconds until a second comparison after a move: a job that read a document at its old place may still commit it.
 SECOND_LOOK_SECONDS = 30.0
 
 #: Seconds that comparing one agent's files with its index may take.
 COMPARISON_LIMIT_SECONDS = 300.0
 
-#: Seconds that one step of the other threads may take: one call of the queue, a look at some transcripts.
+#: Seconds that one step of the other threads may take: a call of the queue, a look at some transcripts.
 STEP_LIMIT_SECONDS = 120.0
 
-#: Seconds that each of those who are flushed gets to say that it is done.
+#: Seconds that the watcher, the tailer and the dispatcher each get to finish a flush.
 SETTLED_WITHIN_SECONDS = 0.5
 
+#: Seconds between two checks of the broker's epoch and of the watcher.
 EPOCH_SECONDS = 5.0
 
 _NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
 
-#: The loop looks at `stop` and at the spool this often; neither can be waited for together with our own event.
+#: Seconds between two looks of the loop at `stop` and at the spool.
 _STOP_SECONDS = 0.25
 
 
 @runtime_checkable
 class _HasEpoch(Protocol):
     def epoch(self) -> str | None:
-        """A name of what the broker holds: another one after it lost something. None while it does not answer."""
+        """Return a name of the broker's data, another one after a loss; None while the broker does not answer."""
 
 
 class EventRouter:
-    """The watcher's listener and the handler of events; `start` and `loop` belong to one thread."""
+    """Listener of the watcher and handler of events. One thread calls `start` and `loop`."""
 
     def __init__(
         self,
@@ -119,14 +120,14 @@ class EventRouter:
         self._refusals = RejectedEvents(reporter)
 
     def start_threads(self) -> None:
-        """Start what hands over; nothing is lost before, it only waits."""
+        """Start the threads that hand over. Documents wait until then."""
         self.hand_over.start()
         self._tailer.start()
 
     # The watcher's listener
 
     def on_change(self, agent: str, path: str) -> None:
-        """A document may have changed; other paths are not ours."""
+        """Route a changed path if it is a document."""
         with self._event_pulse().at("tells of a change"):
             self._changed_on_disk(agent, path)
 
@@ -140,7 +141,7 @@ class EventRouter:
                 self.hand_over.touch(agent, key)
 
     def _event_pulse(self) -> Pulse:
-        """The calling watcher thread's."""
+        """Return the pulse of the calling watcher thread."""
         pulse: Pulse | None = getattr(self._event_pulses, "pulse", None)
         if pulse is None:
             name = threading.current_thread().name
@@ -148,21 +149,21 @@ class EventRouter:
         return pulse
 
     def on_overflow(self) -> None:
-        """Events were lost."""
+        """Compare all agents: events were lost."""
         log.warning("file_events_lost")
         self._report.overflow()
-        # Delayed, so that a storm of events is answered once a second at most.
+        # Delayed: a storm of events causes at most one comparison a second.
         self._request_all("file events were lost", delay_seconds=SETTLE_SECONDS)
 
     def on_uncertain(self, agent: str) -> None:
-        """Roots came, went or changed places."""
+        """Compare an agent whose roots appeared, vanished or moved."""
         self._moved.add(agent)
         self._request(agent, "what is watched changed", delay_seconds=SETTLE_SECONDS)
 
-    # Events from outside
+    # Events of inbox, spool and hooks
 
     def handle(self, event: Event) -> None:
-        """Do what an event from the inbox or the spool asks for. Events that make no sense are logged."""
+        """Carry out an event from the inbox, the spool or a hook. Senseless events are logged."""
         agent = self._agents.get(event.agent)
         if agent is None:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown agent")
@@ -181,9 +182,9 @@ class EventRouter:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown kind")
 
     def _flush(self, agent: str) -> None:
-        """Queue everything that was written before, and wait until it is queued."""
+        """Queue everything that was written before this call, and wait until it is queued."""
         if self._watcher is None or not self._watcher.settle(agent, SETTLED_WITHIN_SECONDS):
-            # Polled, or not watched at all: only a comparison can tell.
+            # Polled or not watched: only a comparison finds the changes.
             self._request(agent, "flush", urgent=True)
         self._tailer.flush(agent)
         self._tailer.settle(SETTLED_WITHIN_SECONDS)
@@ -205,7 +206,7 @@ class EventRouter:
                 log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
 
     def _grew(self, agent: AgentSettings, event: Event) -> None:
-        """What a hook says of transcripts. Its paths are anybody's words: none is opened that is not the agent's."""
+        """Look at the transcripts that a hook names. Paths outside of the agent's folders are refused, never opened."""
         files = self._files[agent.id]
         for path in event.paths:
             key = files.key_of(path)
@@ -225,8 +226,8 @@ class EventRouter:
     def start(self, watcher: Watcher, stop: threading.Event) -> None:
         """Watch every agent, then compare each for the first time.
 
-        The watch comes first, so that no change falls between the two, and nobody's edit waits for the others'
-        comparisons.
+        All watches come first: no change falls between watch and comparison, and no agent's edit waits for another
+        agent's comparison.
         """
         self._watcher = watcher
         self._watch_epoch()
@@ -261,7 +262,7 @@ class EventRouter:
                 self._wake.wait(_STOP_SECONDS)
 
     def close(self) -> None:
-        """Hand over what waits and say that nobody watches any more."""
+        """Hand over all waiting documents and remove the watch state."""
         self._tailer.stop()
         self.hand_over.stop()
         self._report.close()
@@ -330,7 +331,7 @@ class EventRouter:
             self._reporter.report(ConditionCode.SPOOL_FILES_SET_ASIDE, files="; ".join(set_aside))
 
     def _handle_safely(self, found: Event | Hook) -> None:
-        """Handle an event or a hook. One that cannot be handled does not hold up those behind it."""
+        """Handle an event or a hook. A failure does not hold up later ones."""
         try:
             if isinstance(found, Hook):
                 found = event_of(found, self._settings, agent=found.meant)
@@ -341,7 +342,7 @@ class EventRouter:
             log.exception("event_unreadable")
 
     def _watch_epoch(self) -> None:
-        """A broker that lost what it held, or was away, may have lost marks: compare everything."""
+        """Compare everything after the broker was away or lost data: it may have lost marks."""
         if not isinstance(self._queue, _HasEpoch):
             return
         epoch = self._ask_epoch()
@@ -358,7 +359,7 @@ class EventRouter:
         self._epoch = epoch
 
     def _watch_watcher(self) -> None:
-        """One that tells nobody of changes any more is begun anew by the comparisons, which find what it missed."""
+        """Compare all agents if the watcher died. The comparisons restart it and find what it missed."""
         problem = self._watcher.problem() if self._watcher is not None else None
         if problem is not None:
             log.error("watcher_lost", reason=problem)
@@ -379,11 +380,11 @@ class EventRouter:
 
 
 def _is_barred(files: AgentFiles, key: DocumentKey) -> bool:
-    """Whether there is something that is not to be opened: no link below a folder is followed."""
+    """Return True for a path that must not be opened: a link below a folder, or no regular file."""
     try:
         return files.stat(key) is None and os.path.lexists(files.path_of(key))
     except RecalldError:
-        return False  # the system does not say; whoever reads it records why
+        return False  # the worker that reads it records the reason
 
 
 def _log_report(report: ReconcileReport, reason: str) -> None:

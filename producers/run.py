@@ -1,9 +1,9 @@
-"""The producers of one machine: a constant number of threads, however many agents.
+"""Producers of one machine: a constant number of threads, however many agents.
 
 watch-inotify / watch-polling   events of the files                       -> tail, hand-over
 tail                            looks at growing transcripts              -> hand-over
 hand-over                       debounce, then the queue
-inbox                           events from outside                       -> tail, hand-over, schedule
+inbox                           events of clients                         -> tail, hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
 the caller's thread             comparisons of files and index, spool, state for status
 """
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds that dealing with one event from outside may take.
+#: Seconds that handling one event from the inbox may take.
 INBOX_LIMIT_SECONDS = 60.0
 
-#: Seconds that one look into the inbox waits, and therefore about the longest that stopping takes.
+#: Seconds that one look into the inbox waits; stopping takes about as long.
 TAKE_SECONDS = 1.0
 
 
@@ -53,15 +53,12 @@ def run_producers(
 ) -> None:
     """Watch, compare and queue until `stop` is set.
 
-    Each comparison also counts the index, for `figures`.
-    `indexed` opens the generation of an agent that its files must agree with (None when there is none), `answering`
-    the one that searches see, and `building` says whether one is under construction; all as for
-    `reconciling.reconcile`. `on_ready` is called once, when every agent is watched and was compared for the first time
-    (or that failed and is tried again).
-    At the end, what waits for its quiet time is handed over. `pulses` are told whether the threads get on.
+    Each comparison also counts the index, for `figures`. `indexed`, `answering` and `building` are those of
+    `reconciling.reconcile`. `on_ready` is called once, after every agent is watched and its first comparison was tried.
+    At the end, documents that wait for their quiet time are handed over. The threads report to `pulses`.
 
     Raises:
-        UserError: the port for hooks cannot be had.
+        UserError: the port for hooks cannot be opened.
     """
     pulses = pulses or Pulses()
     producers = EventRouter(
@@ -99,14 +96,14 @@ def _hook_server(settings: Settings, producers: EventRouter, reporter: Condition
     port = settings.hooks.port
     if port is None:
         return None
-    # Only here: without a port nobody has to wait for a web server's import.
+    # Imported here: without a port, starting does not wait for a web server's import.
     from producers.hook_server import HookServer
 
     return HookServer(settings, port, producers.handle, reporter)
 
 
 class InboxReader:
-    """Calls `handle` with every event. An absent broker or an unreadable event ends nothing."""
+    """Thread that calls `handle` with every event. It survives an absent broker and unreadable events."""
 
     def __init__(self, inbox: EventInbox, handle: Callable[[Event], None], *, pulse: Pulse | None = None) -> None:
         self._pulse = pulse or unwatched()

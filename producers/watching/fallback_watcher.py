@@ -1,4 +1,4 @@
-"""Events where the system grants them, polling where it does not."""
+"""Watcher by events where the system grants them, by polling elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from producers.watching.watcher import (
     WatchState,
 )
 
-#: Types of file systems (proc(5), mountinfo) that others write to without this system's knowledge: over the network,
-#: or from outside of a virtual machine.
+#: Types of file systems (proc(5), mountinfo) that other machines write to: over the network, or from outside of a
+#: virtual machine.
 _OVER_THE_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "davfs"}
 
 _FROM_OUTSIDE = {"9p", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "drvfs"}
@@ -33,7 +33,7 @@ _ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 
 
 def open_watcher(listener: WatchListener, *, poll_interval_seconds: float = 5.0) -> FallbackWatcher:
-    """The watcher for this machine."""
+    """Return the watcher for this machine."""
     return FallbackWatcher(_native_watcher, listener, poll_interval_seconds=poll_interval_seconds)
 
 
@@ -49,9 +49,9 @@ def _native_watcher(listener: NativeListener) -> Watcher:
 
 
 class FallbackWatcher(Watcher):
-    """Watches each agent with the native watcher; those for whom it has no room are polled.
+    """Native watcher with polling for the agents that it has no room for.
 
-    Every `refresh` of a polled agent tries the native watcher again, so that a raised limit is noticed.
+    Every `refresh` of a polled agent tries the native watcher again: the user may have raised the limit.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class FallbackWatcher(Watcher):
         self._polling = PollingWatcher(listener, interval_seconds=poll_interval_seconds)
         self._files: dict[str, WatchedFiles] = {}
         self._reasons: dict[str, str] = {}
-        # Those of them that are polled because nothing else would do.
+        # Polled agents on file systems without complete events.
         self._blind: set[str] = set()
 
     def add_root(self, agent: str, files: WatchedFiles) -> None:
@@ -144,12 +144,12 @@ class FallbackWatcher(Watcher):
         self._listener.on_uncertain(agent)
 
     def on_limit(self, agent: str, reason: str) -> None:
-        """Poll the agent from now on; what happened in between is found by a comparison."""
+        """Poll the agent from now on. A comparison finds the changes in between."""
         self._poll(agent, reason)
         self._listener.on_uncertain(agent)
 
     def _begin_anew(self, dead: Watcher) -> None:
-        """A watcher whose thread has ended tells nobody of anything: another one takes all agents."""
+        """Replace a watcher whose thread has ended, for all agents."""
         self._native = None
         dead.close()
         for agent in self._files:
@@ -187,7 +187,7 @@ class FallbackWatcher(Watcher):
 
 
 def blind_folder(folders: Iterable[Path], *, mounts: Path = Path("/proc/self/mountinfo")) -> tuple[Path, str] | None:
-    """The first folder that lies on such a file system, and its type; None without one, and where nobody can tell."""
+    """Return the first folder on such a file system and its type; None without one, or without a list of mounts."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -202,7 +202,7 @@ def blind_folder(folders: Iterable[Path], *, mounts: Path = Path("/proc/self/mou
 
 
 def _mount(line: str) -> tuple[str, str]:
-    """Where something is mounted, and its type."""
+    """Return the folder and the file system type of a line of mountinfo."""
     before, _, after = line.partition(" - ")
     where = before.split(" ")[4]
     for escape, character in _ESCAPES.items():
