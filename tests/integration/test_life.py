@@ -111,7 +111,7 @@ def test_a_dead_worker_is_forgotten_after_a_while_by_one_that_lives_and_a_dead_p
 ) -> None:
     # As if all of them had started before it died.
     monkeypatch.setattr(module, "forget_dead", lambda *arguments, **options: [])
-    monkeypatch.setattr(module, "BURY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "FORGET_SECONDS", 0.0)
     living = (Heartbeat(settings, role, Pulses(), beat_seconds=0.02) for role in ("work", "serve"))
     with next(living), next(living):
         monkeypatch.setattr(module, "forget_dead", forget_dead)
@@ -127,7 +127,7 @@ def test_a_dead_worker_stays_told_while_nobody_else_works(
     board: HealthStore, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MISSED_SECONDS", 0.0)
-    monkeypatch.setattr(module, "BURY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "FORGET_SECONDS", 0.0)
     with Heartbeat(settings, "serve", Pulses(), beat_seconds=0.02):
         [first] = [sign for sign in board.processes() if sign.role == "serve"]
         wait_until(

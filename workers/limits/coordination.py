@@ -1,4 +1,4 @@
-"""What the processes of a home share about embedding, through the broker: gates, claims and what it cost."""
+"""Coordination of embedding between the processes of a home, through the broker: rate limits, claims and usage."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from workers.limits.rate_limit import BrokerGate
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.names import Keys
 
-#: Requests whose cost is remembered while the broker is away.
+#: Requests whose usage is kept while the broker is away.
 MOST_UNCOUNTED = 10_000
 
 
 class BrokerCoordination:
-    """A `Coordinate` (`memory.embedding.coordination`). Close it after those who embed with it.
+    """Coordination over the broker (a `Coordinate` of `memory.embedding.coordination`). Close it after its users.
 
-    A provider without an account has a gate of this process's own. `cache_scope` names the cache that the
-    processes share; without one nobody claims anything: a vector that somebody else paid for could not be had.
+    A provider without an account has a gate of this process alone. `cache_scope` names the cache that the processes
+    share. Without a cache there are no claims: a process could not read the vectors that another one paid for.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BrokerCoordination:
         self._client = client
         self._keys = keys
         self._cache_scope = cache_scope
-        #: This process's requests.
+        #: Requests of this process in flight.
         self.asking = Asking()
         self._reach = reach or CircuitBreaker()
         self._usage = _SharedUsage(board, self._reach)
@@ -61,14 +61,14 @@ class BrokerCoordination:
         self._claims: dict[str, Claims] = {}
 
     def __call__(self, provider: EmbeddingProvider) -> Coordination:
-        """What is shared about a provider: the same gate for the same account and model."""
+        """Return the coordination of a provider: the same gate for the same account and model."""
         with self._lock:
             return Coordination(
                 gate=self._gate(provider), claims=self._claims_of(provider), usage=self._usage, asking=self.asking
             )
 
     def close(self) -> None:
-        """Give up what is claimed. The client stays open."""
+        """Release all claims. The client stays open."""
         self._claimant.close()
 
     def _gate(self, provider: EmbeddingProvider) -> Gate:
@@ -96,7 +96,7 @@ class BrokerCoordination:
 
 @contextmanager
 def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
-    """What this home's processes share, over a connection of its own that does not wait for long."""
+    """Yield the coordination of this home's processes, over a connection of its own with short timeouts."""
     keys = Keys(namespace(settings))
     scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
@@ -108,7 +108,7 @@ def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
 
 
 class _SharedUsage(UsageRecorder):
-    """Counts on the board; what cannot be counted while the broker is away is counted later."""
+    """Usage recorder that keeps requests while the broker is away and counts them later."""
 
     def __init__(self, board: HealthStore, reach: CircuitBreaker) -> None:
         self._board = board
