@@ -1,4 +1,4 @@
-"""`/readyz` of workers and of `up`: fails while work waits and no job finishes."""
+"""Readiness of workers and of `up` (`/readyz`): fails while work waits and no job finishes."""
 
 from __future__ import annotations
 

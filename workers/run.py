@@ -1,4 +1,4 @@
-"""A worker process: consumers for every queue, a sweeper, and an orderly end."""
+"""Worker process: consumers for every queue, a sweeper, and an orderly end."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from workers.shutdown import DRAIN_SECONDS, drain
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between two looks at what died half-way.
+#: Seconds between two sweeps.
 SWEEP_SECONDS = 5.0
 
-#: Seconds between two rounds of clearing away.
+#: Seconds between two rounds of housekeeping.
 HOUSEKEEPING_SECONDS = 300.0
 
-#: Seconds that one step of sweeping or keeping house may take.
+#: Seconds that one step of the sweeper may take.
 SWEEPER_LIMIT_SECONDS = 120.0
 
 #: Seconds for which a replaced generation stays on disk for readers that still use it.
@@ -61,7 +61,7 @@ OLD_GENERATION_SECONDS = 600.0
 #: `M_MMAP_THRESHOLD` of glibc's malloc.h.
 _M_MMAP_THRESHOLD = -3
 
-#: Bytes from which on a block of memory is given back to the system as soon as it is freed.
+#: Bytes of a memory block from which on it is returned to the system as soon as it is freed.
 LARGE_BLOCK_BYTES = 256 * 1024
 
 
@@ -77,12 +77,12 @@ def run_workers(
 ) -> None:
     """Work until `stop` is set, then let running jobs end and close everything.
 
-    `routes` are answered beside `/metrics`, `/healthz` and `/readyz` where `workers.port` is set. `role` and
-    `outdated`: see `ProcessSign`. `pulses` are told whether the threads get on.
+    `routes` are served beside `/metrics`, `/healthz` and `/readyz` on `workers.port`. `role` and `outdated`: see
+    `ProcessSign`. The threads report to `pulses`.
 
     Raises:
-        UserError: that port cannot be had, or workers of another home take from the queue (also when they took it over
-            while this process stood still).
+        UserError: the port cannot be opened, or workers of another home take from the queue, perhaps since this
+            process was frozen.
     """
     give_back_large_blocks()
     client = connect(settings)
@@ -96,7 +96,7 @@ def run_workers(
     pulses = pulses or Pulses()
     broker.pulses = pulses
     broker.add_middleware(JobPulses(pulses, limit_seconds=settings.workers.stalled_after_seconds))
-    # Whoever asks for the readiness does not wait for a broker that stands still.
+    # A client of `/readyz` must not wait long for a frozen broker.
     looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
     with (
@@ -108,7 +108,7 @@ def run_workers(
         life = Heartbeat(settings, role, pulses, asking=coordination.asking, outdated=outdated)
         declare_actors(broker, runtime)
         broker.emit_after("process_boot")
-        # One set of threads a queue, so that a long job of one can never hold up another.
+        # Each queue has its own threads: a long job does not hold up another queue.
         workers = [
             _start_worker(broker, {Lane.LIVE.value}, settings.workers.threads),
             _start_worker(broker, {Lane.BACKFILL.value}, settings.workers.threads),
@@ -142,7 +142,7 @@ def run_workers(
 
 @contextmanager
 def _telemetry(settings: Settings, metrics: JobMetrics, routes: Mapping[str, Route]) -> Iterator[None]:
-    """Tell metrics on the port of the settings, if there is one."""
+    """Serve metrics on the port of the settings, if there is one."""
     if settings.workers.port is None:
         yield
         return
@@ -172,7 +172,7 @@ def _sweep(
     pulses: Pulses,
     stop: threading.Event,
 ) -> None:
-    """Every few seconds, in one process of all: put right what died half-way."""
+    """Sweep every few seconds, and keep house and maintain indexes every few minutes, until `stop`."""
     elapsed = HOUSEKEEPING_SECONDS
     pulse = pulses.of("sweeper", limit_seconds=SWEEPER_LIMIT_SECONDS)
     pulse.belongs_to(threading.current_thread())
@@ -191,7 +191,7 @@ def _sweep(
 
 @contextmanager
 def _surviving() -> Iterator[None]:
-    """Whatever goes wrong is logged, and tried again at the next round: nobody else would do it."""
+    """Log every error of a step: the sweeper tries it again in its next round."""
     try:
         yield
     except (RecalldError, OSError, redis.RedisError) as error:
@@ -218,7 +218,7 @@ def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
             try:
                 _keep_house_of(runtime, agent.id)
             except Superseded:
-                _keep_house_of(runtime, agent.id)  # somebody began or ended a build: with what is wanted now
+                _keep_house_of(runtime, agent.id)  # a build began or ended meanwhile
         except NoRoom as error:
             runtime.board.report(ConditionCode.NO_SPACE, agent=agent.id, error=str(error))  # as jobs report it, once
             runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent.id)
@@ -244,10 +244,10 @@ def _keep_house_of(runtime: Runtime, agent: str) -> None:
 
 
 def give_back_large_blocks() -> None:
-    """Fix the size from which on blocks do not go to the heap; elsewhere than with glibc, do nothing.
+    """Fix the size from which on glibc keeps memory blocks out of its heaps; without glibc, do nothing.
 
-    Left to itself, glibc raises it up to 32 MiB with each large block that is freed
-    (https://man7.org/linux/man-pages/man3/mallopt.3.html), and holes in the heaps of all threads stay with the process:
+    By default glibc raises it up to 32 MiB with each large block that is freed
+    (https://man7.org/linux/man-pages/man3/mallopt.3.html), and the process keeps the holes in the heaps of its threads:
     a backfill of 200 MB took 259 MB of memory instead of 226, at the same speed.
     """
     if sys.platform == "linux":

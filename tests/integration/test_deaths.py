@@ -15,7 +15,7 @@ from memory.store.writer import Store
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers, key
-from workers.actors import ToldRounds
+from workers.actors import RecordedRounds
 from workers.queue.crash_counter import ALONE_FROM, MOST_DEATHS, CrashCounter, Round
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
@@ -120,14 +120,14 @@ def test_a_round_that_a_process_died_of_is_tried_in_parts_down_to_the_one_text_w
     chunks = [PendingChunk(number, f"hash {number}", "text") for number in range(100)]
     sizes = []
     for _ in range(6):  # each time the process dies in its first round
-        rounds = ToldRounds(deaths, "main", "job")
+        rounds = RecordedRounds(deaths, "main", "job")
         size = min(rounds.most, len(chunks))
         rounds.begins(chunks[:size])
         sizes.append(size)
     assert sizes == [100, 12, 1, 1, 1, 1]
     last = deaths.last_round("main", "job")
     assert last == Round("job", 1, "hash 0", 3)
-    with ToldRounds(deaths, "main", "job") as rounds:
+    with RecordedRounds(deaths, "main", "job") as rounds:
         asked: list[object] = []
         store = SimpleNamespace(pending_chunks=lambda limit, *, among: asked.append((limit, among)) or [])
         rounds.give_up(cast("Store", store))
@@ -141,6 +141,6 @@ def test_a_round_that_a_process_died_of_is_tried_in_parts_down_to_the_one_text_w
 def test_two_jobs_whose_rounds_killed_a_process_take_turns(deaths: CrashCounter) -> None:
     for job in ("one", "two"):
         deaths.begin_round("main", Round(job, 8))
-    with ToldRounds(deaths, "main", "one"), pytest.raises(dramatiq.Retry):
-        ToldRounds(deaths, "main", "two")
-    ToldRounds(deaths, "main", "two")
+    with RecordedRounds(deaths, "main", "one"), pytest.raises(dramatiq.Retry):
+        RecordedRounds(deaths, "main", "two")
+    RecordedRounds(deaths, "main", "two")

@@ -183,7 +183,7 @@ def test_index_is_not_ok_while_files_are_missing_in_its_own_index(
     monkeypatch.setattr("recalld.runs.index.reconcile", lambda *_arguments, **_options: None)
     code, out, err = commands.run("index")
     assert code == 1
-    assert "1 file is missing in this index (memory/b.md)" in err
+    assert "memory/b.md" in err
     code, out, _ = commands.run("index", "--json")
     assert code == 1
     assert '"ok": false' in out
