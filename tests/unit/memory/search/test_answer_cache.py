@@ -195,13 +195,13 @@ def test_a_kept_answer_needs_no_vector_of_its_query(manager: BuiltinManager, res
 
 
 def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resources: SearchResources, notes: Path):
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         state: Pending | None = Pending()
 
         def pending(self, agent: str) -> Pending | None:
             return self.state
 
-    board = Board()
+    board = HealthStore()
     manager = BuiltinManager(settings, settings.agents[0], resources=resources, pending=board)
     first = manager.search(SearchRequest(query="dentist", wait_ms=0))
     board.state = Pending(documents=7)
@@ -239,7 +239,7 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
 def test_a_commit_that_is_waited_for_is_in_the_answer_however_the_question_was_answered_before(
     settings: Settings, resources: SearchResources, notes: Path
 ):
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         looks = 0
 
         def pending(self, agent: str) -> Pending | None:
@@ -249,7 +249,7 @@ def test_a_commit_that_is_waited_for_is_in_the_answer_however_the_question_was_a
                 write_index(settings).close()
             return Pending(documents=int(10 < self.looks < 20))
 
-    board = Board()
+    board = HealthStore()
     manager = BuiltinManager(settings, settings.agents[0], resources=resources, pending=board)
     for _ in range(2):
         assert not manager.search(SearchRequest(query="zebra", wait_ms=5_000)).results
