@@ -1,6 +1,6 @@
-"""Which session may ask: session keys and scope rules. Pure.
+"""Scope: session keys, and the rules that decide whether a session may search. Pure.
 
-A session key says where a conversation takes place, as OpenClaw writes it:
+A session key names the place of a conversation, as OpenClaw writes it:
 
     agent:<id>:main                          the owner's private session
     agent:<id>:<channel>:direct:<peer>       a private chat ("dm" in older keys)
@@ -9,9 +9,9 @@ A session key says where a conversation takes place, as OpenClaw writes it:
     agent:<id>:cron:<job>, hook:<uuid>       the agent's own jobs
     agent:<id>:subagent:<uuid>               started by another session, which the key does not name
 
-Without a key it is the owner's private session. The command line has none, and a scope is about chats: rules are not
-asked. A channel with a place of another kind does not tell who listens, and is not private; any key of another shape
-is a private chat, too, that rules are asked about.
+A request without a key, as from the command line, belongs to the owner's private session, and no rule applies. The
+listeners of a channel with a place of another kind are unknown, so it is not private. Any key of another shape is a
+private chat to which the rules apply.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SHARED: tuple[ChatType, ...] = ("group", "channel")
 _PRIVATE = frozenset({"direct", "dm"})
 #: First words of keys that are no channel's name.
 _NO_CHANNELS = frozenset({_MAIN, "cron", "hook", _SUBAGENT, *_SHARED, *_PRIVATE})
-#: How WhatsApp's group addresses end; the oldest keys hold nothing else.
+#: Ending of WhatsApp's group addresses; the oldest keys hold nothing else.
 _WHATSAPP_GROUP = "@g.us"
 
 
 class Rule(Protocol):
-    """One rule; `schemas.settings.ScopeRule` is one."""
+    """Rule of a scope; `schemas.settings.ScopeRule` is one."""
 
     @property
     def action(self) -> Literal["allow", "deny"]: ...
@@ -49,7 +49,7 @@ class Rule(Protocol):
 
 
 class Rules(Protocol):
-    """All rules of an agent; `schemas.settings.Scope` is one."""
+    """Scope of an agent; `schemas.settings.Scope` is one."""
 
     @property
     def default(self) -> Literal["allow", "deny"]: ...
@@ -59,10 +59,10 @@ class Rules(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where a question comes from.
+    """Session of a request.
 
     `raw` is the whole key and `key` the same without `agent:<id>:`, both in lower case; None where there is no key.
-    `agent` is the agent that the key names, if it does. `chat_type` is None where the key does not tell who listens.
+    `agent` is the agent that the key names, if any. `chat_type` is None if the key does not tell who listens.
     """
 
     raw: str | None
@@ -73,26 +73,26 @@ class Session:
 
     @property
     def is_owner(self) -> bool:
-        """Return True for the owner's private session: a key that names a person may be another one's."""
+        """Return True for the owner's private session. A key that names a person may belong to another person."""
         return self.key in (None, _MAIN)
 
     @property
     def is_private(self) -> bool:
-        """Whether the key tells that nobody but the owner listens."""
+        """Return True if the key tells that only the owner listens."""
         return self.chat_type == "direct"
 
     @property
     def is_shared(self) -> bool:
-        """Whether the key tells that others listen."""
+        """Return True if the key tells that others listen."""
         return self.chat_type in _SHARED
 
 
-#: Who asks without a key.
+#: Session of a request without a key.
 OWNER = Session(raw=None, agent=None, key=None, channel=None, chat_type="direct")
 
 
 def session_of(session_key: str | None) -> Session:
-    """Read a session key. Never fails; a blank key is none."""
+    """Read a session key. Any text is valid; a blank key counts as no key."""
     raw = session_key.strip().lower() if session_key is not None else ""
     if not raw:
         return OWNER
@@ -106,10 +106,10 @@ def session_of(session_key: str | None) -> Session:
 
 
 def allows(scope: Rules, session: Session, *, agent: str) -> bool:
-    """Whether a session may ask for this agent's memory.
+    """Return True if a session may search this agent's memory.
 
-    Never with a key that names another agent; always without a key; else as the first rule says that matches in
-    every field it gives, or `default`.
+    A session without a key may, a key that names another agent may not. Else the first rule decides whose every field
+    matches, or `default`.
     """
     if session.raw is None:
         return True
@@ -128,7 +128,7 @@ def _channel(words: Sequence[str]) -> str | None:
 
 
 def _chat_type(words: Sequence[str]) -> ChatType | None:
-    # A shared place wins over every other word: rather nothing of long-term memory than all of it to strangers.
+    # A shared place wins over every other word, so that strangers never see long-term memory.
     for shared in _SHARED:
         if shared in words:
             return shared
@@ -136,7 +136,7 @@ def _chat_type(words: Sequence[str]) -> ChatType | None:
         return "group"
     if _SUBAGENT in words:
         return None
-    # `telegram:supergroup:42`: a channel and a place in it of which nobody knows who is there.
+    # `telegram:supergroup:42`: a channel and a place in it with unknown listeners.
     placed = len(words) > 2 and words[0] not in _NO_CHANNELS
     return None if placed and not _PRIVATE.intersection(words) else "direct"
 

@@ -62,7 +62,7 @@ class QueryService:
             return self._authorizer.agent(authorization, asked)
 
     def visible(self, authorization: str | None, asked: str | None) -> tuple[str, ...]:
-        """Return the agents that a request may see, all or the one that it asks for.
+        """Return the agents that a request may see: all, or only the agent that it names.
 
         Raises:
             AccessDenied: it may see none.

@@ -257,7 +257,7 @@ def test_a_search_answers_within_its_deadline(settings: Settings, resources: Sea
     quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 100})})
     hurried = settings.model_copy(update={"agents": (quick,)})
     release = threading.Event()
-    monkeypatch.setattr("memory.search.steps.retrieve", lambda *_: release.wait(60))
+    monkeypatch.setattr("memory.search.engine.retrieve", lambda *_: release.wait(60))
     manager, _ = get_search_manager(hurried, "main", resources=resources)
 
     answer = manager.search(SearchRequest(query="dentist"))
