@@ -202,10 +202,6 @@ class BuiltinManager(SearchManager):
         """Return the embedding provider of the settings, None with keywords only."""
         return self._embedder.chosen.provider
 
-    def ready(self) -> str | None:
-        """Return the reason why a search cannot be answered now; None if it can. A missing index counts as empty."""
-        return self.probe.read().problem
-
     def reading(self) -> AbstractContextManager[StoreReader | None]:
         """Lend the answering generation for the block, None if there is none; see `SharedReader.visit`."""
         return self._reader.visit()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memory.search.ranking.exact_match import file_names
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.overlap import comparable_texts, repeats
-from memory.search.ranking.ranker import Copies, HybridSettings, Ranked, parted, ranked
+from memory.search.ranking.ranker import Copies, Ranked, parted, ranked
 from memory.search.ranking.terms import sought
 from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
@@ -23,6 +23,7 @@ from schemas.documents import DocumentKey
 if TYPE_CHECKING:
     from memory.search.query_vectors import PendingVector
     from schemas.search import Mode
+    from schemas.settings_sections import Hybrid
 
 #: Least and most candidates of one side, so that a list of one is the beginning of a list of six.
 MIN_CANDIDATES, MAX_CANDIDATES = 24, 200
@@ -49,7 +50,7 @@ class Wanted:
     max_results: int
     min_score: float
     sources: Sequence[str]
-    hybrid: HybridSettings
+    hybrid: Hybrid
     deadline: float
     timeout_seconds: float
     withheld: Callable[[StoreReader, Collection[DocumentKey]], Collection[DocumentKey]] | None = None

@@ -18,7 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from schemas.settings_sections import Scope, ScopeRule
 
 ChatType = Literal["direct", "group", "channel"]
 
@@ -31,30 +34,6 @@ _PRIVATE = frozenset({"direct", "dm"})
 _NO_CHANNELS = frozenset({_MAIN, "cron", "hook", _SUBAGENT, *_SHARED, *_PRIVATE})
 #: Ending of WhatsApp's group addresses; the oldest keys hold nothing else.
 _WHATSAPP_GROUP = "@g.us"
-
-
-class Rule(Protocol):
-    """Rule of a scope; `schemas.settings.ScopeRule` is one."""
-
-    @property
-    def action(self) -> Literal["allow", "deny"]: ...
-    @property
-    def channel(self) -> str | None: ...
-    @property
-    def chat_type(self) -> str | None: ...
-    @property
-    def key_prefix(self) -> str | None: ...
-    @property
-    def raw_key_prefix(self) -> str | None: ...
-
-
-class Rules(Protocol):
-    """Scope of an agent; `schemas.settings.Scope` is one."""
-
-    @property
-    def default(self) -> Literal["allow", "deny"]: ...
-    @property
-    def rules(self) -> Sequence[Rule]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +84,7 @@ def session_of(session_key: str | None) -> Session:
     return Session(raw=raw, agent=agent, key=key, channel=_channel(words), chat_type=_chat_type(words))
 
 
-def allows(scope: Rules, session: Session, *, agent: str) -> bool:
+def allows(scope: Scope, session: Session, *, agent: str) -> bool:
     """Return True if a session may search this agent's memory.
 
     A session without a key may, a key that names another agent may not. Else the first rule decides whose every field
@@ -141,7 +120,7 @@ def _chat_type(words: Sequence[str]) -> ChatType | None:
     return None if placed and not _PRIVATE.intersection(words) else "direct"
 
 
-def _matches(rule: Rule, session: Session) -> bool:
+def _matches(rule: ScopeRule, session: Session) -> bool:
     if rule.channel is not None and rule.channel.strip().lower() != session.channel:
         return False
     if rule.chat_type is not None and rule.chat_type.strip().lower() != session.chat_type:

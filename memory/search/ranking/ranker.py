@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import index_title
@@ -12,39 +12,12 @@ from memory.search.ranking.exact_match import exact_pieces
 from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
 from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.relevance import CROWD, Evidence, calibration_of, is_cjk, scores
-from memory.search.ranking.rerank import DecaySettings, MmrSettings, age_factors, decayed, varied_hits
-from memory.search.ranking.terms import Coverage, fold, rare_words, sought
+from memory.search.ranking.rerank import age_factors, decayed, varied_hits
+from memory.search.ranking.terms import coverage_of, fold, rare_words, sought
 from memory.store.reader import ChunkRow, StoreReader
 
-
-class MinMaxWeights(Protocol):
-    """Weights of the min-max formula; `schemas.settings.MinMax` is one."""
-
-    @property
-    def vector_weight(self) -> float: ...
-    @property
-    def text_weight(self) -> float: ...
-
-
-class HybridSettings(Protocol):
-    """Settings of fusion; `schemas.settings.Hybrid` is one."""
-
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def fusion(self) -> str: ...
-    @property
-    def minmax(self) -> MinMaxWeights: ...
-    @property
-    def vector_weight(self) -> float: ...
-    @property
-    def text_weight(self) -> float: ...
-    @property
-    def candidate_multiplier(self) -> int: ...
-    @property
-    def mmr(self) -> MmrSettings: ...
-    @property
-    def temporal_decay(self) -> DecaySettings: ...
+if TYPE_CHECKING:
+    from schemas.settings_sections import Hybrid
 
 
 #: Lift of a place with all exact pieces of the query. A rank is at most 1, so a place with half of them leads, too.
@@ -88,7 +61,7 @@ def ranked(
     bm25: Mapping[int, float],
     query: str,
     *,
-    hybrid: HybridSettings,
+    hybrid: Hybrid,
     model: str,
     max_results: int,
     min_score: float,
@@ -192,7 +165,7 @@ def parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow
 def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
     if not rows:
         return {}
-    coverage, exact, days = Coverage(query, reader.term_counts(query)), exact_pieces(query), tuple(dates_in(query))
+    coverage, exact, days = coverage_of(query, reader.term_counts(query)), exact_pieces(query), tuple(dates_in(query))
     held = {}
     for id_, row in rows.items():
         # The index has the chunk with the note's name.
@@ -201,7 +174,7 @@ def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict
         folded = fold(text)
         share, dated = exact.share(folded), any(day in folded for day in days)
         lift = EXACT * share + (STANDING * exact.standing(folded) if exact.looked_up else HEADED * exact.headed(folded))
-        held[id_] = _Held(share, dated, coverage.of(text, folded), max(lift, DATED * dated))
+        held[id_] = _Held(share, dated, coverage(text, folded), max(lift, DATED * dated))
     return held
 
 
@@ -253,7 +226,7 @@ def _reordered(
     reader: StoreReader,
     hits: Sequence[tuple[Fused, ChunkRow]],
     copies: Copies,
-    hybrid: HybridSettings,
+    hybrid: Hybrid,
     limit: int,
     *,
     now: float,

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.segmenting import index_text
 from memory.chunking.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
@@ -49,24 +49,6 @@ _COSINE_DIGITS = 5
 
 #: Place of a candidate -> similarity 0..1 of every candidate to it, in their order.
 Similarity: TypeAlias = Callable[[int], Sequence[float]]
-
-
-class MmrSettings(Protocol):
-    """Settings of variety; `schemas.settings.Mmr` is one."""
-
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def lambda_(self) -> float: ...
-
-
-class DecaySettings(Protocol):
-    """Settings of age; `schemas.settings.TemporalDecay` is one."""
-
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def half_life_days(self) -> float: ...
 
 
 def age_factors(

@@ -102,28 +102,26 @@ def sought(query: str) -> list[str]:
     return list(dict.fromkeys(_stem(fold(term.typed)) for term in _single_terms(query)))
 
 
-class Coverage:
-    """Measure of the share of a query that a text holds.
+def coverage_of(query: str, counts: TermCounts) -> Callable[[str, str], float]:
+    """Return the function (text, `fold(text)`) -> share 0..1 of the query's weight that the text holds.
 
-    A term weighs its inverse document frequency, `ln(1 + (N - n + 0.5) / (n + 0.5))`, so that words of many
-    chunks say little, and a word of no chunk weighs most. But a pair of characters of no chunk probably straddles two
-    words, as no text would write it: it weighs a third.
+    A term weighs its inverse document frequency, `ln(1 + (N - n + 0.5) / (n + 0.5))`, so that words of many chunks say
+    little, and a word of no chunk weighs most. But a pair of characters of no chunk probably straddles two words, as no
+    text would write it: it weighs a third.
     """
+    terms: list[tuple[str, float]] = []
+    for term in _single_terms(query):
+        holding = counts.holding.get(term.text, 0)
+        weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
+        straddles = not holding and term.pair
+        terms.append((_stem(fold(term.typed)), weight * _STRADDLING if straddles else weight))
+    total = sum(weight for _, weight in terms)
 
-    def __init__(self, query: str, counts: TermCounts) -> None:
-        self._terms: list[tuple[str, float]] = []
-        for term in _single_terms(query):
-            holding = counts.holding.get(term.text, 0)
-            weight = math.log(1 + (max(0, counts.chunks - holding) + 0.5) / (holding + 0.5))
-            straddles = not holding and term.pair
-            self._terms.append((_stem(fold(term.typed)), weight * _STRADDLING if straddles else weight))
-        self._total = sum(weight for _, weight in self._terms)
+    def coverage(text: str, folded: str) -> float:
+        held = sum(weight for term, weight in terms if _begins_word(term, text, folded))
+        return min(1.0, held / total) if total else 0.0
 
-    def of(self, text: str, folded: str) -> float:
-        """Return the share 0..1 of the query's weight that a text holds; `folded` is `fold(text)`."""
-        if not self._total:
-            return 0.0
-        return min(1.0, sum(weight for term, weight in self._terms if _begins_word(term, text, folded)) / self._total)
+    return coverage
 
 
 def rare_words(query: str, counts: TermCounts) -> list[str]:

@@ -306,7 +306,7 @@ def test_without_an_index_the_answer_is_empty_and_says_so(settings: Settings, re
 
     assert answer.results == ()
     assert answer.degraded == ("there is no index yet: nothing was searched",)
-    assert manager.ready() is None
+    assert manager.probe.read().problem is None
     manager.close()
 
 
@@ -321,7 +321,7 @@ def test_a_damaged_index_is_an_answer(settings: Settings, resources: SearchResou
     assert (answer.results, answer.unavailable, answer.disabled) == ((), True, True)
     assert answer.error
     assert answer.action
-    assert manager.ready()
+    assert manager.probe.read().problem
     assert not manager.status().ok
     manager.close()
 
