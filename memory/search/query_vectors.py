@@ -263,40 +263,32 @@ class _HeldBack(RecalldError):
     """Refusal of a query by its gate or by a back-off."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PendingVector:
-    """Vector of a query that is ready, on its way, or unavailable."""
+    """Vector of a query that is ready (`value`), on its way (`future`), or unavailable."""
 
-    __slots__ = ("_future", "_owner", "_query", "_value")
-
-    def __init__(
-        self,
-        value: Vector | Unavailable | None,
-        future: Future[Vector] | None,
-        owner: QueryVectors,
-        query: str = "",
-    ) -> None:
-        self._value = value
-        self._future = future
-        self._owner = owner
-        self._query = query
+    value: Vector | Unavailable | None
+    future: Future[Vector] | None
+    owner: QueryVectors
+    query: str = ""
 
     def awaited(self, patience_seconds: float) -> Future[Vector] | None:
         """Return the future to wait for; None if it is done after `patience_seconds`."""
-        if self._future is None or self._future.done():
+        if self.future is None or self.future.done():
             return None
-        wait_for((self._future,), patience_seconds)
-        return None if self._future.done() else self._future
+        wait_for((self.future,), patience_seconds)
+        return None if self.future.done() else self.future
 
     def wait(self, timeout_seconds: float) -> Vector | Unavailable:
         """Return the vector, or the reason why there is none after `timeout_seconds`."""
-        if self._future is None:
-            return self._value if self._value is not None else Unavailable("there was no query to embed")
+        if self.future is None:
+            return self.value if self.value is not None else Unavailable("there was no query to embed")
         try:
-            return self._future.result(max(0.0, timeout_seconds))
+            return self.future.result(max(0.0, timeout_seconds))
         except FutureTimeout:
-            reason = f"the embedding provider {self._owner.provider.name!r} did not answer in time"
-            self._owner.note_failure(reason)
-            self._owner.give_up(self._query)
+            reason = f"the embedding provider {self.owner.provider.name!r} did not answer in time"
+            self.owner.note_failure(reason)
+            self.owner.give_up(self.query)
             return Unavailable(reason)
         except Exception as error:  # noqa: BLE001 - recorded by `note_failure` where it was raised
             return Unavailable(_sentence(error))
