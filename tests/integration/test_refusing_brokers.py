@@ -13,7 +13,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from memory.search.resting import RestingPendingReader
+from memory.search.circuit_breaker import GuardedPendingReader
 from memory.status.home import broker_state
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status
@@ -88,7 +88,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
 ) -> None:
     refused = at(settings, WRONG.format(guarded))
     side = open_broker(refused, answer_seconds=IMPATIENT_SECONDS)
-    reader = RestingPendingReader(side.board)
+    reader = GuardedPendingReader(side.board)
     assert reader.pending("main") is None
     state = broker_state(refused, reader)
     assert (state.reachable, state.writable) == (False, False)

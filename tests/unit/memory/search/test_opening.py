@@ -257,7 +257,7 @@ def test_a_search_answers_within_its_deadline(settings: Settings, resources: Sea
     quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 100})})
     hurried = settings.model_copy(update={"agents": (quick,)})
     release = threading.Event()
-    monkeypatch.setattr("memory.search.steps.retrieve", lambda *_: release.wait(60))
+    monkeypatch.setattr("memory.search.engine.retrieve", lambda *_: release.wait(60))
     manager, _ = get_search_manager(hurried, "main", resources=resources)
 
     answer = manager.search(SearchRequest(query="dentist"))
@@ -306,7 +306,7 @@ def test_without_an_index_the_answer_is_empty_and_says_so(settings: Settings, re
 
     assert answer.results == ()
     assert answer.degraded == ("there is no index yet: nothing was searched",)
-    assert manager.ready() is None
+    assert manager.probe.read().problem is None
     manager.close()
 
 
@@ -321,7 +321,7 @@ def test_a_damaged_index_is_an_answer(settings: Settings, resources: SearchResou
     assert (answer.results, answer.unavailable, answer.disabled) == ((), True, True)
     assert answer.error
     assert answer.action
-    assert manager.ready()
+    assert manager.probe.read().problem
     assert not manager.status().ok
     manager.close()
 
