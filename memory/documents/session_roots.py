@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 
 from memory.documents.imports import ImportedFolder
 from memory.documents.roots import is_folder_name, is_utf8, join, parts_below
-
-# Also the first part of a transcript's path when it lies below a configured folder.
-from schemas.documents import SESSIONS_SOURCE as SESSIONS_SOURCE
+from schemas.documents import SESSIONS_SOURCE
 
 #: What a compressed file's name ends with; it is no part of the document's name.
 COMPRESSED = ".zst"

@@ -29,8 +29,8 @@ from typing import Any, get_args
 
 from memory.documents.roots import join
 from memory.documents.safe_open import opened_below, stat_below
+from memory.documents.scan import EXCLUDED
 from memory.documents.session_roots import COMPRESSED, SessionRoot, archived_path
-from memory.documents.walk import EXCLUDED
 from schemas.errors import RecalldError
 from schemas.globs import Globs
 from schemas.settings_sections import SessionKind

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from memory.documents.ignored_documents import left_out
-from memory.documents.session_roots import SESSIONS_SOURCE
-from memory.documents.unmounted_folders import with_emptied
+from memory.documents.comparison import left_out, with_emptied
 from memory.embedding.selection import NO_VECTORS
 from memory.index.fingerprint import embedding_of, redaction_of
 from memory.index.indexer import Indexer
@@ -32,9 +30,9 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     changed = [key for key, stat in scan.documents.items() if key not in indexed or not indexed[key].agrees_with(stat)]
     absent = [key for key in indexed if key not in scan.documents]
     if scan.complete:
-        changed += [key for key in absent if key.source != SESSIONS_SOURCE]
-    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
-    forgotten = files.forgotten_transcripts(transcripts, scan, store)
+        changed += [key for key in absent if not key.is_transcript]
+    transcripts = [key for key in absent if key.is_transcript]
+    forgotten = files.transcripts.forgotten(transcripts, scan, store)
     changed += forgotten
     # Those of imported folders are not found by a scan that was not asked for them.
     others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, forgotten)
@@ -91,7 +89,7 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
     if reader is None:
         return []
     try:
-        held = [file.key for file in reader.files() if file.key.source != SESSIONS_SOURCE]
+        held = [file.key for file in reader.files() if not file.key.is_transcript]
     finally:
         reader.close()
     scan = with_emptied(indexer.files.scan(), indexer.files, held)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memory.chunking.chunker import text_hash
-from memory.documents.session_roots import SESSIONS_SOURCE, is_transcript_name
+from memory.documents.session_roots import is_transcript_name
 from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
 from memory.index.fingerprint import embedding_of
 from memory.index.indexer import Indexer
@@ -17,7 +17,7 @@ from memory.store.dead_letters import FORGOTTEN
 from memory.store.errors import OtherVersion
 from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
 from memory.store.writer import NewChunk, Store, TranscriptWrite
-from schemas.documents import DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 #: Nothing of the file is known: should it come back, it is read from its start.
 _NOWHERE = TranscriptMark(0, 0, "", "")
@@ -35,12 +35,12 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
         return []
     target = indexer.target()
     try:
-        sessions = (file.key for file in reader.files() if file.key.source == SESSIONS_SOURCE)
+        sessions = (file.key for file in reader.files() if file.key.is_transcript)
         transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
         lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
     finally:
         reader.close()
-    out = indexer.files.left_out_transcripts(lacking)
+    out = indexer.files.transcripts.left_out(lacking)
     return [key for key in lacking if key not in out]
 
 
