@@ -55,7 +55,7 @@ class WatchRoot:
 
 
 class AgentFiles:
-    """All documents of one agent: its `notes` and its `transcripts`. Safe to use from several threads.
+    """Documents of one agent: its `notes` and its `transcripts`. Safe to use from several threads.
 
     Each method asks the source of a key, or both (`DocumentSource` has the contracts). `imports` names the file that
     lists imported folders of transcripts (`memory.documents.imports`).

@@ -14,7 +14,7 @@ from schemas.documents import DocumentKey, FileStat
 
 
 class DocumentSource(ABC):
-    """One source of an agent's documents. Nothing is cached: every call looks at the disk as it is now.
+    """Source of an agent's documents. Nothing is cached: every call looks at the disk as it is now.
 
     Paths are absolute and in their normal form. Keys may be those of any source; a source has nothing of another's.
     """
