@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import structlog
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.session_roots import SESSIONS_SOURCE, is_transcript_name
+from memory.documents.session_roots import is_transcript_name
 from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers import spool
@@ -135,7 +135,7 @@ class EventRouter:
         key = self._files[agent].key_of(path)
         if key is not None:
             self._report.event(agent)
-            if key.source == SESSIONS_SOURCE:
+            if key.is_transcript:
                 self._tailer.touch(agent, key)
             else:
                 self.hand_over.touch(agent, key)
@@ -212,7 +212,7 @@ class EventRouter:
             key = files.key_of(path)
             if key is None and files.reason_of(path) is not None:
                 continue
-            if key is None or key.source != SESSIONS_SOURCE:
+            if key is None or not key.is_transcript:
                 self._refusals.refuse(agent.id, event.kind, path, reason=_NOT_A_TRANSCRIPT)
             elif _is_barred(files, key):
                 self._refusals.refuse(agent.id, event.kind, path, reason="behind a symbolic link, or no regular file")

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from datetime import date
 
 from memory.documents.agent_files import AgentFiles, Scan, priority
-from memory.documents.ignored_documents import left_out
-from memory.documents.known_files import KnownFiles
-from memory.documents.session_roots import SESSIONS_SOURCE, archived_path
-from memory.documents.unmounted_folders import with_emptied
-from memory.documents.walk import MEMORY_SOURCE
+from memory.documents.comparison import left_out, with_emptied
+from memory.documents.scan import KnownFiles
+from memory.documents.session_roots import archived_path
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from memory.wire_forms import index_figures
@@ -177,8 +175,8 @@ def reconcile(
     # Only their dead letters are left.
     lost = [key for key in failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))]
     # A session may continue in an archive that is not indexed yet: its job comes after the archive's.
-    archived = {archived_path(key.path) for key in differing if key.source == SESSIONS_SOURCE}
-    left = [key for key in absent if key.source == SESSIONS_SOURCE and key.path in archived]
+    archived = {archived_path(key.path) for key in differing if key.is_transcript}
+    left = [key for key in absent if key.is_transcript and key.path in archived]
     lacking = [*(key for key in differing if key not in out), *_gone(indexed, files, absent, scan), *left, *lost]
     edited |= dict.fromkeys(lacking if seen is None else _gone(answering, files, visible, scan))
 
@@ -220,10 +218,10 @@ def _gone(
     opened: Callable[[], StoreReader | None], files: AgentFiles, absent: Sequence[DocumentKey], scan: Scan
 ) -> list[DocumentKey]:
     """Return the absent documents that the index must forget."""
-    gone = [key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)]
-    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
+    gone = [key for key in absent if not key.is_transcript and not _is_hidden(files, key, scan)]
+    transcripts = [key for key in absent if key.is_transcript]
     if transcripts:
-        gone += _read(opened, lambda reader: files.forgotten_transcripts(transcripts, scan, reader))
+        gone += _read(opened, lambda reader: files.transcripts.forgotten(transcripts, scan, reader))
     return gone
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from memory.documents.scan_problems import printable
+from memory.documents.scan import printable
 from schemas.conditions import ConditionCode
 from schemas.ports import ConditionReporter
 

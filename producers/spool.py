@@ -171,7 +171,7 @@ def _kind_and_paths(raw: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _set_aside(path: Path, reason: str) -> str:
-    from memory.documents.scan_problems import printable
+    from memory.documents.scan import printable
 
     folder = path.parent / DAMAGED
     folder.mkdir(mode=0o700, exist_ok=True)

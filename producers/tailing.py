@@ -248,7 +248,7 @@ class Tailer:
         for key, forced in keys.items():
             growth = self._known[agent, key]
             try:
-                with files.opened_transcript(key, settled=False) as opened:
+                with files.transcripts.opened(key, settled=False) as opened:
                     if _when(key, growth, opened, sync, forced=forced) is Due.NOW:
                         growth.handed_over(opened.stat, None if opened.compressed else opened.block)
                         yield key, opened.stat

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
-from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice
 from memory.index.generations import Generations
@@ -28,7 +27,7 @@ from memory.status.sources import StatusSources
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
-from schemas.documents import DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest
@@ -117,7 +116,7 @@ class BuiltinManager(SearchManager):
         try:
             key = resolve_for(session, self._files, request.path)
             redact = redactor_for(self._agent, key.source, budget=ASKING)
-            if key.source == SESSIONS_SOURCE:
+            if key.is_transcript:
                 return transcript_page(self._files, key, first=request.from_, count=request.lines, redact=redact)
             source = self._files.read(key)
             return page(key.path, redact(source.text), first=request.from_, count=request.lines)
@@ -125,7 +124,7 @@ class BuiltinManager(SearchManager):
             _log.warning("read_refused", agent=self._agent.id)
             return GetAnswer(path=request.path, status="not_found", refused=True, error=_NOT_A_DOCUMENT)
         except DocumentGone:
-            kept = self._remembered(key, request) if key.source == SESSIONS_SOURCE else None
+            kept = self._remembered(key, request) if key.is_transcript else None
             gone = "not found: there is no such document (any more)"
             return kept or GetAnswer(path=request.path, status="not_found", error=gone)
         except (Permanent, Transient) as error:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from memory.documents.agent_files import AgentFiles, DocumentRefused
 from memory.documents.roots import LONG_TERM_NAMES, is_personal
-from memory.documents.walk import MEMORY_SOURCE
 from memory.search.scope import Session
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import StoreReader
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import MEMORY_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError
 
 _NAMES = frozenset(name.casefold() for name in LONG_TERM_NAMES)
@@ -42,7 +41,7 @@ def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
     """
     if session.is_owner:
         return None
-    stats: dict[DocumentKey, FileStat | None] = dict(files.personal())
+    stats: dict[DocumentKey, FileStat | None] = dict(files.notes.personal())
     if not session.is_private:
         stats |= dict(_long_term_on_disk(files))
     inodes = frozenset(stat.inode for stat in stats.values() if stat is not None)
@@ -54,7 +53,7 @@ def is_long_term(key: DocumentKey) -> bool:
 
     A disk that does not tell upper from lower case opens the file by any of the spellings.
     """
-    return key.source == MEMORY_SOURCE and key.path.rpartition("/")[2].casefold() in _NAMES
+    return not key.is_transcript and key.path.rpartition("/")[2].casefold() in _NAMES
 
 
 def resolve_for(session: Session, files: AgentFiles, path: str) -> DocumentKey:
@@ -64,14 +63,14 @@ def resolve_for(session: Session, files: AgentFiles, path: str) -> DocumentKey:
         DocumentRefused: like `AgentFiles.resolve`; also for long-term memory that is withheld from the session.
     """
     key = files.resolve(path)
-    withheld = withheld_from(session, files) if key.source == MEMORY_SOURCE else None
+    withheld = withheld_from(session, files) if not key.is_transcript else None
     if withheld is not None and (withheld.names(key) or _is_the_same_file(files, key, withheld)):
         raise DocumentRefused("long-term memory is for private sessions")
     return key
 
 
 def _is_personal(key: DocumentKey) -> bool:
-    return key.source == MEMORY_SOURCE and is_personal(key.path)
+    return not key.is_transcript and is_personal(key.path)
 
 
 def _long_term_on_disk(files: AgentFiles) -> Iterator[tuple[DocumentKey, FileStat | None]]:
@@ -92,7 +91,7 @@ def _indexed_inodes(reader: StoreReader, kept: Collection[DocumentKey]) -> Itera
 
 def _is_one_of(reader: StoreReader, key: DocumentKey, inodes: Collection[int]) -> bool:
     """Return True if the index read a document from one of these files."""
-    indexed = reader.file(key) if inodes and key.source == MEMORY_SOURCE else None
+    indexed = reader.file(key) if inodes and not key.is_transcript else None
     # The inode of a forgotten document is unknown. It is rather withheld than shown to strangers.
     return indexed is not None and (indexed.stat == FORGOTTEN or indexed.stat.inode in inodes)
 

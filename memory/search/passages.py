@@ -9,7 +9,7 @@ from memory.search.ranking.overlap import shared
 from memory.search.ranking.snippets import Snippet, make_snippet
 from memory.search.retrieval import Found
 from memory.store.reader import ChunkRow
-from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.documents import DocumentKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
         if snippet is None:
             continue
         better.append((row, snippet))
-        is_note = row.key.source != SESSIONS_SOURCE
+        is_note = not row.key.is_transcript
         yield Passage(
             path=row.key.path,
             source=row.key.source,
@@ -109,7 +109,7 @@ def _copies(row: ChunkRow, snippet: Snippet, others: Iterable[ChunkRow]) -> Iter
             continue
         keys.add(other.key)
         first, last = other.start_line, other.end_line
-        if other.key.source != SESSIONS_SOURCE and (start := other.text.find(snippet.text)) >= 0:
+        if not other.key.is_transcript and (start := other.text.find(snippet.text)) >= 0:
             first += other.text.count("\n", 0, start)
             last = first + snippet.text.count("\n")
         yield Copy(other.key.path, other.key.source, other.start_line, other.end_line, first, last)

@@ -11,7 +11,6 @@ from memory.search.ranking.boundaries import splits_word
 from memory.search.ranking.snippets import make_snippet
 from memory.search.ranking.terms import fold
 from memory.store.reader import ChunkRow
-from schemas.documents import SESSIONS_SOURCE
 
 #: A chunk is dropped when this share of the shorter of the two is text of the better one, too.
 REPEATED_SHARE = 0.5
@@ -86,7 +85,7 @@ def _common(earlier: ChunkRow, later: ChunkRow) -> Shared | None:
 def _beginnings(later: ChunkRow) -> Iterator[int]:
     """Yield the places at which the later chunk may go on with the earlier one's text."""
     yield 0
-    if later.key.source == SESSIONS_SOURCE and (label := _LABEL.match(later.text)) is not None:
+    if later.key.is_transcript and (label := _LABEL.match(later.text)) is not None:
         yield label.end()
 
 
@@ -108,7 +107,7 @@ def _is_there(earlier: ChunkRow, later: ChunkRow, place: int) -> bool:
 
     It is not if the letters are the same by chance.
     """
-    if earlier.key.source == SESSIONS_SOURCE:
+    if earlier.key.is_transcript:
         return True  # lines are messages there
     between = earlier.end_line - later.start_line + earlier.text.endswith("\n")
     return earlier.text.count("\n", place) == between and not splits_word(earlier.text, place)
@@ -121,7 +120,7 @@ def comparable_texts(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[i
     transcripts that begin alike are compared by the place that holds all `terms` of the chunk, if there is one.
     """
     said = {row.id: row.text for row in rows}
-    talks = [(row, _first_line(row.text)) for row in rows if row.key.source == SESSIONS_SOURCE]
+    talks = [(row, _first_line(row.text)) for row in rows if row.key.is_transcript]
     alike = Counter(first for _, first in talks)
     # Most copies are of one text, which is looked into once.
     texts = {row.id: _SAID_AT.sub("", row.text) for row, first in talks if alike[first] > 1}
