@@ -14,13 +14,13 @@ NOT_OK = 4
 @click.option("--online", is_flag=True, help="Also send one word to each embedding provider.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_invocation
-def command(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) -> int:
+def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) -> int:
     """Look at the machine, the home and the indexes; say for each finding what to do.
 
     --fix removes what dead processes left, sets damaged indexes aside and builds them again, builds missing ones, and
     forgets abandoned builds. Leaves with exit code 4 while a problem is left.
     """
-    from recalld.doctor.examining import answer, examine, lines
+    from recalld.doctor.examination import answer, examine, lines
     from recalld.local.fallback import print_json
     from recalld.logs import configure_logs
 

@@ -18,7 +18,7 @@ NOT_OK = 4
 @click.option("--deep", is_flag=True, help="Also check whether the indexes hold together; takes longer.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_invocation
-def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
+def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     """Say how files, index and queue compare, and what is not well.
 
     Leaves with exit code 4 while anything is missing, stuck or failed.

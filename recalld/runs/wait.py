@@ -22,7 +22,7 @@ from memory.index.provider_fallback import provider_of
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import counted, duration, text_of, what_happened
 from memory.store.reader import IndexCounts, StoreReader
-from recalld.render.progress_bar import Progress, ProgressBar
+from recalld.runs.progress_bar import Progress, ProgressBar
 from recalld.wiring import BrokerSide, generations_of
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey

@@ -18,14 +18,11 @@ from memory.status.condition_texts import what_happened
 from memory.status.vectors import vector_progress
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
-from recalld.render.terminal_text import printable_name
+from recalld.terminal_text import printable_name
+from recalld.wiring import BrokerSide
 from schemas.ports import Indexing
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexState
-from workers.health.board import Board
-from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
-from workers.queue.names import Keys
-from workers.queue.pending import PendingMarks
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -97,11 +94,10 @@ class Progress:
     processes goes on.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, broker: BrokerSide) -> None:
         self._settings = settings
-        client, keys = connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings))
-        self._marks = PendingMarks(client, keys)
-        self._board = Board(client, keys)
+        self._marks = broker.queue.marks
+        self._board = broker.board
         self._choices: dict[str, ProviderChoice] = {}
         self._terminal = sys.stdout.isatty()
         self._said: str | None = None

@@ -17,7 +17,7 @@ from memory.status.private_broker import pid_behind, socket_path
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status
 from recalld.doctor import machine, services
-from recalld.doctor.examining import condition_findings
+from recalld.doctor.examination import condition_findings
 from recalld.doctor.finding import Finding, Level
 from recalld.up.lock import only_daemon
 from recalld.wiring import BrokerSide, open_broker

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory.embedding.providers.local import unpack_weights
-from recalld.own_processes import own_command, own_environment
+from recalld.up.own_processes import own_command, own_environment
 from recalld.up.supervisor import Child
 from tests.waiting import wait_until
 
