@@ -44,6 +44,7 @@ _MODULES = {
     **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
     **dict.fromkeys(("rebuild", "backfill"), "index"),
     **dict.fromkeys(("emit", "hook"), "events"),
+    "doctor": "status",
     "get": "search",
 }
 
@@ -55,7 +56,7 @@ output went away."""
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called: starting fast is part of searching fast."""
+    """Group whose commands are imported when they are called: a fast start is part of a fast search."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names, in the order in which a newcomer meets them."""

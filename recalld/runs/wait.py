@@ -1,7 +1,7 @@
 """Wait of a command until its documents are indexed and have their vectors, with progress on the way.
 
-Beside a busy `recalld up` the queue is never empty. A command waits for the documents that were marked before it began,
-and for the vectors of the chunks that existed when these documents were indexed.
+Beside a busy `recalld up` the queue is never empty. A command waits for the documents that were marked before it began.
+It then waits for the vectors of the chunks that existed at that time.
 """
 
 from __future__ import annotations

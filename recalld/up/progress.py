@@ -14,7 +14,7 @@ import redis
 
 from memory.embedding.selection import ProviderChoice
 from memory.index.provider_fallback import provider_of
-from memory.status.condition_texts import what_happened
+from memory.status.condition_texts import duration, what_happened
 from memory.status.vectors import vector_progress
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
@@ -83,12 +83,12 @@ def line(known: Sum) -> str:
     text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
     if lacking and known.eta_seconds is not None:
         text += f", {_rate(known.rate)} a second" if known.rate else ""
-        text += f", about {_duration(known.eta_seconds)} left"
+        text += f", about {duration(max(1.0, known.eta_seconds))} left"
     return text + remarks
 
 
 class Progress:
-    """Tells how far indexing is, as long as there is something to index.
+    """Printer of the progress of indexing, while there is something to index.
 
     It asks the broker one question for all agents, and waits a moment for the answer: the loop that looks after the
     processes goes on.
@@ -200,9 +200,3 @@ def _counted(number: int, noun: str) -> str:
 
 def _rate(a_second: float) -> str:
     return f"{a_second:.0f}" if a_second >= 1 else f"{a_second:.1g}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

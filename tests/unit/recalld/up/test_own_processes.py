@@ -13,7 +13,7 @@ from recalld.up.own_processes import own_command, own_environment
 from recalld.up.supervisor import Child
 from tests.waiting import wait_until
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(autouse=True)
