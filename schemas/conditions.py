@@ -146,6 +146,16 @@ OF_FILES = (
 )
 
 
+class StopReason(StrEnum):
+    """Reason for which a batch job was asked to stop, as its ledger keeps it."""
+
+    CANCELLED = "cancelled"
+    OTHER_VECTORS = "other_vectors"
+    SWITCHED_OFF = "switched_off"
+    AGENT_GONE = "agent_gone"
+    TOO_LONG = "too_long"
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One fact: `code` holds for `subject` (an agent, a file, an endpoint) since the Unix time `since`.

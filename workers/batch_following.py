@@ -18,8 +18,10 @@ from memory.embedding.coordination import believed
 from memory.embedding.vectors import round_rows
 from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
 from memory.index.indexer import Indexer, dimensions_of
+from memory.status.condition_texts import stop_text
 from memory.store.errors import StoreBusy, StoreFull, Superseded
 from memory.store.reader import Vector
+from schemas.conditions import StopReason
 from schemas.errors import Permanent, RecalldError, Terminal, Transient
 from schemas.ports import Usage
 from workers.runtime import Runtime
@@ -54,8 +56,6 @@ _STAGES = {
     JobState.CANCELLED: Stage.CANCELLED,
     JobState.RUNNING: Stage.LOST,
 }
-
-TOO_LONG = "it took longer than remote.batch.timeout_minutes"
 
 
 class JobFollower:
@@ -107,9 +107,9 @@ class JobFollower:
             return
         reason = self._reason_to_stop(job)
         if reason and job.stopped_at is None:
-            self._ledger.stop(job.reference, reason)
+            self._ledger.stop(job.reference, reason.value)
             job = self._ledger.job(job.reference) or job
-            log.info("batch_job_stopped", reference=job.reference, reason=reason)
+            log.info("batch_job_stopped", reference=job.reference, reason=reason.value)
         try:
             if job.job_id is None:
                 self._find(self._api, job)
@@ -137,7 +137,7 @@ class JobFollower:
             self._ledger.submitted(job.reference, found, look_at=time.time())
             log.info("batch_job_found", reference=job.reference, job=found)
         elif job.stopped_at is not None:
-            self._ledger.end(job.reference, Stage.CANCELLED, job.stop_reason, again=self._may_go_again(job))
+            self._ledger.end(job.reference, Stage.CANCELLED, stop_text(job.stop_reason), again=self._may_go_again(job))
         elif job.attempts >= MOST_ATTEMPTS:
             self._end(job, Stage.FAILED, job.message)
         else:
@@ -179,14 +179,14 @@ class JobFollower:
         provider = self._supply.choice.provider
         return provider is not None and provider.account == job.account and provider.name == job.provider
 
-    def _reason_to_stop(self, job: BatchJob) -> str:
+    def _reason_to_stop(self, job: BatchJob) -> StopReason | None:
         if job.identity != self._supply.identity:
-            return "the settings ask for other vectors"
+            return StopReason.OTHER_VECTORS
         if not self._settings.enabled:
-            return "remote.batch.enabled is off"
+            return StopReason.SWITCHED_OFF
         if job.agent != self._indexer.agent.id:
-            return f"the agent {job.agent} is not configured any more"
-        return TOO_LONG if self._overdue(job) else ""
+            return StopReason.AGENT_GONE
+        return StopReason.TOO_LONG if self._overdue(job) else None
 
     def _overdue(self, job: BatchJob) -> bool:
         return time.time() - job.made_at > self._settings.timeout_minutes * 60
@@ -206,8 +206,12 @@ class JobFollower:
         """Note how a job ended; failures in a row are the end of jobs for a day."""
         current = self._ledger.job(job.reference) or job
         nothing_came = stage is Stage.DONE and current.taken == 0
-        said = message or current.stop_reason or ("no line of its results holds a vector" if nothing_came else "")
-        asked_for = bool(current.stop_reason) and current.stop_reason != TOO_LONG
+        said = (
+            message
+            or stop_text(current.stop_reason)
+            or ("no line of its results holds a vector" if nothing_came else "")
+        )
+        asked_for = bool(current.stop_reason) and current.stop_reason != StopReason.TOO_LONG
         failed = not asked_for and (stage is not Stage.DONE or nothing_came)
         left = self._ledger.end(job.reference, stage, said, again=bool(asked_for and self._may_go_again(current)))
         self._record(job, requests=1, failed=int(failed))

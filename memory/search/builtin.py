@@ -45,9 +45,6 @@ _NOT_A_DOCUMENT = (
     "or what a search found"
 )
 
-#: A warning for one question, when others are answered.
-_UNANSWERED = "this question was not searched for"
-
 
 class BuiltinManager(SearchManager):
     """Answers from the agent's folder of generations.
@@ -249,11 +246,12 @@ class BuiltinManager(SearchManager):
     def _failed(self, error: Exception, deadline: Deadline) -> SearchAnswer:
         """The answer of a search that raised."""
         warning = "memory search is unavailable"
+        disabled: bool | None = True
         if isinstance(error, StoreCorrupt):
             reason, action = str(error), "wait until the index is rebuilt, or run `recalld rebuild`"
         elif isinstance(error, PatternTooCostly):
             reason, action = error.of_question, f"ask in other words, or {REWRITING}"
-            warning = _UNANSWERED
+            warning, disabled = "this question was not searched for", None
         elif isinstance(error, RecalldError):
             reason, action = str(error), "run `recalld status`"
         else:
@@ -261,7 +259,7 @@ class BuiltinManager(SearchManager):
             reason, action = f"the search failed: {type(error).__name__}", "look into the log"
         return SearchAnswer(
             provider=self._embedder.choice.name,
-            disabled=None if warning == _UNANSWERED else True,
+            disabled=disabled,
             unavailable=True,
             error=reason,
             warning=warning,

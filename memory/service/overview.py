@@ -19,7 +19,7 @@ from memory.status.agent import endpoint_conditions, trouble_of
 from memory.status.answering import no_vectors
 from memory.store.reader import IndexCounts, StoreReader
 from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state
-from schemas.conditions import Condition
+from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError
 from schemas.overview import (
     AgentDeadLetter,
@@ -109,7 +109,9 @@ class Overview:
         )
         found = [*([lacking] if lacking is not None else []), *self._conditions(agent)]
         if provider is not None:
-            found += endpoint_conditions(endpoint, self._progress(agent), found, provider=provider.name, now=now)
+            of_endpoint = endpoint_conditions(endpoint, self._progress(agent), found, provider=provider.name, now=now)
+            # One that refuses is shown as the endpoint's state.
+            found += [one for one in of_endpoint if one.code is ConditionCode.PROVIDER_SILENT]
         return AgentQueue(
             agent=agent,
             queue=queue,

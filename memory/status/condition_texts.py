@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.conditions import Condition, ConditionCode
+from schemas.conditions import Condition, ConditionCode, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +269,15 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.QUERY_CUT: Text("the query has {characters:,} characters: its first {searched:,} were searched"),
 }
 
+#: Reason for which a batch job was asked to stop -> its words.
+_STOPS: Mapping[str, str] = {
+    StopReason.CANCELLED: "cancelled by a person",
+    StopReason.OTHER_VECTORS: "the settings ask for other vectors",
+    StopReason.SWITCHED_OFF: "remote.batch.enabled is off",
+    StopReason.AGENT_GONE: "its agent is not configured any more",
+    StopReason.TOO_LONG: "it took longer than remote.batch.timeout_minutes",
+}
+
 #: Code of a file's condition -> its plural, where many are only counted.
 _KINDS: Mapping[str, str] = {
     _CODE.FILE_NAME_NOT_UTF8: "files or folders whose names are not UTF-8",
@@ -310,6 +319,11 @@ def remedy_of(condition: Condition) -> str:
 def part_of(condition: Condition) -> str:
     """Return the name of what has the trouble: "watch", "provider openai"."""
     return _filled(TEXTS[condition.code].part, condition)
+
+
+def stop_text(reason: str) -> str:
+    """Return a `StopReason` in words; those that an earlier version wrote are words already."""
+    return _STOPS.get(reason, reason)
 
 
 def counted(number: int, noun: str) -> str:

@@ -13,12 +13,13 @@ import redis
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
-from memory.status.condition_texts import duration
+from memory.status.condition_texts import duration, stop_text
 from memory.status.private_broker import frozen_pid
 from recalld.invocation import Invocation, pass_invocation, to_type
 from recalld.local.fallback import print_json
 from recalld.up.lock import anybody_runs
 from recalld.wiring import open_broker
+from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
 from workers.queue.broker_errors import refusal
@@ -118,7 +119,7 @@ def cancel_job(invocation: Invocation, reference: str) -> str:
             raise UserError(f"no batch job is called {reference}: `recalld jobs` lists them", exit_code=NOTHING_FOUND)
         if not job.open:
             raise UserError(f"the batch job {reference} is over ({job.stage.value})")
-        if not ledger.stop(reference, "cancelled by a person"):
+        if not ledger.stop(reference, StopReason.CANCELLED.value):
             return f"{reference} is being stopped already"
         asked = _ask_provider(settings, ledger, job)
     _wake(settings, job.agent)
@@ -173,7 +174,7 @@ def _shown(job: BatchJob) -> dict[str, Any]:
         "madeAt": job.made_at,
         "lookedAt": job.looked_at or None,
         "endedAt": job.ended_at,
-        "message": job.message or job.stop_reason,
+        "message": job.message or stop_text(job.stop_reason),
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from memory.embedding.batch_jobs import file_batches
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
-from schemas.conditions import ConditionCode
+from schemas.conditions import ConditionCode, StopReason
 from schemas.documents import Lane
 from schemas.settings import Settings
 from tests.batch_server import BatchServer, JobScript
@@ -413,7 +413,7 @@ def test_another_model_stops_the_old_ones_job(make: Make, broker_server: BrokerS
         wait_until(workers.complete)
         wait_until(lambda: not any(job.open for job in _jobs(settings)))
     old, new = _jobs(settings)
-    assert old.stop_reason == "the settings ask for other vectors"
+    assert old.stop_reason == StopReason.OTHER_VECTORS
     assert (new.stage, new.taken) == (Stage.DONE, NOTES)
     assert set(server.paid) == set(texts)
 

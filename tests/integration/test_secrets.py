@@ -156,7 +156,7 @@ def test_a_trouble_is_published_without_secrets(client: redis.Redis, keys: Keys)
     board = Board(client, keys)
     board.report(ConditionCode.STORE_FULL, agent="main", error=f"cannot reach redis://:{PASSWORD}@localhost")
     [trouble] = board.conditions("main")
-    assert trouble.message == "cannot reach redis://:[redacted:password]@localhost"
+    assert trouble.params == {"error": "cannot reach redis://:[redacted:password]@localhost"}
 
 
 def test_a_log_line_has_no_secret_in_its_fields_nor_in_its_exceptions(capsys: pytest.CaptureFixture[str]) -> None:

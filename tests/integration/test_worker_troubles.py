@@ -44,10 +44,13 @@ def remote(settings: Settings, server: EmbeddingServer) -> Settings:
     return Settings.model_validate({"home": settings.home, "agents": [agent], **provider})
 
 
+Reported = list[tuple[ConditionCode, Mapping[str, Param]]]
+
+
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ConditionCode, Mapping[str, Param]]]:
+def said(monkeypatch: pytest.MonkeyPatch) -> Reported:
     """Every condition that was reported, also those that are over: (code, params)."""
-    told: list[tuple[ConditionCode, Mapping[str, Param]]] = []
+    told: Reported = []
     report = Board.report
 
     def listened(board: Board, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
@@ -208,7 +211,7 @@ def test_a_full_disk_is_said_and_indexing_goes_on_when_there_is_room(
 
 
 def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provider_again(
-    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, said: list[tuple[str, str]]
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, said: Reported
 ) -> None:
     with Workers(remote) as workers:
         paths = [f"memory/{number}.md" for number in range(12)]
@@ -225,7 +228,7 @@ def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provide
             damaged.write(b"\xff" * (file.stat().st_size - 4096))
         workers.start()
         workers.mark(paths[0])
-        wait_until(lambda: any(part == "index file" for part, _ in said))
+        wait_until(lambda: any(code is ConditionCode.INDEX_SET_ASIDE for code, _ in said))
         [aside] = {path for path in folder.glob("*.corrupt-*") if not path.name.endswith(("-wal", "-shm"))}
         wait_until(lambda: not workers.conditions())
         wait_until(workers.complete)
@@ -234,13 +237,12 @@ def test_a_damaged_index_is_set_aside_and_built_again_without_paying_the_provide
         assert workers.finds("heron")
         assert server.requests == paid, "the cache had them all"
     assert aside.name.startswith(file.name)
-    [message] = {message for part, message in said if part == "index file"}
-    assert aside.name in message
-    assert "is being rebuilt" in message
+    [set_aside] = {str(params["files"]) for code, params in said if code is ConditionCode.INDEX_SET_ASIDE}
+    assert aside.name in set_aside
 
 
 def test_a_write_ahead_log_that_was_cut_short_while_it_is_used_is_as_good_as_a_damaged_index(
-    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, said: list[tuple[str, str]]
+    remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, said: Reported
 ) -> None:
     with Workers(remote) as workers:
         paths = [f"memory/{number}.md" for number in range(12)]
@@ -256,7 +258,7 @@ def test_a_write_ahead_log_that_was_cut_short_while_it_is_used_is_as_good_as_a_d
             os.truncate(log, log.stat().st_size // 3)
             workers.write(paths[0], "The otter swims.")
             workers.mark(paths[0])
-            wait_until(lambda: any(part == "index file" for part, _ in said))
+            wait_until(lambda: any(code is ConditionCode.INDEX_SET_ASIDE for code, _ in said))
             wait_until(lambda: workers.settled() and not workers.conditions() and workers.finds("otter"))
             wait_until(lambda: workers.complete() and workers.counts().files == 12)
         assert workers.finds("heron")
@@ -280,7 +282,7 @@ def test_what_puts_things_right_outlives_whatever_goes_wrong(
 
 
 def test_that_there_is_no_room_is_told_once_whoever_finds_out_and_until_there_is_some(
-    settings: Settings, broker_server: BrokerServer, said: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, broker_server: BrokerServer, said: Reported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Indexer) -> None:
         raise NoRoom("a new index beside the present one needs about 71 MB")

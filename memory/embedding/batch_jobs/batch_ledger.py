@@ -150,7 +150,7 @@ class BatchJob:
 
     `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent, `left` of them are
     still in it; `total`, `completed` and `failed` are what the provider says; `taken` vectors were kept.
-    `stop_reason` says why it was asked to stop, "" when it was not; `message` what went wrong, "" when nothing did.
+    `stop_reason` is a `StopReason`, "" without a wish to stop; `message` what went wrong, "" when nothing did.
     """
 
     reference: str

@@ -109,7 +109,7 @@ def test_the_provider_its_endpoint_and_what_it_cost_are_shown(
         expect(agent).to_contain_text(re.compile("refuses · next try .*Incorrect API key provided"))
         expect(agent).to_contain_text("in all: 1,200 requests, 2,400,000 tokens, about $0.05, 3 failed")
         expect(agent).to_contain_text("today: 14 requests")
-        expect(agent).to_contain_text("files: memory/secret.md cannot be read")
+        expect(agent).to_contain_text("files: memory/secret.md cannot be listed: cannot be read")
         expect(agent).to_contain_text("stub · hashed-words-64")
 
 

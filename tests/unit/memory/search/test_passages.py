@@ -70,7 +70,7 @@ def shown(rows: Sequence[ChunkRow], query: str, *, max_chars: int = 700) -> list
         if not repeats(row, kept):
             kept.append(row)
     hits = tuple((fused(row), row) for row in kept)
-    found = Found(hits=hits, terms=tuple(sought(query)), mode="keyword", degraded=())
+    found = Found(hits=hits, terms=tuple(sought(query)), mode="keyword", lacks=())
     return list(passages(found, max_snippet_chars=max_chars))
 
 
@@ -192,7 +192,7 @@ def test_a_hit_of_which_better_ones_show_every_word_is_left_out():
     before = ChunkRow(id=0, key=NOTE, ordinal=0, start_line=1, end_line=2, text="one two\nthree four\n")
     after = ChunkRow(id=2, key=NOTE, ordinal=2, start_line=3, end_line=3, text="five six\n")
     hits = tuple((fused(row), row) for row in (before, after, whole))
-    found = Found(hits=hits, terms=(), mode="keyword", degraded=())
+    found = Found(hits=hits, terms=(), mode="keyword", lacks=())
 
     assert [passage.snippet for passage in passages(found, max_snippet_chars=700)] == [
         "one two\nthree four",
