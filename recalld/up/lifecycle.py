@@ -11,16 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from recalld.settings.load import asked_by_systemd
 from schemas.errors import UserError
-from schemas.settings import Settings
 
 if TYPE_CHECKING:
+    from schemas.settings import Settings
     from workers.queue.private_server import BrokerServer
 
 #: Printed to a supervisor when the process does its work.
@@ -224,6 +223,8 @@ def traced(settings: Settings, part: str) -> Iterator[None]:
     if not settings.tracing.enabled:
         yield
         return
+    from importlib.metadata import version
+
     try:
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
