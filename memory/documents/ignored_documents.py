@@ -1,7 +1,7 @@
 """Documents that a person left out: they could not be read, and their dead letter was dropped.
 
 What was dropped stays away as long as its file is as it was, whatever compares disk and index. A new index knows
-nothing of it: made with other settings, it may be able to read the document. `recalld.commands.dead` notes them.
+nothing of it: made with other settings, it may be able to read the document. `recalld.runs.dead_letters` notes them.
 """
 
 from __future__ import annotations

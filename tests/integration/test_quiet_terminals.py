@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from recalld.commands import dead, jobs
+from recalld.runs import dead_letters, jobs
 from recalld.up import daemon
 from tests.commanding import CommandLine
 
@@ -30,7 +30,7 @@ def test_what_a_command_uses_shows_warnings_at_most(
     monkeypatch.setattr(daemon, "_run", works)
     monkeypatch.setattr(daemon.BrokerServer, "ensure", lambda _: None)
     monkeypatch.setattr(jobs, "jobs_answer", works)
-    monkeypatch.setattr(dead, "failed_documents", works)
+    monkeypatch.setattr(dead_letters, "failed_documents", works)
     commands.run(*command.split())
     [[level]] = during
     assert level >= logging.WARNING
