@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-#: The `source` of every transcript.
-SESSIONS_SOURCE = "sessions"
+#: `source` of every note, and of every transcript.
+MEMORY_SOURCE, SESSIONS_SOURCE = "memory", "sessions"
 
 
 class Lane(StrEnum):
@@ -27,6 +27,11 @@ class DocumentKey:
     source: str
     path: str
 
+    @property
+    def is_transcript(self) -> bool:
+        """Return True for a transcript, False for a note."""
+        return self.source == SESSIONS_SOURCE
+
     def encode(self) -> str:
         """Return one string, for the broker's hashes; NUL separates, as no path holds it."""
         return f"{self.source}\0{self.path}"
@@ -42,7 +47,7 @@ class DocumentKey:
 class FileStat:
     """File state of a document. A document whose state agrees with that in the index is unchanged and not read.
 
-    Times fit 64 bits (`memory.documents.walk.file_stat`). `mtime_ns` is a fingerprint, compared for equality, never a
+    Times fit 64 bits (`memory.documents.scan.file_stat`). `mtime_ns` is a fingerprint, compared for equality, never a
     clock: a program may set it to any value. `ctime_ns` is the last change of the file or its inode. It reveals an
     edit that keeps the size and sets `mtime_ns` back. 0 means unknown: the file system has no such time, or changes it
     by itself. A negative value -n means that the time was at most n when the document was indexed.

@@ -40,7 +40,7 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the producers: watch files and queue what changed, until Ctrl-C."""
     from producers.run import run_producers
     from recalld.wiring import answering_for, building_in, indexed_by, open_broker
-    from workers.health.heartbeat import LifeSigns
+    from workers.health.heartbeat import Heartbeat
 
     with _process(invocation, "watch", supervised=supervised) as process:
         settings = invocation.settings
@@ -48,7 +48,7 @@ def watch(invocation: Invocation, *, supervised: bool) -> None:
             check_workspace(agent)
         with (
             running_broker(settings, supervised=supervised),
-            LifeSigns(settings, "watch", process.pulses, outdated=process.age),
+            Heartbeat(settings, "watch", process.pulses, outdated=process.age),
             open_broker(settings) as broker,
         ):
             run_producers(
@@ -99,7 +99,7 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
     """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
     from memory.service import run
     from recalld.wiring import open_broker
-    from workers.health.heartbeat import LifeSigns
+    from workers.health.heartbeat import Heartbeat
     from workers.limits.coordination import coordinating
     from workers.queue.connection import IMPATIENT_SECONDS
 
@@ -110,7 +110,7 @@ def serve(invocation: Invocation, *, supervised: bool) -> None:
         # A search waits for the producers until its own deadline.
         open_broker(invocation.settings) as waiting,
         coordinating(invocation.settings) as coordination,
-        LifeSigns(invocation.settings, "serve", process.pulses, asking=coordination.asking, outdated=process.age),
+        Heartbeat(invocation.settings, "serve", process.pulses, asking=coordination.asking, outdated=process.age),
     ):
         run.serve(
             invocation.settings,

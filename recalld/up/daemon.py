@@ -33,9 +33,9 @@ from recalld.wiring import BrokerSide, generations_of, open_broker
 from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
-from workers.health.board import Board
-from workers.health.heartbeat import LifeSigns
-from workers.health.stall_detector import Movement
+from workers.health.health_store import HealthStore
+from workers.health.heartbeat import Heartbeat
+from workers.health.stall_detector import StallDetector
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer
 from workers.readiness import readiness
@@ -105,7 +105,7 @@ def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: t
     settings = invocation.settings
     supervisor = Supervisor(_children(invocation), say=say)
     pulses = Pulses()
-    life = LifeSigns(settings, "up", pulses, outdated=age)
+    life = Heartbeat(settings, "up", pulses, outdated=age)
     with (
         open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side,
         last_act(supervisor.kill),
@@ -284,7 +284,7 @@ def _health(settings: Settings, side: BrokerSide, supervisor: Supervisor, pulses
         return [*missed, *unwell, *pulses.problems()]
 
     route = readiness(
-        Movement(side.client, side.keys),
+        StallDetector(side.client, side.keys),
         stalled_after_seconds=settings.workers.stalled_after_seconds,
         problems=problems,
     )
@@ -307,7 +307,7 @@ def _what_hangs(side: BrokerSide, supervisor: Supervisor, pulses: Pulses) -> Cal
 class _Missing:
     """Reports to status of processes that do not come up."""
 
-    def __init__(self, board: Board, supervisor: Supervisor) -> None:
+    def __init__(self, board: HealthStore, supervisor: Supervisor) -> None:
         self._board = board
         self._told: dict[str, str | None] = {}
         for child in supervisor.children:
