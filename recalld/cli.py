@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 
 from recalld.invocation import Invocation, global_options
-from recalld.render.terminal_text import printable_name
+from recalld.terminal_text import printable_name
 from schemas.errors import RecalldError, UserError
 
-#: Name -> line of `recalld --help`. A command is `command` in `recalld.commands.<name>`, imported when used.
+#: Name -> line of `recalld --help`.
 COMMANDS = {
     "up": "Run everything on this machine: broker, watching, indexing and search.",
     "index": "Bring the index up to date, wait until it is, and stop.",
@@ -38,6 +38,16 @@ COMMANDS = {
     "config": "Show the settings and where each of them came from.",
 }
 
+#: Commands that are not in a module of their own name. A command is an attribute with its name in its module of
+#: `recalld.commands`, which is imported when the command is used.
+_MODULES = {
+    **dict.fromkeys(("up", "watch", "work", "serve", "mcp"), "processes"),
+    **dict.fromkeys(("rebuild", "backfill"), "index"),
+    **dict.fromkeys(("emit", "hook"), "events"),
+    "doctor": "status",
+    "get": "search",
+}
+
 EXIT_CODES = """\
 Exit codes: 0 done; 1 failed; 2 wrong usage or settings; 3 nothing found; 4 indexed by keyword only as no \
 vectors can be had, status is not ok, doctor found a problem; \
@@ -46,7 +56,7 @@ output went away."""
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called: starting fast is part of searching fast."""
+    """Group whose commands are imported when they are called: a fast start is part of a fast search."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names, in the order in which a newcomer meets them."""
@@ -56,7 +66,9 @@ class LazyGroup(click.Group):
         """Import one command and let it take the global options, too."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"recalld.commands.{cmd_name}").command
+        command: click.Command = getattr(
+            import_module(f"recalld.commands.{_MODULES.get(cmd_name, cmd_name)}"), cmd_name
+        )
         _accept_global_options(command)
         return command
 

@@ -21,7 +21,7 @@ from typing import Any, TextIO, cast
 import structlog
 
 from memory.redaction import redact
-from recalld.render.terminal_text import printable, printable_answer
+from recalld.terminal_text import printable, printable_answer
 from schemas.errors import RecalldError
 
 #: Fields that hold tracebacks.
@@ -65,7 +65,7 @@ def configure_logs(*, level: int = logging.INFO, process: str | None = None) -> 
         RedactingFormatter("%(levelname)s %(name)s: %(message)s") if terminal else JsonFormatter(fields)
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    # Connection errors while the broker restarts are told once by us; the library would tell them per thread.
+    # recalld logs a restart of the broker once; the library would log it once a thread.
     logging.getLogger("dramatiq").setLevel(logging.ERROR)
     logging.getLogger("dramatiq.worker").setLevel(logging.CRITICAL + 1)
 

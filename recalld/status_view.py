@@ -10,7 +10,7 @@ import click
 
 from memory.status.condition_texts import duration
 from recalld.invocation import to_type
-from recalld.render.terminal_text import printable_answer
+from recalld.terminal_text import printable_answer
 
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,11 @@ from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
-from recalld.up.lifecycle import last_act
 from schemas.settings import AgentSettings, Settings
 from workers.health.health_store import HealthStore
 from workers.queue.connection import PATIENT_SECONDS, connect, namespace
 from workers.queue.job_queue import BrokerJobQueue, EventQueue
 from workers.queue.names import Keys
-from workers.queue.private_server import BrokerServer
 
 if TYPE_CHECKING:
     import redis
@@ -26,13 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSide:
-    """Broker as producers and commands see it. The caller of `open_broker` closes `client`."""
+    """Broker as producers and commands see it; as a context it is closed at the end."""
 
     client: redis.Redis
     keys: Keys
     queue: BrokerJobQueue
     board: HealthStore
     inbox: EventQueue
+
+    def __enter__(self) -> BrokerSide:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
 
 
 def open_broker(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> BrokerSide:
@@ -73,21 +76,3 @@ def answering_for(settings: Settings) -> Callable[[AgentSettings], StoreReader |
 def building_in(settings: Settings) -> Callable[[AgentSettings], bool]:
     """Return the function by which `reconcile` learns that a generation is under construction."""
     return lambda agent: generations_of(settings, agent).next() is not None
-
-
-@contextmanager
-def running_broker(settings: Settings, *, supervised: bool = False) -> Iterator[BrokerServer]:
-    """Run a broker during the block, unless one answers already.
-
-    A supervised process leaves the broker to its supervisor.
-    """
-    server = BrokerServer(settings)
-    if supervised:
-        yield server
-        return
-    server.ensure()
-    try:
-        with last_act(server.stop):
-            yield server
-    finally:
-        server.stop()

@@ -1,6 +1,6 @@
-"""Wire contracts of recalld: settings, events, jobs, answers and the small ports between rooms.
+"""Wire contracts of recalld: settings, events, jobs, answers, and the ports between packages.
 
-Nothing here does I/O and nothing here imports another room.
+Modules here do no I/O and import no other package of recalld.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of documents, as every room and every message spells them."""
+"""Names and file states of documents, the same in every package and every message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEMORY_SOURCE, SESSIONS_SOURCE = "memory", "sessions"
 
 
 class Lane(StrEnum):
-    """Which queue carries a document's job."""
+    """Queue of a document's job."""
 
     LIVE = "live"
     BACKFILL = "backfill"
@@ -18,7 +18,7 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class DocumentKey:
-    """One document of one agent.
+    """Name of one document of one agent.
 
     `source` is "memory" or "sessions". `path` is POSIX style: relative to the workspace for what lies
     inside it ("memory/2026-11-20.md"), absolute for documents of extra paths outside of it.
@@ -33,7 +33,7 @@ class DocumentKey:
         return self.source == SESSIONS_SOURCE
 
     def encode(self) -> str:
-        """Return one string, for the broker's hashes. A NUL separates its parts: paths cannot hold one."""
+        """Return one string, for the broker's hashes; NUL separates, as no path holds it."""
         return f"{self.source}\0{self.path}"
 
     @classmethod
@@ -45,12 +45,12 @@ class DocumentKey:
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What `stat` says of a document. If what the index remembers agrees with it: unchanged, do not read.
+    """File state of a document. A document whose state agrees with that in the index is unchanged and not read.
 
     Times fit 64 bits (`memory.documents.scan.file_stat`). `mtime_ns` is a fingerprint, compared for equality, never a
-    clock: a program may set it to any value. `ctime_ns`, when the file or its inode changed last, is what an edit
-    cannot keep that keeps the size and sets the time back. 0 says nothing (a file system without it, or one on which it
-    moves by itself); a negative one, that it was at most that much without the sign when the document was indexed.
+    clock: a program may set it to any value. `ctime_ns` is the last change of the file or its inode. It reveals an
+    edit that keeps the size and sets `mtime_ns` back. 0 means unknown: the file system has no such time, or changes it
+    by itself. A negative value -n means that the time was at most n when the document was indexed.
     """
 
     size: int
@@ -59,7 +59,7 @@ class FileStat:
     ctime_ns: int = 0
 
     def agrees_with(self, now: FileStat) -> bool:
-        """Whether a file that is like `now` is, as far as can be told, still the one that was like this."""
+        """Return True if a file in the state `now` is, as far as is known, unchanged since this state."""
         if self.size != now.size or self.mtime_ns != now.mtime_ns or self.inode != now.inode:
             return False
         if self.ctime_ns < 0:
@@ -67,5 +67,5 @@ class FileStat:
         return self.ctime_ns == now.ctime_ns or not self.ctime_ns or not now.ctime_ns
 
     def without_ctime(self) -> FileStat:
-        """The same, with nothing said of the change time."""
+        """Return the state with an unknown change time."""
         return replace(self, ctime_ns=0)

@@ -1,28 +1,28 @@
-"""The exception tree. It is the retry policy, too.
+"""Tree of exceptions, which is also the retry policy.
 
 RecalldError
-+-- UserError              a person's mistake or machine's state; one sentence and what to do; exit code on it
++-- UserError              a user's mistake or machine's state; one sentence and what to do; with an exit code
 +-- Transient              try again, not before `retry_after` seconds
 |   +-- BrokerUnavailable
-|   +-- Waiting            the endpoint is left alone for the moment; why was said before
-|   +-- Throttled          the provider asks everybody who uses the account to slow down
-|   +-- Paced              a limit of our own settings is reached for the moment
-+-- Permanent              this one input will never work; refuse it, go on with the rest
-|   +-- TooLarge           smaller pieces of it would
-+-- Terminal               the provider will not serve us (key, quota); stop asking until told otherwise
+|   +-- Waiting            the endpoint is in its cool-down; an earlier error has the reason
+|   +-- Throttled          the provider asks all users of the account to slow down
+|   +-- Paced              a rate limit of the settings is reached for the moment
++-- Permanent              this input will never work; refuse it, go on with the others
+|   +-- TooLarge           smaller pieces of the input would work
++-- Terminal               the provider refuses all requests (key, quota); stop until a user acts
 """
 
 from __future__ import annotations
 
 
 class RecalldError(Exception):
-    """Base of all errors that recalld raises on purpose. The message tells a person what to do next."""
+    """Base of all errors that recalld raises on purpose. The message says what to do next."""
 
 
 class UserError(RecalldError):
-    """Something a person has to change; printed as one line, without a traceback.
+    """Fault that a user has to mend; printed as one line, without a traceback.
 
-    `exit_code`: 1 for a failure, 2 for wrong usage or settings (the code that click uses, too).
+    `exit_code` is 1 for a failure, 2 for wrong usage or settings (as of click).
     """
 
     def __init__(self, message: str, *, exit_code: int = 1) -> None:
@@ -31,7 +31,7 @@ class UserError(RecalldError):
 
 
 class Transient(RecalldError):
-    """Worth another try. `retry_after` is the number of seconds to wait, None when nobody said."""
+    """Failure worth another try. `retry_after` is the number of seconds to wait, None when unknown."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -39,23 +39,23 @@ class Transient(RecalldError):
 
 
 class BrokerUnavailable(Transient):
-    """The queue's server does not answer."""
+    """Failure of the queue's server to answer."""
 
 
 class Throttled(Transient):
-    """The provider asks everybody who uses the account to slow down (429, overload) for a time, which may be named."""
+    """Request of the provider that all users of the account slow down (429, overload), for `retry_after` if named."""
 
 
 class Waiting(Transient):
-    """Nothing was sent: the endpoint asked to wait, or did not answer lately. Says nothing new about it."""
+    """Refusal to send during the endpoint's cool-down. It says nothing new about the endpoint."""
 
 
 class Paced(Transient):
-    """A limit of our own settings is used up; nothing is wrong, `retry_after` seconds from now there is room."""
+    """Refusal to send because a rate limit of the settings is used up; there is room after `retry_after`."""
 
 
 class Permanent(RecalldError):
-    """This input will never work. `reason` goes into the dead letter."""
+    """Failure of one input for good. `reason` goes into the dead letter."""
 
     def __init__(self, message: str, *, reason: str | None = None) -> None:
         super().__init__(message)
@@ -63,8 +63,8 @@ class Permanent(RecalldError):
 
 
 class TooLarge(Permanent):
-    """This input is too long for the provider or its model."""
+    """Failure of an input that is too long for the provider or its model."""
 
 
 class Terminal(RecalldError):
-    """The provider will not serve us until a person changes something."""
+    """Refusal of all requests by the provider until a user changes something."""

@@ -1,7 +1,7 @@
 """Every metric: its name, its labels, and the question that it answers.
 
-Pure data: who counts and who tells is said here and done elsewhere. Dashboards, alerts and the processes agree on it.
-Labels never hold what somebody wrote: no query, no path, no reason.
+Pure data: other modules count and report. Dashboards, alerts and processes share these names.
+Labels never hold a user's text: no query, no path, no reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What Prometheus calls the type of a metric."""
+    """Type of a metric, as Prometheus names it."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -19,16 +19,16 @@ class Kind(StrEnum):
 
 
 class Told(StrEnum):
-    """Who tells a metric, and of whom."""
+    """Process that reports a metric, and what the metric covers."""
 
-    #: A query service, of itself since it was started.
+    #: A query service, for itself since its start.
     SERVICE = "service"
-    #: A query service, as of the moment it is asked: what the indexes and the broker hold.
+    #: A query service, for indexes and broker at the time of the request.
     STATE = "state"
-    #: A query service, of all processes on all machines that use the namespace: they count in the broker. Of several
-    #: services of one namespace each tells the whole: look at one of them, do not add them up.
+    #: A query service, for all processes of the namespace, which count in the broker. Each query service reports the
+    #: whole: read one of them, do not add them up.
     FLEET = "fleet"
-    #: A worker process, of itself since it was started, on a port of its own.
+    #: A worker process, for itself since its start, on a port of its own.
     WORKER = "worker"
 
 
@@ -45,7 +45,7 @@ class Metric:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names under which Prometheus knows it."""
+        """Return the names under which Prometheus knows the metric."""
         if self.kind is Kind.HISTOGRAM:
             return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
         return (f"{self.name}_total",) if self.kind is Kind.COUNTER else (self.name,)
@@ -205,7 +205,7 @@ EMBEDDING_REQUESTS = Metric(
     "recalld_embedding_requests",
     Kind.COUNTER,
     Told.FLEET,
-    "How many embedding requests ended how (answered, failed)? One that carried several agents' texts is in each.",
+    "How many embedding requests ended how (answered, failed)? A request with texts of several agents counts for each.",
     ("agent", "provider", "model", "outcome"),
 )
 EMBEDDING_INPUTS = Metric(

@@ -1,4 +1,4 @@
-"""What a page that shows memory asks for, besides search, get and status: the queue, dead letters, days, terms."""
+"""Answers for the page besides search, get and status: the queue, dead letters, days, terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Wire(BaseModel):
 
 
 class Counts(_Wire):
-    """What an index holds. `lastCommitAt` is Unix time, absent before the first commit."""
+    """Counts of an index. `lastCommitAt` is Unix time, absent before the first commit."""
 
     files: int = 0
     chunks: int = 0
@@ -26,11 +26,11 @@ class Counts(_Wire):
 
 
 class AgentQueue(_Wire):
-    """What moves about one agent. The disk is not looked at: `GET /v1/status` compares it.
+    """Queue and counts of one agent. Only `GET /v1/status` compares the disk.
 
-    `counts` is absent as long as there is no index, and as long as it was not `looked` at (among thousands of agents);
-    `error` says why its memory cannot be read or is switched off.
-    `revision` differs after every commit: as long as it is the same, no count, dead letter or day has changed.
+    `counts` is absent without an index, and while the service has not `looked` (there may be thousands of agents).
+    `error` is the reason why the memory cannot be read or is switched off.
+    `revision` differs after every commit: while it is the same, all counts, dead letters and days are the same.
     """
 
     agent: str
@@ -47,7 +47,7 @@ class AgentQueue(_Wire):
 
 
 class QueueAnswer(_Wire):
-    """All agents that the caller may see, as of Unix time `at`."""
+    """Queues of all agents that the caller may see, as of Unix time `at`."""
 
     at: float
     version: str
@@ -55,27 +55,27 @@ class QueueAnswer(_Wire):
 
 
 class AgentDeadLetter(DeadLetter):
-    """A document that could not be indexed, and whose it is."""
+    """Dead letter with its agent."""
 
     agent: str
 
 
 class DeadLettersAnswer(_Wire):
-    """The newest dead letters of all agents that the caller may see, and how many there are."""
+    """Newest dead letters of all agents that the caller may see, and the number of all."""
 
     total: int = 0
     dead_letters: tuple[AgentDeadLetter, ...] = ()
 
 
 class DatedNote(_Wire):
-    """One note whose file name begins with its date."""
+    """Note whose file name begins with its date."""
 
     path: str
     chunks: int
 
 
 class Day(_Wire):
-    """A day that has notes. `date` is ISO 8601."""
+    """Day that has notes. `date` is ISO 8601."""
 
     date: str
     chunks: int
@@ -83,7 +83,7 @@ class Day(_Wire):
 
 
 class Year(_Wire):
-    """How much there is of one year."""
+    """Counts of one year."""
 
     year: int
     days: int
@@ -92,7 +92,7 @@ class Year(_Wire):
 
 
 class TimelineAnswer(_Wire):
-    """Dated notes: all years that have any, ascending, and the days of one of them. Other days have none."""
+    """Dated notes: all years that have notes, ascending, and the days with notes of one year."""
 
     agent: str
     years: tuple[Year, ...] = ()
@@ -102,12 +102,12 @@ class TimelineAnswer(_Wire):
 
 
 class TermsRequest(_Wire):
-    """A query."""
+    """Query whose terms the page marks."""
 
     query: Annotated[str, Field(max_length=20_000)]
 
 
 class TermsAnswer(_Wire):
-    """What is looked for in texts for a query: lower case and narrow; words without their endings, pairs of CJK."""
+    """Terms of a query as search compares them: lower case and narrow, words without endings, pairs of CJK."""
 
     terms: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in words for whoever sent it: pydantic's own name Python's types."""
+"""Messages on invalid requests, without the names of Python's types that pydantic's own messages have."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _WORDS: Mapping[str, str] = {
     "less_than_equal": "must be at most {le:g}",
 }
 
-#: Of a name that somebody made up, and how many of them, an answer repeats so much.
+#: Characters of an unknown name, and number of such names, that an answer repeats.
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAMES = 5
 
 
 def problem_words(problems: Sequence[Mapping[str, Any]], *, below: int = 0) -> str:
-    """The first field that is wrong, and how: `maxResults must be at least 1`.
+    """Return the first invalid field and its fault: `maxResults must be at least 1`.
 
     Args:
-        problems: as of `ValidationError.errors()`, at least one.
-        below: how many parts of each `loc` come before the field.
+        problems: those of `ValidationError.errors()`, at least one.
+        below: number of parts of each `loc` before the field.
     """
     place = _place(problems[0], below)
     words = dict.fromkeys(_words(problem) for problem in problems if _place(problem, below) == place)
-    # One for each type that the field may have.
+    # There is one problem for each type that the field may have.
     alike = [text for text in words if text.startswith("must be ")]
     first = next(iter(words))
     said = " or ".join([first, *(text.removeprefix("must be ") for text in alike[1:])]) if first in alike else first
@@ -52,7 +52,7 @@ def problem_words(problems: Sequence[Mapping[str, Any]], *, below: int = 0) -> s
 
 
 def shown_names(names: Iterable[str]) -> str:
-    """Names from outside, as far as they need to be seen."""
+    """Return names from a request, shortened for a message."""
     several = list(names)
     shown = ", ".join(shown_name(name) for name in several[:_SHOWN_NAMES])
     more = len(several) - _SHOWN_NAMES
@@ -60,13 +60,13 @@ def shown_names(names: Iterable[str]) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A name from outside, cut off where it is longer than names are."""
+    """Return a name from a request, shortened for a message."""
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."
 
 
 def _place(problem: Mapping[str, Any], below: int) -> str:
     parts = list(problem.get("loc", ()))[below:]
-    # Below a field only places in a list: pydantic adds the type that it tried.
+    # Below a field only places in a list are kept: pydantic also adds the type that it tried.
     return ".".join(str(part) for number, part in enumerate(parts) if number == 0 or isinstance(part, int))
 
 

@@ -1,4 +1,4 @@
-"""Which recalld this is."""
+"""Version of recalld."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def recalld_version() -> str:
-    """The installed version; "unknown" when run from a checkout that is not installed."""
+    """Return the installed version; "unknown" in a checkout that is not installed."""
     try:
         return version("recalld")
     except PackageNotFoundError:

@@ -25,10 +25,9 @@ from memory.service.query_service import QueryService
 from schemas.overview import DeadLettersAnswer, QueueAnswer, TermsAnswer, TermsRequest, TimelineAnswer
 from schemas.ports import EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
-from schemas.service import Health, Readiness, Refusal
+from schemas.service import Health, Readiness, Refusal, Tool, ToolList, ToolRequest
 from schemas.settings import Settings
 from schemas.status import Status
-from schemas.tools import Tool, ToolList, ToolRequest
 from schemas.version import recalld_version
 
 #: Path -> model of its request's body.

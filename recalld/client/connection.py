@@ -205,11 +205,11 @@ CALL: ContextVar[Call | None] = ContextVar("recalld_call", default=None)
 
 
 class _Stale(ConnectionError):
-    """The connection ended before a byte of the answer came: it was too old, or nothing listens."""
+    """End of a connection before the first byte of an answer: it was too old, or nothing listens."""
 
 
 class _NotHttp(Exception):
-    """The bytes that came are no HTTP answer, or more than wanted."""
+    """Bytes that are no HTTP answer, or more than wanted."""
 
 
 class _Connection:

@@ -18,23 +18,23 @@ class ClientError(Exception):
 
 
 class InvalidSettings(ClientError, ValueError):
-    """The client's address, token or session key cannot be used; the message says what would be."""
+    """Address, token or session key that cannot be used; the message says what can."""
 
 
 class ServiceUnavailable(ClientError):
-    """No service answers at that address, or another program does."""
+    """Absence of a service at the address; another program may answer there."""
 
 
 class ServiceTimedOut(ServiceUnavailable):
-    """No answer in time. Asking again is safe: the service only reads."""
+    """Absence of an answer in time. Another try is safe: the service only reads."""
 
 
 class ServiceUnproven(ServiceUnavailable):
-    """The program at the address of the home's service did not prove to be it. Neither question nor token was sent."""
+    """Failure of a program to prove that it is the home's service. The client sent neither question nor token."""
 
 
 class RequestRefused(ClientError):
-    """The service answered with an error. `status` is the HTTP status, the message is the service's."""
+    """Error that the service answered. `status` is the HTTP status, the message is the service's."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -42,11 +42,11 @@ class RequestRefused(ClientError):
 
 
 class AccessRefused(RequestRefused):
-    """The token is missing, unknown or another agent's."""
+    """Refusal of a token that is missing, unknown or another agent's."""
 
 
 class ServiceFailed(RequestRefused):
-    """The service, or a proxy before it, failed."""
+    """Failure of the service, or of a proxy before it."""
 
 
 def refusal(message: str, *, status: int) -> RequestRefused:

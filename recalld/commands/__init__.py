@@ -1,3 +1,3 @@
-"""One command a file: `command` in `recalld.commands.<name>`."""
+"""Commands of `recalld`; `recalld.cli` says which module holds which."""
 
 from __future__ import annotations

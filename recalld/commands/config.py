@@ -16,17 +16,15 @@ from schemas.settings import Settings
 
 
 @click.group("config")
-def command() -> None:
+def config() -> None:
     """Show the settings and where each of them came from."""
 
 
-@command.command("show")
+@config.command("show")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_invocation
 def show(invocation: Invocation, *, as_json: bool) -> None:
     """Print every setting that holds, and its origin. Secrets are shown as ***."""
-    from recalld.commands.config import effective, shown
-
     loaded = invocation.loaded
     values = effective(loaded.settings)
     if as_json:

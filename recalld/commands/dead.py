@@ -9,17 +9,17 @@ import click
 
 from recalld.invocation import Invocation, pass_invocation, to_type
 from recalld.local.fallback import print_json
-from recalld.render.terminal_text import printable_name
+from recalld.terminal_text import printable_name
 
 if TYPE_CHECKING:
-    from recalld.render.dead_letters import Failed
+    from recalld.runs.dead_letters import Failed
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _paths = click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 
 
 @click.group("dead")
-def command() -> None:
+def dead() -> None:
     """List, show, retry or drop documents that failed.
 
     A document fails as a whole when it cannot be read; it fails in part when the provider refuses to embed some of
@@ -31,12 +31,12 @@ def command() -> None:
     configure_logs(level=40)
 
 
-@command.command("list")
+@dead.command("list")
 @_json_option
 @pass_invocation
 def list_letters(invocation: Invocation, *, as_json: bool) -> None:
     """List the documents that failed, with the reason. Exit code 0 also when there is none."""
-    from recalld.render.dead_letters import failed_documents
+    from recalld.runs.dead_letters import failed_documents
 
     failed = failed_documents(invocation.settings, invocation.agents())
     if as_json:
@@ -49,7 +49,7 @@ def list_letters(invocation: Invocation, *, as_json: bool) -> None:
         click.echo(f"    {printable_name(one.letter.reason) if one.letter else ''}")
 
 
-@command.command("show")
+@dead.command("show")
 @click.argument("path")
 @_json_option
 @pass_invocation
@@ -58,7 +58,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
 
     Leaves with exit code 3 when nothing failed there.
     """
-    from recalld.render.dead_letters import chosen
+    from recalld.runs.dead_letters import chosen
 
     [one] = chosen(invocation.settings, invocation.agents(), [path])
     if as_json:
@@ -78,7 +78,7 @@ def show(invocation: Invocation, *, path: str, as_json: bool) -> None:
             click.echo(f"    note     {printable_name(note)}")
 
 
-@command.command("retry")
+@dead.command("retry")
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--all", "everything", is_flag=True, help="Retry everything that failed.")
 @_json_option
@@ -88,7 +88,7 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
 
     What fails again is listed again. Leaves with exit code 3 when nothing failed at a PATH; then nothing is retried.
     """
-    from recalld.render import dead_letters
+    from recalld.runs import dead_letters
     from recalld.up.lock import daemon_pid
     from recalld.wiring import open_broker
 
@@ -98,11 +98,8 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
     failed = (
         dead_letters.failed_documents(settings, agents) if everything else dead_letters.chosen(settings, agents, paths)
     )
-    broker = open_broker(settings)
-    try:
+    with open_broker(settings) as broker:
         asked, queued = dead_letters.retry(settings, failed, broker)
-    finally:
-        broker.client.close()
     working = queued and daemon_pid(settings.home) is not None
     if as_json:
         retried = [{**_name(one), "chunks": chunks} for one, chunks in asked]
@@ -113,7 +110,7 @@ def retry(invocation: Invocation, *, paths: Sequence[str], everything: bool, as_
     click.echo(to_type(_what_happens(len(asked), queued=queued, working=working)))
 
 
-@command.command("drop")
+@dead.command("drop")
 @_paths
 @_json_option
 @pass_invocation
@@ -123,7 +120,7 @@ def drop(invocation: Invocation, *, paths: Sequence[str], as_json: bool) -> None
     A file that could not be read is left out, and `recalld status` says so, until it changes, the index is made anew,
     or `recalld dead retry PATH`. Leaves with exit code 3 when nothing failed at a PATH; then nothing is dropped.
     """
-    from recalld.render import dead_letters
+    from recalld.runs import dead_letters
 
     failed = dead_letters.chosen(invocation.settings, invocation.agents(), paths)
     dropped = dead_letters.drop(invocation.settings, failed)

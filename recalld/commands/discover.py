@@ -13,8 +13,8 @@ import click
 
 from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
 from recalld.local.fallback import print_json
-from recalld.render.terminal_text import printable_name
 from recalld.status_view import size
+from recalld.terminal_text import printable_name
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ LISTED = 40
 @click.option("--force", is_flag=True, help="Replace a settings file that is there; a copy of it is kept.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @pass_unchecked_invocation
-def command(
+def discover(
     invocation: Invocation,
     *,
     as_json: bool,

@@ -1,10 +1,16 @@
-"""`recalld index`: bring the index up to date and wait."""
+"""Commands that bring an index up to date, and wait: `recalld index`, `recalld rebuild`, `recalld backfill`."""
 
 from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
 
 import click
 
 from recalld.invocation import Invocation, pass_invocation, workspace_option
+
+_FORMATS = ("openclaw", "claude-code", "codex", "plain")
+_DAYS = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"])
 
 
 @click.command("index")
@@ -13,7 +19,7 @@ from recalld.invocation import Invocation, pass_invocation, workspace_option
 @click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_invocation
-def command(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
+def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
     """Compare files and index, index what differs, and wait until it is done.
 
     Uses the running daemon's workers, else its own for as long as it runs. With --dry-run nothing is written
@@ -26,3 +32,69 @@ def command(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool
     from recalld.runs.index import run_index
 
     return run_index(invocation, fresh=force, as_json=as_json)
+
+
+@click.command("rebuild")
+@workspace_option
+@click.option("--force", is_flag=True, help="Begin anew, also if a build is under way or space seems to be short.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would embed and cost.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@pass_invocation
+def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) -> int:
+    """Build the index anew from the files and the cache.
+
+    The present one answers until the new one holds everything; then readers change over. Embeddings
+    that were paid for are taken from the cache and from the present index. A build that was interrupted goes on,
+    unless --force begins it anew. With --dry-run nothing is written and nothing is paid.
+    """
+    if dry_run:
+        from recalld.runs.cost import run_estimate
+
+        return run_estimate(invocation, fresh=True, as_json=as_json)
+    from recalld.runs.index import run_index
+
+    return run_index(invocation, fresh=True, force=force, as_json=as_json)
+
+
+@click.command("backfill")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@workspace_option
+@click.option("--format", type=click.Choice(_FORMATS), help="How the lines are to be read; found out by itself else.")
+@click.option("--since", type=_DAYS, metavar="DATE", help="Only transcripts written to on that day or later.")
+@click.option("--until", type=_DAYS, metavar="DATE", help="Only transcripts last written to before that day.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would index, embed and cost.")
+@click.option("--batch-api", is_flag=True, help="Embed through the provider's Batch API: cheaper, within hours.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@pass_invocation
+def backfill(
+    invocation: Invocation,
+    *,
+    paths: tuple[Path, ...],
+    format: str | None,  # noqa: A002 - the name of the flag
+    since: datetime | None,
+    until: datetime | None,
+    limit: int | None,
+    dry_run: bool,
+    batch_api: bool,
+    as_json: bool,
+) -> int:
+    """Index the transcripts below PATHs into an agent's memory, and wait.
+
+    Says first how many messages, chunks and tokens there are and what they cost. Uses the running daemon's workers,
+    else its own for as long as it runs. Ctrl-C stops waiting; the same command goes on where it was. Transcripts
+    that are in the index as they are cost nothing.
+    """
+    from recalld.runs.backfill import BackfillRequest, run_backfill
+
+    request = BackfillRequest(
+        paths=paths,
+        format=format,
+        since=since.timestamp() if since else None,
+        until=until.timestamp() if until else None,
+        limit=limit,
+        dry_run=dry_run,
+        batch_api=batch_api,
+        as_json=as_json,
+    )
+    return run_backfill(invocation, request)

@@ -11,7 +11,7 @@ from schemas.errors import UserError
 @click.group("jobs", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(ctx: click.Context, *, as_json: bool) -> None:
+def jobs(ctx: click.Context, *, as_json: bool) -> None:
     """List the batch jobs at embedding providers, and what waits and runs in the queue.
 
     Leaves with exit code 1 when the broker does not answer although it should.
@@ -20,7 +20,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         return
     from recalld.local.fallback import print_json
     from recalld.logs import configure_logs
-    from recalld.render.jobs import jobs_answer, jobs_lines
+    from recalld.runs.jobs import jobs_answer, jobs_lines
 
     configure_logs(level=40)
     answer = jobs_answer(ctx.ensure_object(Invocation))
@@ -33,7 +33,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         raise UserError(answer["queueProblem"])
 
 
-@command.command("cancel")
+@jobs.command("cancel")
 @click.argument("reference")
 @pass_invocation
 def cancel(invocation: Invocation, *, reference: str) -> None:
@@ -42,6 +42,6 @@ def cancel(invocation: Invocation, *, reference: str) -> None:
     What it did by then is kept and not paid for again; its other texts are embedded the normal way. Leaves with exit
     code 3 when there is no such job.
     """
-    from recalld.render.jobs import cancel_job
+    from recalld.runs.jobs import cancel_job
 
     click.echo(cancel_job(invocation, reference))

@@ -11,11 +11,11 @@ from recalld.local.fallback import print_json
 
 
 @click.group("model")
-def command() -> None:
+def model() -> None:
     """List local models that find more than the bundled one, and fetch one."""
 
 
-@command.command("list")
+@model.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_invocation
 def list_models(invocation: Invocation, *, as_json: bool) -> None:
@@ -45,14 +45,14 @@ def list_models(invocation: Invocation, *, as_json: bool) -> None:
     )
 
 
-@command.command("pull")
+@model.command("pull")
 @click.argument("name")
 @click.option("--hub", envvar="HF_ENDPOINT", hidden=True)
 @pass_invocation
 def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
     """Fetch a model once, verify it, and say how to use it."""
     from memory.embedding.providers.model_catalogue import CATALOGUE, HUB, fetch
-    from recalld.render.progress_bar import ProgressBar
+    from recalld.runs.progress_bar import ProgressBar
     from schemas.errors import UserError
 
     model = CATALOGUE.get(name)

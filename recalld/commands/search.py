@@ -1,15 +1,25 @@
-"""`recalld search`: find something in memory."""
+"""Commands that read an agent's memory: `recalld search` and `recalld get`."""
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import Any
 
 import click
 
 from recalld.invocation import Invocation, pass_invocation
 from recalld.local.fallback import Absence, Answer, ask, print_json, remark
-from recalld.render.terminal_text import printable, printable_name
+from recalld.terminal_text import printable, printable_name, typed_name
 
+#: A path with the lines that search results (`:3-5`) and citations (`#L3-L5`) name after it.
+_WITH_LINES = re.compile(r"(.+?)(?::(\d{1,9})(?:-(\d{1,9}))?|#L(\d{1,9})(?:-L?(\d{1,9}))?)", re.DOTALL)
+
+#: Lines that `--lines` takes at most.
+_MOST_LINES = 100_000
+
+#: Exit codes.
+FAILED = 1
 NOTHING_FOUND = 3
 
 
@@ -22,7 +32,7 @@ NOTHING_FOUND = 3
 @click.option("--wait-ms", type=click.IntRange(0, 60_000), metavar="MS", help="Wait for notes not yet indexed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_invocation
-def command(
+def search(
     invocation: Invocation,
     *,
     words: tuple[str, ...],
@@ -61,7 +71,7 @@ def command(
     else:
         _print(answer)
     if answer.get("error"):
-        return 1
+        return FAILED
     return 0 if answer["results"] else NOTHING_FOUND
 
 
@@ -85,3 +95,74 @@ def _print(answer: Answer) -> None:
     behind = answer.get("pending", {}).get("documents", 0)
     if behind:
         remark(f"{behind} changed {'note is' if behind == 1 else 'notes are'} not indexed yet")
+
+
+@click.command("get")
+@click.argument("path")
+@click.option("--from", "start_line", type=click.IntRange(min=1), metavar="LINE", help="First line, from 1.")
+@click.option("--lines", type=click.IntRange(1, _MOST_LINES), metavar="N", help="How many lines.")
+@click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@pass_invocation
+def get(
+    invocation: Invocation,
+    *,
+    path: str,
+    start_line: int | None,
+    lines: int | None,
+    session_key: str | None,
+    as_json: bool,
+) -> int:
+    """Print lines of a memory file, as search results name it: with its lines (MEMORY.md:3-5, MEMORY.md#L3-L5) or not.
+
+    Only documents of the agent's memory are read: MEMORY.md, USER.md, memory/**/*.md and the extra paths.
+    """
+
+    def read(path: str, first: int | None = start_line, count: int | None = lines) -> Answer:
+        def directly(_: Absence) -> dict[str, Any]:
+            from recalld.local import answers
+
+            asked = {"path": path, "from": first, "lines": count, "session_key": session_key}
+            return answers.get(invocation, {name: value for name, value in asked.items() if value is not None})
+
+        return ask(
+            invocation,
+            service=lambda client: client.get(
+                path, start_line=first, lines=count, agent=invocation.agent, session_key=session_key
+            ),
+            otherwise=directly,
+        )
+
+    answer = read(path)
+    # No document is called so: one may be shown so, or meant with its lines.
+    names = dict.fromkeys((path, typed_name(path)))
+    meant = [(name, start_line, lines) for name in names][1:] + [_with_lines(name, start_line, lines) for name in names]
+    for other in filter(None, meant):
+        if answer.get("unavailable") or not answer.get("error"):
+            break
+        found = read(*other)
+        answer = answer if found.get("error") and not found.get("unavailable") else found
+    if as_json:
+        print_json(answer)
+    elif answer.get("error"):
+        remark(answer["error"])
+    elif answer.get("disabled"):
+        remark("this memory is switched off")
+    else:
+        # A program that reads this wants it as it is.
+        text = printable(answer["text"]) if sys.stdout.isatty() else answer["text"]
+        click.echo(text, nl=not text.endswith("\n") and bool(text))
+        if answer.get("truncated") and answer.get("nextFrom"):
+            remark(f"there is more: --from {answer['nextFrom']} (of {answer['totalLines']} lines)")
+    if answer.get("unavailable"):
+        return FAILED  # the memory could not be read
+    return NOTHING_FOUND if answer.get("error") or answer.get("disabled") else 0
+
+
+def _with_lines(name: str, start_line: int | None, lines: int | None) -> tuple[str, int | None, int | None] | None:
+    """Return path, first line and number of lines of `PATH:3-5` or `PATH#L3-L5`; options are stronger."""
+    found = _WITH_LINES.fullmatch(name)
+    if found is None:
+        return None
+    name, first, last = found[1], max(1, int(found[2] or found[4])), int(found[3] or found[5] or 0)
+    return name, start_line or first, lines or min(max(last, first) - first + 1, _MOST_LINES)

@@ -1,4 +1,4 @@
-"""`recalld status`: how files, index and queue compare."""
+"""Commands that report the state of a home: `recalld status` and `recalld doctor`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ NOT_OK = 4
 @click.option("--deep", is_flag=True, help="Also check whether the indexes hold together; takes longer.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_invocation
-def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
+def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     """Say how files, index and queue compare, and what is not well.
 
     Leaves with exit code 4 while anything is missing, stuck or failed.
     """
-
     from schemas.version import recalld_version
 
     def directly(absence: Absence) -> dict[str, Any]:
@@ -47,6 +46,30 @@ def command(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
         for line in status_lines(answer, resting=_is_resting(invocation, answer)):
             click.echo(line)
     return 0 if answer["ok"] else NOT_OK
+
+
+@click.command("doctor")
+@click.option("--fix", is_flag=True, help="Heal what can be healed from files and cache; nothing is lost by it.")
+@click.option("--online", is_flag=True, help="Also send one word to each embedding provider.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@pass_invocation
+def doctor(invocation: Invocation, *, fix: bool, online: bool, as_json: bool) -> int:
+    """Look at the machine, the home and the indexes; say for each finding what to do.
+
+    --fix removes what dead processes left, sets damaged indexes aside and builds them again, builds missing ones, and
+    forgets abandoned builds. Leaves with exit code 4 while a problem is left.
+    """
+    from recalld.doctor.examination import answer, examine, lines
+    from recalld.logs import configure_logs
+
+    configure_logs(level=40)
+    outcomes = examine(invocation, online=online, fix=fix)
+    if as_json:
+        print_json(answer(outcomes))
+    else:
+        for line in lines(outcomes):
+            click.echo(line)
+    return NOT_OK if any(one.is_open for one in outcomes) else 0
 
 
 def _is_resting(invocation: Invocation, answer: Answer) -> bool:

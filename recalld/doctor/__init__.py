@@ -1,1 +1,1 @@
-"""`recalld doctor`: what of this machine and this home is not as it should be, what to do, and what can be healed."""
+"""Doctor: checks of machine, services and home, and the conditions of status, each with its remedy."""

@@ -1,4 +1,4 @@
-"""What the doctor found: one sentence, and what to do."""
+"""Finding of the doctor: one sentence, and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOK = "`recalld status` says when it is over; the folder log in the home says 
 
 
 class Level(StrEnum):
-    """How bad it is. Only problems make the doctor's exit code 4."""
+    """Severity of a finding. Only problems make the doctor's exit code 4."""
 
     OK = "ok"
     WARNING = "warning"
@@ -23,12 +23,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's result.
+    """Result of one check.
 
-    `message` is one sentence, `action` what to do about it. `heal`, where there is a remedy that loses nothing, does
-    it and says what it did; `agent` is whose index it is about, `agents` whose where several have it in common.
-    `covers` are conditions of status that are the same fact, found out by more than status knows. `condition` is the
-    fact that the message was made of.
+    `message` is one sentence, `action` what to do about it. `heal` is a remedy that loses nothing; it returns a
+    sentence about what it did. `agent` names the index that the finding is about, `agents` several indexes.
+    `covers` are the conditions of status that report the same fact. `condition` is the source of the message.
     """
 
     check: str
@@ -42,23 +41,23 @@ class Finding:
     condition: Condition | None = field(default=None, compare=False)
 
     def is_about(self, agent: str) -> bool:
-        """Whether it is this agent's matter in particular."""
+        """Return True if the finding names this agent."""
         return agent == self.agent or agent in self.agents
 
     def may_concern(self, agent: str) -> bool:
-        """Whether it is this agent's matter, or everybody's."""
+        """Return True if the finding names this agent, or no agent."""
         return self.is_about(agent) or (self.agent is None and not self.agents)
 
     @classmethod
     def fine(cls, check: str, message: str) -> Finding:
-        """Nothing to do."""
+        """Return a finding that needs no action."""
         return cls(check, Level.OK, message)
 
     @classmethod
     def of(
         cls, check: str, level: Level, condition: Condition, *, agent: str | None, heal: Callable[[], str] | None = None
     ) -> Finding:
-        """Return a condition as a finding: what happened, and what to do."""
+        """Return the finding on a condition: what happened, and what to do."""
         return cls(
             check,
             level,
@@ -76,7 +75,7 @@ _NAMED = 5
 
 
 def in_common(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The same findings, each agent named, and what several agents have in common told once."""
+    """Yield the findings with their agents' names; equal findings of several agents become one."""
     groups: dict[Finding, list[str]] = {}
     for one in findings:
         groups.setdefault(replace(one, agent=None), []).extend([one.agent] if one.agent is not None else [])

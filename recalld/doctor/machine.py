@@ -1,9 +1,12 @@
-"""Checks of the machine: open files, watches, SQLite's parts, disk, clock. recalld can heal none of it."""
+"""Checks of the machine: open files, watches, SQLite's parts, disk, clock, hooks. recalld can heal none of it."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -16,15 +19,19 @@ import apsw
 from memory.documents.agent_files import AgentFiles
 from memory.status.home import tree_bytes
 from memory.store.sqlite.connection import load_sqlite_vec
+from producers.hook_payloads import OPENCLAW_EVENTS
+from recalld.discover.openclaw_settings import is_hook_enabled
 from recalld.doctor.finding import Finding, Level
+from recalld.hooks.installation import is_ours, spawned
+from recalld.settings.program_folders import ProgramFolders
 from recalld.status_view import size
 from schemas.settings import Settings
 
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.
 _FILES_BESIDE, _FILES_AN_AGENT, _FILES_ENOUGH = 256, 8, 4096
 
-#: Bytes with which it is soon over, as no index can be built beside another one
-#: (`memory.index.generation_writer`), and with which that may come.
+#: Free bytes below which no index is built beside another one (`memory.index.generation_writer`), and below which
+#: that is near.
 _NO_SPACE, _LITTLE_SPACE = 50_000_000, 500_000_000
 
 #: Seconds by which a clock may be wrong without consequences.
@@ -160,6 +167,71 @@ def clock(settings: Settings, *, broker_seconds_ahead: float | None, now: float 
     return Finding.fine("clock", "the clock agrees with the broker and the files")
 
 
+def hook_findings(folders: ProgramFolders) -> Iterator[Finding]:
+    """Yield a finding on each program that has hooks of recalld."""
+    for program, file in (
+        ("claude-code", folders.claude_code / "settings.json"),
+        ("codex", folders.codex / "hooks.json"),
+    ):
+        try:
+            hooks = json.loads(file.read_text("utf-8-sig")).get("hooks", {})
+            handlers = [handler for groups in hooks.values() for group in groups for handler in group.get("hooks", [])]
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+            yield Finding("hooks", Level.WARNING, f"{file} cannot be read as settings of {program}", "mend it")
+            continue
+        commands = [handler["command"] for handler in handlers if is_ours(handler, program)]
+        if not commands:
+            continue
+        broken = [command for command in commands if not _runs(command)]
+        if broken:
+            yield Finding(
+                "hooks",
+                Level.PROBLEM,
+                f"{file} calls a recalld that is not there any more: {broken[0]}",
+                f"`recalld hook install {program}` corrects it",
+            )
+        else:
+            yield Finding.fine("hooks", f"{program} calls recalld at {len(commands)} events")
+    for state in folders.openclaw:
+        yield from _openclaw(state, folders.openclaw_config)
+
+
+def _openclaw(state: Path, moved: Path | None) -> Iterator[Finding]:
+    """Check the hook in one of OpenClaw's state folders, and that OpenClaw's settings enable it."""
+    folder = state / "hooks" / "recalld"
+    if not folder.is_dir():
+        return
+    again = "`recalld hook install openclaw` prints what belongs there; then restart OpenClaw's gateway"
+    try:
+        described, handler = ((folder / name).read_text("utf-8") for name in ("HOOK.md", "handler.ts"))
+        called = spawned(handler)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "they are not the files that recalld prints"
+        yield Finding("hooks", Level.PROBLEM, f"the hook in {folder} cannot work: {why}", again)
+        return
+    missing = [event for event in OPENCLAW_EVENTS if event not in described]
+    if shutil.which(Path(called[0]).expanduser()) is None:
+        message = f"{folder / 'handler.ts'} calls a recalld that is not there any more: {called[0]}"
+        yield Finding("hooks", Level.PROBLEM, message, again)
+    elif missing:
+        yield Finding("hooks", Level.WARNING, f"{folder / 'HOOK.md'} does not ask for {', '.join(missing)}", again)
+    elif not is_hook_enabled(state, moved, "recalld"):
+        action = "`openclaw hooks enable recalld`, then restart OpenClaw's gateway"
+        yield Finding("hooks", Level.WARNING, f"OpenClaw's settings do not enable the hook in {folder}", action)
+    else:
+        yield Finding.fine("hooks", f"openclaw calls recalld at {len(OPENCLAW_EVENTS)} events")
+
+
+def _runs(command: str) -> bool:
+    try:
+        first = shlex.split(command)[0]
+    except (ValueError, IndexError):
+        return False
+    return shutil.which(Path(first).expanduser()) is not None
+
+
 def _folders(settings: Settings, agent_id: str) -> Iterator[str]:
     """Yield every directory that has to be watched for an agent."""
     agent = settings.agent(agent_id)
@@ -177,7 +249,7 @@ def _taken(proc: Path) -> tuple[int, int]:
     """Count watches and instances of this user's other programs. A watcher of recalld is not among them."""
     watches = instances = 0
     for process in _children(proc):
-        if not process.name.isdigit() or _is_ours(process):
+        if not process.name.isdigit() or _is_watcher(process):
             continue
         for info in _children(process / "fdinfo"):
             try:
@@ -190,7 +262,7 @@ def _taken(proc: Path) -> tuple[int, int]:
     return watches, instances
 
 
-def _is_ours(process: Path) -> bool:
+def _is_watcher(process: Path) -> bool:
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
         return process.stat().st_uid != os.getuid() or (b"watch" in words and any(b"recalld" in word for word in words))

@@ -1,4 +1,4 @@
-"""Who recalld depends on: the broker, the processes, the embedding provider."""
+"""Checks of what indexing depends on: the broker, the processes, the embedding provider."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _START = "`recalld up` starts everything"
 
 
 def broker_findings(settings: Settings, side: BrokerSide, status: Status) -> Iterator[Finding]:
-    """Whether a broker answers, or could be started, and keeps what it holds."""
+    """Yield whether a broker answers or can be started, and whether it keeps its data."""
     facts = side.board.broker()
     if facts is not None:
         if facts.refuses:
-            refused = facts.warning or "the broker refuses us"
+            refused = facts.warning or "the broker refuses recalld"
             covers = frozenset({ConditionCode.BROKER_READ_ONLY})
             yield Finding("broker", Level.PROBLEM, refused, "correct REDIS_URL (broker.url)", covers=covers)
         elif facts.warning is not None:
@@ -66,7 +66,7 @@ def broker_findings(settings: Settings, side: BrokerSide, status: Status) -> Ite
 
 
 def seconds_ahead(side: BrokerSide) -> float | None:
-    """By how much the broker's clock is ahead of ours; None when it does not answer."""
+    """Return the seconds by which the broker's clock is ahead; None when the broker does not answer."""
     client: Any = side.client
     try:
         before = time.time()
@@ -77,15 +77,18 @@ def seconds_ahead(side: BrokerSide) -> float | None:
 
 
 def process_findings(settings: Settings, side: BrokerSide, status: Status) -> Iterator[Finding]:
-    """Who should be there and is not well; those that ended are forgotten. What nobody can know is not called well."""
+    """Yield the processes that are not well; healing removes those that ended.
+
+    Without signs of life, processes are not called well.
+    """
     states = [state for state in status.processes if state is not _frozen(status)]
     if not status.broker.reachable and (_frozen(status) or not status.broker.private or anybody_runs(settings.home)):
-        unknown = "who runs, and how well, is not known: the broker does not answer"
-        yield Finding("processes", Level.WARNING, unknown, "see what is said of the broker")
+        unknown = "the state of the processes is unknown: the broker does not answer"
+        yield Finding("processes", Level.WARNING, unknown, "see the finding on the broker")
         return
     if not status.broker.writable and not states:
-        unknown = "who runs, and how well, is not known: the broker takes no signs of life"
-        yield Finding("processes", Level.WARNING, unknown, "see what is said of the broker")
+        unknown = "the state of the processes is unknown: the broker takes no heartbeats"
+        yield Finding("processes", Level.WARNING, unknown, "see the finding on the broker")
         return
     unwell = [state for state in states if state.code is not None]
     for state, condition in zip(unwell, process_conditions(unwell), strict=True):
@@ -102,16 +105,16 @@ def process_findings(settings: Settings, side: BrokerSide, status: Status) -> It
 
 
 def _frozen(status: Status) -> ProcessState | None:
-    """The private broker when it stands still."""
+    """Return the private broker if it is suspended."""
     return next((state for state in status.processes if state.role == "broker"), None)
 
 
 def provider_findings(
     settings: Settings, agent: AgentSettings, side: BrokerSide, *, online: bool, now: float | None = None
 ) -> Iterator[Finding]:
-    """Yield whether the agent's provider can be had; it is asked, with one word, only if `online`.
+    """Yield whether the agent's provider can be used; only `online` sends one word to it.
 
-    `now`, in Unix seconds, is the same for all agents, so that what they have in common is the same sentence.
+    `now`, in Unix seconds, is the same for all agents: equal findings are then equal sentences.
     """
     choice = provider_of(settings, agent)
     try:
@@ -134,7 +137,7 @@ def provider_findings(
         try:
             provider.embed_query("hello")
         except RecalldError as error:
-            # What was reported of it before is this failure, or older than it.
+            # This failure replaces what was reported of the provider before.
             action = "correct the key or the plan" if isinstance(error, Terminal) else "see remote.* in the settings"
             covers = frozenset({*OF_PROVIDER, ConditionCode.PROVIDER_SILENT})
             yield Finding("provider", Level.PROBLEM, str(error), action, agent=agent.id, covers=covers)
@@ -148,7 +151,7 @@ def provider_findings(
 
 
 def _paused(name: str, state: EndpointState | None, agent: AgentSettings, *, now: float | None) -> Iterator[Finding]:
-    """Yield that requests to the provider's endpoint wait; one that refuses is a condition of status."""
+    """Yield a finding while requests to the endpoint wait; a refusal is a condition of status."""
     if state is None or state.condition in {EndpointCondition.OK, EndpointCondition.STOPPED}:
         return
     text = f"{name} is {state.condition}{f': {state.reason}' if state.reason else ''}"

@@ -121,9 +121,6 @@ def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
     from workers.queue.connection import IMPATIENT_SECONDS
 
     settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
-    broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
-    try:
+    with open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as broker:
         answer = build_status(settings, GuardedPendingReader(broker.board), deep=deep)
-    finally:
-        broker.client.close()
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

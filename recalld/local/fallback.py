@@ -20,7 +20,7 @@ from recalld.client import (
 )
 from recalld.client.address import running_service
 from recalld.invocation import Invocation, to_type
-from recalld.render.terminal_text import printable_json
+from recalld.terminal_text import printable_json
 from schemas.errors import UserError
 
 #: A JSON object, as the service answers it.

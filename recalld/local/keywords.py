@@ -27,8 +27,8 @@ _TIMEOUT_SECONDS = 15.0
 def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the answer; None where the whole manager has to answer.
 
-    It has to where there is no readable index, where the index has another redaction, and where passages have copies,
-    which are compared with the disk.
+    That is without a readable index, with an index of another redaction, and with copies of passages. The manager
+    compares copies with the disk.
     """
     started = time.monotonic()
     asked = searched_query(request["query"], str)

@@ -14,8 +14,6 @@ from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
 from producers.dispatcher import mark_in_calls
 from recalld.invocation import Invocation, to_type
-from recalld.render.progress_bar import ProgressBar
-from recalld.render.terminal_text import printable_json, printable_name
 from recalld.runs.backfill_paths import Found, find_transcripts
 from recalld.runs.backfill_plan import BackfillPlan, plan_backfill, remember_folders
 from recalld.runs.backfill_report import (
@@ -29,6 +27,8 @@ from recalld.runs.backfill_report import (
     trouble_lines,
 )
 from recalld.runs.index import running
+from recalld.runs.progress_bar import ProgressBar
+from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lock import daemon_pid
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, RecalldError, UserError

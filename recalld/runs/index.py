@@ -16,11 +16,11 @@ from memory.status.condition_texts import text_of
 from memory.store.errors import NoRoom
 from producers.reconciling import reconcile
 from recalld.invocation import Invocation, to_type
-from recalld.render.terminal_text import printable_json, printable_name
 from recalld.runs.cost import Spending
 from recalld.runs.wait import IndexWait, Outcome, exit_code
 from recalld.settings.load import check_workspace
-from recalld.up.lifecycle import stop_event
+from recalld.terminal_text import printable_json, printable_name
+from recalld.up.lifecycle import running_broker, stop_event
 from recalld.up.lock import daemon_pid
 from recalld.wiring import (
     BrokerSide,
@@ -29,7 +29,6 @@ from recalld.wiring import (
     fingerprint_of,
     indexed_by,
     open_broker,
-    running_broker,
 )
 from schemas.errors import UserError
 from schemas.ports import Usage
@@ -100,14 +99,12 @@ class Run:
 def running(settings: Settings, agents: Sequence[AgentSettings]) -> Iterator[Run]:
     """Begin a run, with a broker for its duration unless one answers already."""
     stop, begun = stop_event(supervised=False), time.monotonic()
-    with running_broker(settings):
-        broker = open_broker(settings)
+    with running_broker(settings), open_broker(settings) as broker:
         wait = IndexWait(settings, agents, broker)
         try:
             yield Run(settings, broker, wait, Spending(broker.board, agents), stop, begun)
         finally:
             wait.close()
-            broker.client.close()
 
 
 @contextmanager

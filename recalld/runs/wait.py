@@ -1,7 +1,7 @@
 """Wait of a command until its documents are indexed and have their vectors, with progress on the way.
 
-Beside a busy `recalld up` the queue is never empty. A command waits for the documents that were marked before it began,
-and for the vectors of the chunks that existed when these documents were indexed.
+Beside a busy `recalld up` the queue is never empty. A command waits for the documents that were marked before it began.
+It then waits for the vectors of the chunks that existed at that time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memory.index.provider_fallback import provider_of
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import counted, duration, text_of, what_happened
 from memory.store.reader import IndexCounts, StoreReader
-from recalld.render.progress_bar import Progress, ProgressBar
+from recalld.runs.progress_bar import Progress, ProgressBar
 from recalld.wiring import BrokerSide, generations_of
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey

@@ -24,21 +24,19 @@ from recalld.client.address import SERVICE_FILE, Address, RunningService, runnin
 from recalld.invocation import Invocation
 from recalld.logs import configure_logs
 from recalld.settings.load import check_workspace
-from recalld.up.lifecycle import announce_ready, last_act, stop_event
+from recalld.up.lifecycle import announce_ready, last_act, stop_event, watchdog
 from recalld.up.lock import only_daemon
 from recalld.up.progress import Progress, say
-from recalld.up.sd_notify import watchdog
 from recalld.up.settings_age import SettingsAge
 from recalld.up.supervisor import STOP_SECONDS, Child, Supervisor
-from recalld.wiring import generations_of
+from recalld.wiring import BrokerSide, generations_of, open_broker
 from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
 from workers.health.stall_detector import StallDetector
-from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
-from workers.queue.names import Keys
+from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer
 from workers.readiness import readiness
 
@@ -108,8 +106,12 @@ def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: t
     supervisor = Supervisor(_children(invocation), say=say)
     pulses = Pulses()
     life = Heartbeat(settings, "up", pulses, outdated=age)
-    health = _health(settings, supervisor, pulses)
-    with last_act(supervisor.kill), watchdog(_what_hangs(settings, supervisor, pulses)):
+    with (
+        open_broker(settings, answer_seconds=IMPATIENT_SECONDS) as side,
+        last_act(supervisor.kill),
+        watchdog(_what_hangs(side, supervisor, pulses)),
+    ):
+        health = _health(settings, side, supervisor, pulses)
         try:
             life.start()
             supervisor.start()
@@ -117,7 +119,7 @@ def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: t
                 _keep_port(settings, supervisor)
                 _greet(invocation, supervisor)
                 announce_ready(supervised=False)
-                _watch_over(settings, supervisor, broker, pulses, stop)
+                _watch_over(settings, supervisor, broker, side, pulses, stop)
         finally:
             if stop.is_set():
                 say("stopping: what is being indexed is finished first (again stops at once)")
@@ -244,10 +246,15 @@ def _greet(invocation: Invocation, supervisor: Supervisor) -> None:
 
 
 def _watch_over(
-    settings: Settings, supervisor: Supervisor, broker: BrokerServer, pulses: Pulses, stop: threading.Event
+    settings: Settings,
+    supervisor: Supervisor,
+    broker: BrokerServer,
+    side: BrokerSide,
+    pulses: Pulses,
+    stop: threading.Event,
 ) -> None:
-    progress = Progress(settings)
-    missing = _Missing(settings)
+    progress = Progress(settings, side)
+    missing = _Missing(side.board, supervisor)
     pulse = pulses.of("supervising", limit_seconds=_STEP_LIMIT_SECONDS)
     asked_at = 0.0
     while not stop.wait(_LOOK_SECONDS):
@@ -266,34 +273,32 @@ def _watch_over(
         progress.look()
 
 
-def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> TelemetryServer | None:
+def _health(settings: Settings, side: BrokerSide, supervisor: Supervisor, pulses: Pulses) -> TelemetryServer | None:
     """Start the server of `/readyz` for all processes of this daemon, where a port is set."""
     if settings.up.port is None:
         return None
-    client = connect(settings, answer_seconds=IMPATIENT_SECONDS)
-    keys = Keys(namespace(settings))
-    board = HealthStore(client, keys)
 
     def problems() -> list[str]:
         missed = [why for why in supervisor.missed().values() if why is not None]
-        unwell = [f"{state.role}: {state.problem}" for state in process_states(board.processes) if state.problem]
+        unwell = [f"{state.role}: {state.problem}" for state in process_states(side.board.processes) if state.problem]
         return [*missed, *unwell, *pulses.problems()]
 
     route = readiness(
-        StallDetector(client, keys), stalled_after_seconds=settings.workers.stalled_after_seconds, problems=problems
+        StallDetector(side.client, side.keys),
+        stalled_after_seconds=settings.workers.stalled_after_seconds,
+        problems=problems,
     )
     server = TelemetryServer(settings.up.host, settings.up.port, routes={"/readyz": route}, section="up")
     server.start()
     return server
 
 
-def _what_hangs(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Callable[[], Sequence[str]]:
+def _what_hangs(side: BrokerSide, supervisor: Supervisor, pulses: Pulses) -> Callable[[], Sequence[str]]:
     """Return a function that lists what only a restart of all ends: stalled processes of ours."""
-    board = HealthStore(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
 
     def problems() -> list[str]:
         ours = {child.pid for child in supervisor.children}
-        states = process_states(board.processes)
+        states = process_states(side.board.processes)
         return [*pulses.problems(), *(state.problem for state in states if state.pid in ours and state.problem)]
 
     return problems
@@ -302,11 +307,11 @@ def _what_hangs(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> C
 class _Missing:
     """Reports to status of processes that do not come up."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._board = HealthStore(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
+    def __init__(self, board: HealthStore, supervisor: Supervisor) -> None:
+        self._board = board
         self._told: dict[str, str | None] = {}
-        for child in ("watch", "serve", *(f"work-{number}" for number in range(1, settings.workers.processes + 1))):
-            self._board.resolve(ConditionCode.PROCESS_MISSING, subject=child)  # of an earlier run
+        for child in supervisor.children:
+            self._board.resolve(ConditionCode.PROCESS_MISSING, subject=child.name)  # of an earlier run
 
     def tell(self, supervisor: Supervisor) -> None:
         """Report the children that are missed, and resolve the reports of those that are back."""

@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from recalld.up.sd_notify import notify
+from recalld.settings.load import asked_by_systemd
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from schemas.settings import Settings
+    from workers.queue.private_server import BrokerServer
 
 #: Printed to a supervisor when the process does its work.
 READY = "ready"
@@ -140,3 +146,101 @@ def announce_ready(*, supervised: bool) -> None:
 
 #: Hidden flag of commands that `recalld up` starts.
 supervised_option = click.option("--supervised", is_flag=True, hidden=True)
+
+
+def notify(word: str) -> None:
+    """Send systemd one word, as "READY=1" (sd_notify(3)); nothing without its variables. Never raises."""
+    address = asked_by_systemd().get("NOTIFY_SOCKET", "")
+    if address[:1] not in {"/", "@"}:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.settimeout(1.0)
+        # A leading @ is a name in the abstract namespace.
+        sender.sendto(word.encode(), os.fsencode(address.replace("@", "\0", 1) if address[0] == "@" else address))
+
+
+@contextmanager
+def watchdog(problems: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """During the block, send a sign of life twice in the asked interval, unless the process has `problems`."""
+    seconds = _asked_seconds()
+    if seconds is None:
+        yield
+        return
+    over = threading.Event()
+
+    def run() -> None:
+        while True:
+            if not problems():
+                notify("WATCHDOG=1")
+            if over.wait(seconds / 2):
+                return
+
+    threading.Thread(target=run, name="watchdog", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _asked_seconds() -> float | None:
+    """Return the longest interval between two signs of life; None if systemd asks for none."""
+    asked = asked_by_systemd()
+    micros, pid = asked.get("WATCHDOG_USEC", ""), asked.get("WATCHDOG_PID")
+    if not micros.isdigit() or not int(micros) or (pid is not None and pid != str(os.getpid())):
+        return None
+    return int(micros) / 1e6
+
+
+@contextmanager
+def running_broker(settings: Settings, *, supervised: bool = False) -> Iterator[BrokerServer]:
+    """Run a broker during the block, unless one answers already.
+
+    A supervised process leaves the broker to its supervisor.
+    """
+    from workers.queue.private_server import BrokerServer
+
+    server = BrokerServer(settings)
+    if supervised:
+        yield server
+        return
+    server.ensure()
+    try:
+        with last_act(server.stop):
+            yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def traced(settings: Settings, part: str) -> Iterator[None]:
+    """Send spans by OTLP over HTTP if the settings say so; the last ones are sent at the end.
+
+    The variables of OpenTelemetry (OTEL_EXPORTER_OTLP_ENDPOINT) say where to. `part` is `serve`, `work` or `watch`.
+
+    Raises:
+        UserError: tracing is on and OpenTelemetry's SDK is not installed.
+    """
+    if not settings.tracing.enabled:
+        yield
+        return
+    from importlib.metadata import version
+
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise UserError(
+            "tracing.enabled needs OpenTelemetry: install recalld with its extra `otel`, or leave tracing off",
+            exit_code=2,
+        ) from None
+    resource = Resource.create({"service.name": f"recalld-{part}", "service.version": version("recalld")})
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()

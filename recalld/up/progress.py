@@ -14,18 +14,15 @@ import redis
 
 from memory.embedding.selection import ProviderChoice
 from memory.index.provider_fallback import provider_of
-from memory.status.condition_texts import what_happened
+from memory.status.condition_texts import duration, what_happened
 from memory.status.vectors import vector_progress
 from recalld.invocation import to_type
 from recalld.logs import without_foreign_words
-from recalld.render.terminal_text import printable_name
+from recalld.terminal_text import printable_name
+from recalld.wiring import BrokerSide
 from schemas.ports import Indexing
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexState
-from workers.health.health_store import HealthStore
-from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
-from workers.queue.names import Keys
-from workers.queue.pending import PendingSet
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -86,22 +83,21 @@ def line(known: Sum) -> str:
     text += f"; vectors {ready:,} of {ready + lacking:,}" if lacking else ""
     if lacking and known.eta_seconds is not None:
         text += f", {_rate(known.rate)} a second" if known.rate else ""
-        text += f", about {_duration(known.eta_seconds)} left"
+        text += f", about {duration(max(1.0, known.eta_seconds))} left"
     return text + remarks
 
 
 class Progress:
-    """Tells how far indexing is, as long as there is something to index.
+    """Printer of the progress of indexing, while there is something to index.
 
     It asks the broker one question for all agents, and waits a moment for the answer: the loop that looks after the
     processes goes on.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, broker: BrokerSide) -> None:
         self._settings = settings
-        client, keys = connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings))
-        self._marks = PendingSet(client, keys)
-        self._board = HealthStore(client, keys)
+        self._marks = broker.queue.marks
+        self._board = broker.board
         self._choices: dict[str, ProviderChoice] = {}
         self._terminal = sys.stdout.isatty()
         self._said: str | None = None
@@ -204,9 +200,3 @@ def _counted(number: int, noun: str) -> str:
 
 def _rate(a_second: float) -> str:
     return f"{a_second:.0f}" if a_second >= 1 else f"{a_second:.1g}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -12,9 +12,9 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
-from recalld.own_processes import own_command, own_environment
 from recalld.settings.load import environment_for_child
 from recalld.up.lifecycle import READY
+from recalld.up.own_processes import own_command, own_environment
 
 #: Seconds a process gets to end by itself before it is killed; longer than `recalld.up.lifecycle.OVERDUE_SECONDS`.
 STOP_SECONDS = 30.0

@@ -125,7 +125,7 @@ def test_an_abandoned_generation_is_removed_and_the_answering_one_stays(indexed:
     abandoned = indexed / "20200101T000000-0-0000.sqlite"
     shutil.copy(indexed / answering, abandoned)
     os.utime(abandoned, (0, 0))
-    assert healed(doctor("--fix")) == ["main: removed 1 index files that nobody used"]
+    assert healed(doctor("--fix")) == ["main: removed 1 unused index files"]
     assert not abandoned.exists()
     assert (indexed / answering).exists()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recalld.client import Client
-from recalld.render.terminal_text import printable_name
+from recalld.terminal_text import printable_name
 from tests.daemon import Daemon
 from tests.hostile_files import ODD_NAMES, TRANSCRIPTS, make_hostile_files
 from tests.waiting import wait_until

@@ -17,7 +17,7 @@ from memory.status.private_broker import pid_behind, socket_path
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status
 from recalld.doctor import machine, services
-from recalld.doctor.examining import condition_findings
+from recalld.doctor.examination import condition_findings
 from recalld.doctor.finding import Finding, Level
 from recalld.up.lock import only_daemon
 from recalld.wiring import BrokerSide, open_broker
@@ -67,7 +67,7 @@ def test_a_broker_of_ones_own_that_does_not_answer_is_a_problem(settings: Settin
     side = open_broker(elsewhere, answer_seconds=1.0)
     found = worst(broker(elsewhere, side))
     unknown = worst(processes(elsewhere, side))
-    assert (unknown.level, "is not known" in unknown.message) == (Level.WARNING, True)
+    assert (unknown.check, unknown.level) == ("processes", Level.WARNING)
     assert services.seconds_ahead(side) is None
     assert "broker's is not known" in machine.clock(elsewhere, broker_seconds_ahead=None).message
     side.client.close()
@@ -90,7 +90,7 @@ def test_a_private_broker_that_is_stopped_is_told_with_its_number_and_no_second_
     assert (status.ok, [one.pid for one in status.processes]) == (False, [pid])
     assert f"kill -CONT {pid}" in status.agents[0].troubles[0].message
     assert (found.level, f"`kill -CONT {pid}`" in str(found.action)) == (Level.PROBLEM, True)
-    assert (unknown.level, "is not known" in unknown.message) == (Level.WARNING, True)
+    assert (unknown.check, unknown.level) == ("processes", Level.WARNING)
     assert list(condition_findings(status, [found])) == []
     wait_until(lambda: build_status(settings, side.board).ok)
 
@@ -156,7 +156,7 @@ def test_nobody_is_called_dead_because_the_broker_takes_no_signs_of_life(
         full = worst(broker(settings, side))
         assert (full.level, "memory is full" in full.message) == (Level.PROBLEM, True)
         [unknown] = processes(settings, side)
-        assert (unknown.level, "is not known" in unknown.message) == (Level.WARNING, True)
+        assert (unknown.check, unknown.level) == ("processes", Level.WARNING)
         asked.config_set("maxmemory", "0")
 
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from recalld.render import dead_letters, jobs
+from recalld.runs import dead_letters, jobs
 from recalld.up import daemon
 from tests.commanding import CommandLine
 

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from memory.telemetry import tracing
 from producers.dispatcher import Dispatcher
-from recalld.up.traces import traced
+from recalld.up.lifecycle import traced
 from schemas.documents import Lane
 from schemas.errors import UserError
 from schemas.settings import Settings
@@ -163,7 +163,7 @@ def test_the_settings_send_the_spans_of_one_command_to_an_endpoint(settings: Set
     program = (
         "import sys\n"
         "from memory.telemetry import tracing\n"
-        "from recalld.up.traces import traced\n"
+        "from recalld.up.lifecycle import traced\n"
         "from schemas.settings import Settings\n"
         "with traced(Settings.model_validate_json(sys.stdin.read()), 'work'), tracing.span('commit'): pass\n"
     )

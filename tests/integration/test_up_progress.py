@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from recalld.up.progress import Progress
+from recalld.wiring import open_broker
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.ports import IndexFigures
@@ -27,7 +28,7 @@ def several(settings: Settings, tmp_path: Path) -> Settings:
 def test_the_sum_of_all_agents_is_said_once_all_is_there_and_never_before(
     several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers, progress = Workers(several), Progress(several)
+    workers, progress = Workers(several), Progress(several, open_broker(several))
     for name in NAMES:
         workers.board.record_figures(name, IndexFigures(), commits=0)
         for number in range(3):
@@ -53,7 +54,7 @@ def test_the_sum_of_all_agents_is_said_once_all_is_there_and_never_before(
 def test_what_was_counted_before_the_last_commit_is_not_said_to_be_all(
     several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers, progress = Workers(several), Progress(several)
+    workers, progress = Workers(several), Progress(several, open_broker(several))
     for name in NAMES:
         commits = workers.board.commits(name)
         workers.board.record_figures(name, IndexFigures(files=1, vectors_ready=1), commits=commits)
@@ -68,7 +69,7 @@ def test_what_was_counted_before_the_last_commit_is_not_said_to_be_all(
 def test_agents_that_were_not_counted_are_missing_from_the_sum_and_named(
     several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers, progress = Workers(several), Progress(several)
+    workers, progress = Workers(several), Progress(several, open_broker(several))
     workers.board.record_figures("ada", IndexFigures(files=4, vectors_ready=6), commits=0)
     workers.board.record_figures("bob", IndexFigures(files=4, vectors_ready=6), commits=0)
     workers.board.record_figures("bob", None, commits=0)
@@ -81,7 +82,7 @@ def test_agents_that_were_not_counted_are_missing_from_the_sum_and_named(
 def test_vectors_that_do_not_come_are_told_with_the_reason_that_workers_reported(
     several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers, progress = Workers(several), Progress(several)
+    workers, progress = Workers(several), Progress(several, open_broker(several))
     for name in NAMES:
         workers.board.record_figures(name, IndexFigures(files=2, vectors_pending=2), commits=0)
     for name in NAMES:
@@ -100,7 +101,10 @@ def test_vectors_that_cannot_be_had_are_not_waited_for(
     several: Settings, broker_server: BrokerServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keyless = [agent.model_copy(update={"provider": "openai"}) for agent in several.agents]
-    workers, progress = Workers(several), Progress(several.model_copy(update={"agents": tuple(keyless)}))
+    workers, progress = (
+        Workers(several),
+        Progress(several.model_copy(update={"agents": tuple(keyless)}), open_broker(several)),
+    )
     for name in NAMES:
         workers.board.record_figures(name, IndexFigures(files=2, vectors_pending=2), commits=0)
     progress.look()
@@ -110,5 +114,5 @@ def test_vectors_that_cannot_be_had_are_not_waited_for(
 def test_a_broker_that_is_away_is_no_reason_to_say_anything(
     several: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Progress(several).look()
+    Progress(several, open_broker(several)).look()
     assert capsys.readouterr().out == ""

@@ -13,9 +13,10 @@ import pytest
 from memory.embedding.gate import OUTAGE_FAILURES, Admission
 from memory.index.provider_fallback import provider_of
 from recalld.invocation import Invocation
-from recalld.render.progress_bar import Progress, ProgressBar
+from recalld.runs.progress_bar import Progress, ProgressBar
 from recalld.runs.wait import IndexWait, Outcome
-from recalld.wiring import BrokerSide, open_broker, running_broker
+from recalld.up.lifecycle import running_broker
+from recalld.wiring import BrokerSide, open_broker
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import Transient

@@ -42,11 +42,11 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Frame:
         @workspace_option
         @setting_option("--port", "service.port", type=int)
         @pass_invocation
-        def command(invocation: Invocation) -> object:
+        def index(invocation: Invocation) -> object:
             return body(invocation)
 
         module = type(sys)("recalld.commands.index")
-        module.command = command  # type: ignore[attr-defined]
+        module.index = index  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "recalld.commands.index", module)
 
     return install

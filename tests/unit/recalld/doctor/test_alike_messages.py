@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memory.transcripts.packing import beginnings
-from recalld.doctor.indexes import alike_condition
+from recalld.doctor.home import alike_condition
 from schemas.conditions import ConditionCode
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memory.status.agent import trouble_of
-from recalld.doctor.examining import condition_findings
+from recalld.doctor.examination import condition_findings
 from recalld.doctor.finding import Finding, Level
 from schemas.conditions import Condition, ConditionCode
 from schemas.status import (

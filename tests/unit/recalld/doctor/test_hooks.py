@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from recalld.doctor.finding import Finding, Level
-from recalld.doctor.hooks import hook_findings
+from recalld.doctor.machine import hook_findings
 from recalld.hooks.installation import openclaw_hook
 from recalld.settings.program_folders import ProgramFolders
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from recalld.doctor.finding import Level
-from recalld.doctor.leftovers import leftovers
+from recalld.doctor.home import leftovers
 from schemas.settings import Settings
 
 

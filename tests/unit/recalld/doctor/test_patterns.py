@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recalld.doctor.examining import pattern_findings
+from recalld.doctor.examination import pattern_findings
 from recalld.doctor.finding import Level
 from schemas.settings import Settings
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from memory.store.reader import IndexCounts
-from recalld.render.progress_bar import Progress
 from recalld.runs.backfill_report import BackfillProgress
+from recalld.runs.progress_bar import Progress
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recalld.up.lifecycle import announce_ready
-from recalld.up.sd_notify import notify, watchdog
+from recalld.up.lifecycle import announce_ready, notify, watchdog
 from tests.waiting import wait_until
 
 

@@ -28,7 +28,7 @@ def child_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeCh
     # It is called as `program -P -m recalld CODE --supervised`.
     program.write_text('#!/bin/sh\ncode="$4"\nshift 4\neval "$code"\n')
     program.chmod(0o755)
-    monkeypatch.setattr("recalld.own_processes.sys", SimpleNamespace(executable=str(program)))
+    monkeypatch.setattr("recalld.up.own_processes.sys", SimpleNamespace(executable=str(program)))
     made: list[Child] = []
 
     def make(code: str, *, name: str = "work") -> Child:

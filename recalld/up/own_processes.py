@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 #: The folder of our packages: of the environment where we are installed, or a checkout.
-_OUR_FOLDER = Path(__file__).resolve().parents[1]
+_OUR_FOLDER = Path(__file__).resolve().parents[2]
 
 
 def own_command(module: str, *arguments: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Text of notes as a terminal may show it: without the characters that command it."""
+"""Text for a terminal, without the characters that control it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def printable_name(name: str) -> str:
 
 
 def typed_name(shown: str) -> str:
-    """Return the name that `printable_name` shows so, for a user who types what was shown; others stay as they are."""
+    """Return the name that `printable_name` shows as `shown`; any other text stays as it is."""
     return _ESCAPE.sub(lambda found: found[0].encode().decode("unicode_escape"), shown)
 
 
@@ -44,7 +44,7 @@ def printable_answer(answer: Any) -> Any:
 
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
-    """Return JSON that commands no terminal: what would is escaped, and reads back as it was."""
+    """Return JSON whose control characters are escaped; it reads back as the same value."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return _IN_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

@@ -12,7 +12,7 @@ import click
 from memory.status.condition_texts import part_of, text_of
 from memory.store.reader import IndexCounts
 from recalld.invocation import to_type
-from recalld.render.terminal_text import printable_name
+from recalld.terminal_text import printable_name
 from schemas.conditions import Condition
 
 #: Seconds between two lines of progress where there is no terminal.

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recalld.render.terminal_text import printable, printable_answer, printable_json, printable_name, typed_name
+from recalld.terminal_text import printable, printable_answer, printable_json, printable_name, typed_name
 
 
 def test_text_of_a_note_gives_a_terminal_no_commands():

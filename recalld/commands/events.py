@@ -1,4 +1,4 @@
-"""`recalld hook`: the command that agents' programs call, and its installation."""
+"""Commands that tell the daemon what happened: `recalld hook`, which programs call, and `recalld emit`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import click
 
 from recalld.invocation import Invocation, pass_invocation
 
+_KINDS = ("session-start", "reconcile", "changed")
 _PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "openclaw": "OpenClaw"}
 
 
 @click.group("hook")
-def command() -> None:
+def hook() -> None:
     """Take hooks of agents' programs, or write the configuration that sends them.
 
     With the name of a program: take one hook, JSON on standard input, and tell the producers that a session
@@ -25,7 +26,7 @@ def command() -> None:
 
 # Only their help: `recalld.__main__` takes a hook before click is imported.
 for _program, _name in _PROGRAMS.items():
-    command.add_command(
+    hook.add_command(
         click.Command(
             _program,
             help=f"Take one hook of {_name}: JSON on standard input, or as the last argument.",
@@ -35,7 +36,7 @@ for _program, _name in _PROGRAMS.items():
     )
 
 
-@command.command("install")
+@hook.command("install")
 @click.argument("program", type=click.Choice(list(_PROGRAMS)))
 @click.option("--settings", metavar="FILE", help="The program's settings file, if it is not at its usual place.")
 @click.option("--yes", is_flag=True, help="Write without asking.")
@@ -93,9 +94,39 @@ def _hook_command(invocation: Invocation, program: str) -> str:
 
 
 def _this_program() -> list[str]:
-    from recalld.own_processes import own_command
+    from recalld.up.own_processes import own_command
 
     for script in (Path(sys.argv[0]), Path(sys.executable).with_name("recalld")):
         if script.name == "recalld" and script.is_file():
             return [str(script.absolute())]
     return own_command("recalld")
+
+
+@click.command("emit")
+@click.argument("kind", type=click.Choice(_KINDS))
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@pass_invocation
+def emit(invocation: Invocation, *, kind: str, paths: tuple[str, ...]) -> None:
+    """Tell the daemon that something happened.
+
+    session-start: a session of the agent begins, its files are compared with the index. reconcile: compare now.
+    changed: look at these files at once. Works while no daemon runs: the hint is kept and found at the next start.
+    """
+    from producers.spool import write_event
+    from recalld.wiring import open_broker
+    from schemas.errors import BrokerUnavailable
+    from schemas.ports import Event
+
+    if kind == "changed" and not paths:
+        raise click.UsageError("changed needs at least one PATH")
+    if kind != "changed" and paths:
+        raise click.UsageError(f"{kind} takes no PATH")
+    absolute = tuple(str(Path(path).absolute()) for path in paths)
+    settings = invocation.settings
+    with open_broker(settings) as broker:
+        for agent in invocation.agents():
+            event = Event(kind=kind, agent=agent.id, paths=absolute)
+            try:
+                broker.inbox.put(event)
+            except BrokerUnavailable:
+                write_event(settings.home, event)

@@ -1,9 +1,12 @@
-"""The agents' indexes: whether they hold together, hold what the disk holds, and nobody's files lie beside them."""
+"""Checks of the home: the agents' indexes, and what dead processes left."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import re
+import socket
 import sys
 import time
 from collections import Counter
@@ -12,21 +15,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from memory.index.generation_writer import GenerationWriter
+from memory.status.local_processes import is_alive
+from memory.status.private_broker import socket_path
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
-from recalld.up.lock import daemon_pid
+from recalld.up.lock import daemon_pid, pids_of
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, Status
 
-#: Seconds for which a generation that no pointer names is left to those who may still read it.
+#: Seconds for which a generation that no pointer names is left to its readers.
 UNUSED_SECONDS = 600.0
 
-#: Chunks of the newest transcripts that are looked at, and messages in them below which nothing is said of them.
+#: Chunks of the newest transcripts that are compared, and the fewest messages to compare.
 _NEWEST_CHUNKS = 2_000
 _FEWEST_MESSAGES = 40
 
@@ -34,11 +39,14 @@ _FEWEST_MESSAGES = 40
 _ALIKE_SHARE = 0.25
 _ALIKE_CHARACTERS = 40
 
+#: Age of a draft whose writer has died: a living writer renames it at once.
+_ABANDONED_SECONDS = 3600.0
+
 _OF_BUILDS = frozenset({ConditionCode.BUILD_ABANDONED, ConditionCode.BUILD_STUCK})
 
 
 def index_findings(invocation: Invocation, status: Status) -> Iterator[Finding]:
-    """All agents of this deep status."""
+    """Yield the findings on the indexes of all agents of this deep status."""
     for agent in status.agents:
         found = list(_agent(invocation, invocation.settings.agent(agent.agent), agent, first=_first(status)))
         yield from found or [
@@ -49,9 +57,9 @@ def index_findings(invocation: Invocation, status: Status) -> Iterator[Finding]:
 
 
 def _first(status: Status) -> str | None:
-    """What has to be seen to before anything can be indexed; what waits is then indexed by itself."""
+    """Return what to do before anything can be indexed; None if every process is well."""
     unwell = [f"`{state.role}` (process {state.pid})" for state in status.processes if state.problem is not None]
-    return f"first see to {' and '.join(unwell)}, as said above; then it is indexed by itself" if unwell else None
+    return f"first see to {' and '.join(unwell)}, as above; indexing then goes on by itself" if unwell else None
 
 
 def _agent(
@@ -73,7 +81,7 @@ def _agent(
         yield Finding(
             "index",
             Level.WARNING,
-            f"{agent.id}: whether the index holds together could not be found out in the time there was",
+            f"{agent.id}: the check of the index did not end in time",
             "try again when the machine has less to do",
             agent=agent.id,
         )
@@ -138,7 +146,7 @@ def _agent(
 
 
 def alike_condition(agent: str, messages: Iterable[str]) -> Condition | None:
-    """Return that more than a quarter of an agent's messages begin alike but for their numbers; None if they do not."""
+    """Return the condition that a quarter of an agent's messages begin alike but for their numbers, else None."""
     counts = Counter(re.sub(r"\d+", "0", message)[:_ALIKE_CHARACTERS] for message in messages)
     total = counts.total()
     if total < _FEWEST_MESSAGES:
@@ -155,7 +163,7 @@ def alike_condition(agent: str, messages: Iterable[str]) -> Condition | None:
 
 
 def _newest_texts(settings: Settings, agent: AgentSettings) -> Iterator[str]:
-    """Yield the chunks of the newest transcripts in the index that answers, as far as it can be read."""
+    """Yield the chunks of the newest transcripts in the answering index, as far as it can be read."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(RecalldError))
         reader = _writer(settings, agent).open_reader()
@@ -180,7 +188,7 @@ def _unused(settings: Settings, agent: AgentSettings) -> Iterator[Finding]:
 
         def sweep() -> str:
             generations.sweep_unused(older_than_seconds=UNUSED_SECONDS)
-            return f"{agent.id}: removed {len(old)} index files that nobody used"
+            return f"{agent.id}: removed {len(old)} unused index files"
 
         yield Finding(
             "index",
@@ -230,7 +238,7 @@ def _indexing(invocation: Invocation, agent: AgentSettings, *, fresh: bool, did:
     def heal() -> str:
         from recalld.runs.index import run_index
 
-        # Progress belongs to the person, the doctor's findings to whoever reads the output.
+        # Progress goes to the user, the doctor's findings to the reader of the output.
         with contextlib.redirect_stdout(sys.stderr):
             code = run_index(replace(invocation, agent=agent.id), fresh=fresh, as_json=False)
         if code:
@@ -249,3 +257,90 @@ def _age(path: Path) -> float:
         return time.time() - path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def leftovers(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding on each stale file of the home; healing removes the file."""
+    found = False
+    for path, what in _stale(settings):
+        found = True
+        yield Finding(
+            "leftovers",
+            Level.WARNING,
+            f"{path} is {what}",
+            "`recalld doctor --fix` removes it",
+            heal=_removing(settings, path),
+        )
+    aside = settings.home / "spool" / "damaged"
+    kept = len(list(aside.glob("*.json"))) if aside.is_dir() else 0
+    if kept:
+        found = True
+        yield Finding(
+            "leftovers",
+            Level.WARNING,
+            f"{kept} events that could not be read were set aside in {aside}",
+            "look at them and delete them; what they were about is found by comparing files and index",
+        )
+    if not found:
+        yield Finding.fine("leftovers", "no stale locks, sockets or drafts")
+
+
+def _stale(settings: Settings) -> Iterator[tuple[Path, str]]:
+    run = settings.home / "run"
+    for name, what in (
+        ("service.json", "of a query service that is gone"),
+        ("watch.json", "of a watcher that is gone"),
+        ("hooks.json", "of producers that are gone"),
+    ):
+        pids = pids_of(run / name)
+        if pids and not any(map(is_alive, pids)):
+            yield run / name, what
+    if settings.broker.url is None:
+        path = settings.home / "broker" / "valkey.sock"
+        if path.parent.is_dir():
+            path = socket_path(settings.home)
+        if path.is_socket() and not _listens(path):
+            yield path, "a socket without a listener"
+    for folder, pattern in ((run, ".*.json.*"), (settings.home / "spool", ".*.json"), (settings.home, "namespace.*")):
+        for draft in sorted(folder.glob(pattern)) if folder.is_dir() else ():
+            with contextlib.suppress(OSError):
+                if time.time() - draft.stat().st_mtime > _ABANDONED_SECONDS:
+                    yield draft, "a draft of a process that died"
+
+
+def _listens(path: Path) -> bool:
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True  # a listener may be busy
+        return True
+
+
+def _removing(settings: Settings, path: Path) -> Callable[[], str]:
+    def remove() -> str:
+        # The process that starts a broker holds this lock until the socket exists.
+        with _held(settings.home / "broker" / "lock") as ours:
+            if not ours or path not in dict(_stale(settings)):
+                return f"left {path}: it is in use again"
+            path.unlink(missing_ok=True)
+        return f"removed {path}"
+
+    return remove
+
+
+@contextlib.contextmanager
+def _held(lock: Path) -> Iterator[bool]:
+    if not lock.exists():
+        yield True
+        return
+    with lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True

@@ -1,4 +1,4 @@
-"""One round of the doctor: look at everything, heal what can be healed if asked to, and say it."""
+"""Examination by the doctor: checks, conditions of status, and what was healed, as JSON and as lines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from memory.search.circuit_breaker import GuardedPendingReader
 from memory.status.agent import condition_of, unreported
 from memory.status.condition_texts import part_of
 from memory.status.summary import build_status
-from recalld.doctor import hooks, indexes, leftovers, machine, services
+from recalld.doctor import home, machine, services
 from recalld.doctor.finding import Finding, Level, in_common
 from recalld.invocation import Invocation, to_type
-from recalld.render.terminal_text import printable_name
 from recalld.settings.load import program_folders
+from recalld.terminal_text import printable_name
 from recalld.wiring import BrokerSide, open_broker
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, UserError
@@ -34,7 +34,7 @@ _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("!", "yellow"), Level.PROBL
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finding and what became of it: `healed` says what was done, `failed` why it could not be."""
+    """Finding with its remedy's outcome: `healed` is what the doctor did, `failed` why it could not."""
 
     finding: Finding
     healed: str | None = None
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def is_open(self) -> bool:
-        """Whether a problem is left."""
+        """Return True if a problem is left."""
         return self.finding.level is Level.PROBLEM and self.healed is None
 
 
@@ -70,8 +70,8 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
     yield machine.watches(settings)
     yield from machine.sqlite_parts(settings)
     yield machine.disk(settings)
-    yield from leftovers.leftovers(settings)
-    yield from hooks.hook_findings(program_folders())
+    yield from home.leftovers(settings)
+    yield from machine.hook_findings(program_folders())
     yield from pattern_findings(settings)
     try:
         side = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
@@ -79,9 +79,9 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         # A home that cannot be written; no more can be found out.
         yield Finding("home", Level.PROBLEM, str(error), "see above")
         return
-    try:
+    with side:
         yield machine.clock(settings, broker_seconds_ahead=services.seconds_ahead(side))
-        # Before anything is healed: what is told below is what was found.
+        # Before anything is healed: the findings below are of this state.
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
         status = build_status(chosen, GuardedPendingReader(side.board), deep=True)
         said: list[Finding] = []
@@ -89,8 +89,6 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
             said.append(finding)
             yield finding
         yield from in_common(condition_findings(status, said))
-    finally:
-        side.client.close()
 
 
 def pattern_findings(settings: Settings) -> Iterator[Finding]:
@@ -109,7 +107,7 @@ def pattern_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, online: bool) -> Iterator[Finding]:
-    """What the checks find that know more than status does."""
+    """Yield the findings of checks that know more than status does."""
     settings = invocation.settings
     yield from services.broker_findings(settings, side, status)
     yield from services.process_findings(settings, side, status)
@@ -120,16 +118,16 @@ def _of_status(invocation: Invocation, side: BrokerSide, status: Status, *, onli
         for found in services.provider_findings(settings, agent, side, online=online, now=now)
     )
     if settings.agents:
-        yield from indexes.index_findings(invocation, status)
+        yield from home.index_findings(invocation, status)
     else:
         action = "`recalld up --workspace DIR`, or `recalld discover`"
         yield Finding("agents", Level.WARNING, "no workspace is known yet", action)
 
 
 def condition_findings(status: Status, said: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield a problem for every condition of an agent that is not ok, but those that a check's problem covers.
+    """Yield a problem for every condition of an agent, but those that a check's problem covers.
 
-    So the doctor never calls well what status does not.
+    The doctor then never calls an agent well that status does not.
     """
     for agent in status.agents:
         problems = [one for one in said if one.level is Level.PROBLEM and one.may_concern(agent.agent)]
@@ -142,12 +140,12 @@ def condition_findings(status: Status, said: Sequence[Finding]) -> Iterator[Find
 
 
 def answer(outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
-    """The outcomes as one JSON object."""
+    """Return the outcomes as one JSON object."""
     return {"ok": not any(one.is_open for one in outcomes), "findings": [_body(one) for one in outcomes]}
 
 
 def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """The outcomes for a terminal, styled."""
+    """Yield the outcomes for a terminal, styled."""
     several = len({one.finding.agent for one in outcomes} - {None}) > 1
     for one in outcomes:
         found = one.finding

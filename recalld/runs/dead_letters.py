@@ -1,4 +1,4 @@
-"""Documents that failed: found, retried and dropped by a person. Needs no daemon."""
+"""Documents that failed: found, retried and dropped by a user. Needs no daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from memory.store.dead_letters import EMBEDDING_REFUSED
 from memory.store.options import StoreOptions
 from memory.store.reader import DeadLetterRow, IndexedFile, RefusedChunk, StoreReader
 from memory.store.writer import Store
-from recalld.render.terminal_text import typed_name
+from producers.spool import write_event
+from recalld.terminal_text import typed_name
 from recalld.wiring import BrokerSide, generations_of
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable, UserError
@@ -112,8 +113,6 @@ def _tell(settings: Settings, agent: AgentSettings, failed: Sequence[Failed], br
         broker.queue.mark_changed(agent.id, unread, lane=Lane.LIVE)
         broker.queue.request_vectors(agent.id)
     except BrokerUnavailable:
-        from producers.spool import write_event
-
         write_event(settings.home, Event(kind="reconcile", agent=agent.id))
         return False
     return True

@@ -110,12 +110,9 @@ def _ask_provider(settings: Settings, ledger: BatchLedger, job: BatchJob) -> str
 
 
 def _wake(settings: Settings, agent: str) -> None:
-    broker = open_broker(settings)
-    try:
-        with suppress(BrokerUnavailable):  # the next worker that starts polls the job
-            broker.queue.request_vectors(agent)
-    finally:
-        broker.client.close()
+    # Without the broker, the next worker that starts polls the job.
+    with open_broker(settings) as broker, suppress(BrokerUnavailable):
+        broker.queue.request_vectors(agent)
 
 
 def _jobs(settings: Settings) -> list[BatchJob]:
@@ -162,12 +159,9 @@ def _problem(settings: Settings, error: redis.RedisError) -> str | None:
 
 def _queue(settings: Settings, agents: list[str]) -> list[dict[str, Any]]:
     """Return what waits and runs, by agent. Raises `redis.RedisError`."""
-    broker = open_broker(settings)
-    try:
+    with open_broker(settings) as broker:
         messages = queued_jobs(broker.client, broker.keys)
         waiting = {agent: broker.queue.marks.waiting(agent) for agent in agents}
-    finally:
-        broker.client.close()
     return [
         {
             "agent": agent,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from memory.embedding.providers.local import unpack_weights
-from recalld.own_processes import own_command, own_environment
+from recalld.up.own_processes import own_command, own_environment
 from recalld.up.supervisor import Child
 from tests.waiting import wait_until
 
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,166 @@
+"""Commands that run until they are stopped: `recalld up`, `watch`, `work`, `serve` and `mcp`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
+from recalld.settings.load import check_workspace
+from recalld.up.lifecycle import announce_ready, running_broker, stop_event, supervised_option, traced, watchdog
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from memory.status.pulses import Pulses
+    from recalld.up.settings_age import SettingsAge
+
+
+@click.command("up")
+@workspace_option
+@setting_option("--host", "service.host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
+@setting_option("--port", "service.port", type=int, metavar="N", help="Port of the query service; 0 picks one. [7373]")
+@pass_invocation
+def up(invocation: Invocation) -> int:
+    """Run broker, watching, indexing and search until Ctrl-C, which drains and stops all of it."""
+    from recalld.up.daemon import run_daemon
+
+    return run_daemon(invocation)
+
+
+@click.command("watch")
+@workspace_option
+@supervised_option
+@pass_invocation
+def watch(invocation: Invocation, *, supervised: bool) -> None:
+    """Run only the producers: watch files and queue what changed, until Ctrl-C."""
+    from producers.run import run_producers
+    from recalld.wiring import answering_for, building_in, indexed_by, open_broker
+    from workers.health.heartbeat import Heartbeat
+
+    with _process(invocation, "watch", supervised=supervised) as process:
+        settings = invocation.settings
+        for agent in invocation.agents():
+            check_workspace(agent)
+        with (
+            running_broker(settings, supervised=supervised),
+            Heartbeat(settings, "watch", process.pulses, outdated=process.age),
+            open_broker(settings) as broker,
+        ):
+            run_producers(
+                settings,
+                broker.queue,
+                broker.inbox,
+                broker.board,
+                process.stop,
+                figures=broker.board,
+                indexed=indexed_by(settings),
+                answering=answering_for(settings),
+                building=building_in(settings),
+                on_ready=lambda: announce_ready(supervised=supervised),
+                pulses=process.pulses,
+            )
+
+
+@click.command("work")
+@workspace_option
+@setting_option("--host", "workers.host", metavar="ADDRESS", help="Address for metrics and health. [127.0.0.1]")
+@setting_option("--port", "workers.port", type=int, metavar="N", help="Port for metrics and health. [none]")
+@supervised_option
+@pass_invocation
+def work(invocation: Invocation, *, supervised: bool) -> None:
+    """Run only the workers: index what is queued, until Ctrl-C."""
+    from workers.run import run_workers
+
+    with (
+        _process(invocation, "work", supervised=supervised) as process,
+        running_broker(invocation.settings, supervised=supervised),
+    ):
+        run_workers(
+            invocation.settings,
+            process.stop,
+            on_ready=lambda: announce_ready(supervised=supervised),
+            pulses=process.pulses,
+            outdated=process.age,
+        )
+
+
+@click.command("serve")
+@workspace_option
+@setting_option("--host", "service.host", metavar="ADDRESS", help="Address to listen on. [127.0.0.1]")
+@setting_option("--port", "service.port", type=int, metavar="N", help="Port to listen on; 0 picks a free one. [7373]")
+@supervised_option
+@pass_invocation
+def serve(invocation: Invocation, *, supervised: bool) -> None:
+    """Run only the query service, until Ctrl-C. It reads indexes and writes nothing."""
+    from memory.service import run
+    from recalld.wiring import open_broker
+    from workers.health.heartbeat import Heartbeat
+    from workers.limits.coordination import coordinating
+    from workers.queue.connection import IMPATIENT_SECONDS
+
+    with (
+        _process(invocation, "serve", supervised=supervised) as process,
+        # A search has a deadline, with or without the broker.
+        open_broker(invocation.settings, answer_seconds=IMPATIENT_SECONDS) as broker,
+        # A search waits for the producers until its own deadline.
+        open_broker(invocation.settings) as waiting,
+        coordinating(invocation.settings) as coordination,
+        Heartbeat(invocation.settings, "serve", process.pulses, asking=coordination.asking, outdated=process.age),
+    ):
+        run.serve(
+            invocation.settings,
+            broker.board,
+            inbox=waiting.inbox,
+            coordinate=coordination,
+            stop=process.stop,
+            pulses=process.pulses,
+            on_ready=lambda: announce_ready(supervised=supervised),
+        )
+
+
+@click.command("mcp")
+@click.option("--session-key", metavar="KEY", help="The session that asks, for scope rules. [the owner's private one]")
+@pass_invocation
+def mcp(invocation: Invocation, *, session_key: str | None) -> None:
+    """Serve the memory tools by the Model Context Protocol, on standard input and output.
+
+    Asks the running service; when none runs, reads the index itself, by keywords only. Ends when standard input ends.
+    """
+    if session_key is not None and not session_key.strip():
+        raise UserError("--session-key must not be empty; leave it out for the owner's private session", exit_code=2)
+    try:
+        from recalld.local.mcp_stdio import serve_stdio
+    except ModuleNotFoundError as error:
+        if error.name not in {"mcp", "mcp_types"}:
+            raise
+        raise UserError('MCP needs its SDK: pip install "recalld[mcp]"') from None
+    serve_stdio(invocation, session_key=session_key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """Parts of every process that a supervisor may start."""
+
+    stop: threading.Event
+    pulses: Pulses
+    age: SettingsAge
+
+
+@contextmanager
+def _process(invocation: Invocation, name: str, *, supervised: bool) -> Iterator[_Process]:
+    """Set up logs, signals, spans and watchdog for one process."""
+    from memory.status.pulses import Pulses
+    from recalld.logs import configure_logs
+    from recalld.up.settings_age import SettingsAge
+
+    age = SettingsAge(invocation)
+    stop = stop_event(supervised=supervised)
+    configure_logs(process=name)
+    pulses = Pulses()
+    with traced(invocation.settings, name), watchdog(pulses.problems):
+        yield _Process(stop, pulses, age)
