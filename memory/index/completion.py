@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 import structlog
 
 from memory.chunking.chunker import text_hash
-from memory.documents.ignored_documents import left_out
-from memory.documents.session_roots import SESSIONS_SOURCE, is_transcript_name
-from memory.documents.unmounted_folders import with_emptied
+from memory.documents.comparison import left_out, with_emptied
+from memory.documents.session_roots import is_transcript_name
 from memory.embedding.selection import NO_VECTORS
 from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
 from memory.index.fingerprint import embedding_of, redaction_of
@@ -23,7 +22,7 @@ from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
 from memory.store.errors import OtherVersion
 from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
 from memory.store.writer import NewChunk, Store, TranscriptWrite
-from schemas.documents import DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 log = structlog.get_logger(__name__)
 
@@ -42,9 +41,9 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
     changed = [key for key, stat in scan.documents.items() if key not in indexed or not indexed[key].agrees_with(stat)]
     absent = [key for key in indexed if key not in scan.documents]
     if scan.complete:
-        changed += [key for key in absent if key.source != SESSIONS_SOURCE]
-    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
-    forgotten = files.forgotten_transcripts(transcripts, scan, store)
+        changed += [key for key in absent if not key.is_transcript]
+    transcripts = [key for key in absent if key.is_transcript]
+    forgotten = files.transcripts.forgotten(transcripts, scan, store)
     changed += forgotten
     # A scan finds transcripts of imported folders only on request.
     others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, forgotten)
@@ -104,7 +103,7 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
     if reader is None:
         return []
     try:
-        held = [file.key for file in reader.files() if file.key.source != SESSIONS_SOURCE]
+        held = [file.key for file in reader.files() if not file.key.is_transcript]
     finally:
         reader.close()
     scan = with_emptied(indexer.files.scan(), indexer.files, held)
@@ -164,12 +163,12 @@ def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
         return []
     target = indexer.target()
     try:
-        sessions = (file.key for file in reader.files() if file.key.source == SESSIONS_SOURCE)
+        sessions = (file.key for file in reader.files() if file.key.is_transcript)
         transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
         lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
     finally:
         reader.close()
-    out = indexer.files.left_out_transcripts(lacking)
+    out = indexer.files.transcripts.left_out(lacking)
     return [key for key in lacking if key not in out]
 
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.agent_files import AgentFiles, DocumentGone
-from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
@@ -193,7 +192,7 @@ def _look_at(
     unchanged = known is not None and stat is not None and known.stat.agrees_with(stat)
     if target is not None and unchanged and not is_read_otherwise(key, files=files, store=target):
         return
-    if stat is not None and key.source == SESSIONS_SOURCE:
+    if stat is not None and key.is_transcript:
         _look_at_transcript(memory, key, files, target, choice, work)
         return
     stored = target.chunks_of(key) if target is not None and known is not None else []

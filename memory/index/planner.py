@@ -7,8 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone
-from memory.documents.session_roots import SESSIONS_SOURCE
-from memory.documents.unmounted_folders import emptied
+from memory.documents.comparison import emptied
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.commit_batch import CommitBatch, IndexReport, Plan
 from memory.index.difference import CutChunk, cut_document, difference
@@ -77,7 +76,7 @@ class Planner:
             if known is not None and known.stat.agrees_with(stat) and not otherwise:
                 self.batch.done.append(key)
                 report.unchanged += 1
-            elif key.source == SESSIONS_SOURCE:
+            elif key.is_transcript:
                 same = None if known is None or otherwise else stat_of_the_same(key, files=self._files, store=store)
                 if known is not None and same is not None:
                     self._touch(known, same, report)
@@ -136,7 +135,10 @@ class Planner:
 
         The old file is gone, and the new one begins with every line that the index has read of it.
         """
-        names = [*self._files.earlier_names(key), *(name for one in first for name in store.begun_by(one.text_hash))]
+        names = [
+            *self._files.transcripts.earlier_names(key),
+            *(name for one in first for name in store.begun_by(one.text_hash)),
+        ]
         marks = {name: mark for name in names if (mark := self._left_mark(store, name, stat)) is not None}
         was = longest_beginning(key, marks, files=self._files) if marks else None
         if was is None or not store.rename_document(was, key):
@@ -176,12 +178,12 @@ class Planner:
 
     def _is_emptied(self, store: Store, key: DocumentKey) -> bool:
         """Return True if the folder of an absent note is empty, as when its disk is not mounted."""
-        if key.source == SESSIONS_SOURCE:
+        if key.is_transcript:
             return False
         if self._emptied is None:
             # Computed once for all documents of a job: it lists every file of the index.
             self._emptied = emptied(self._files, (file.key for file in store.files()))
-        return self._files.folder_of(key) in self._emptied
+        return self._files.notes.folder_of(key) in self._emptied
 
 
 def record_failure(store: Store, agent: str, key: DocumentKey, error: Exception) -> None:

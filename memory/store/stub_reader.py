@@ -30,7 +30,7 @@ from memory.store.reader import (
     VectorState,
 )
 from memory.store.writer import NewChunk
-from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.documents import DocumentKey
 
 
 class InMemoryReader(StoreReader):
@@ -106,7 +106,7 @@ class InMemoryReader(StoreReader):
         with self._lock:
             chunks = self._chunks.values()
             found = (chunk for chunk in chunks if (chunk.text_hash, chunk.row.ordinal) == (text_hash, 0))
-            keys = [chunk.row.key for chunk in found if not chunk.stale and chunk.row.key.source == SESSIONS_SOURCE]
+            keys = [chunk.row.key for chunk in found if not chunk.stale and chunk.row.key.is_transcript]
             return keys[:MOST_BEGUN]
 
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.ignored_documents import left_out
+from memory.documents.comparison import left_out
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.embedding.selection import NO_VECTORS as NO_EMBEDDING
 from memory.embedding.selection import ProviderChoice

@@ -25,8 +25,8 @@ from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import run
-from workers.health.board import Board
-from workers.health.heartbeat import LifeSigns
+from workers.health.health_store import HealthStore
+from workers.health.heartbeat import Heartbeat
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.broker import DoorbellBroker, make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
@@ -51,13 +51,15 @@ Reported = list[tuple[ConditionCode, Mapping[str, Param]]]
 def said(monkeypatch: pytest.MonkeyPatch) -> Reported:
     """Every condition that was reported, also those that are over: (code, params)."""
     told: Reported = []
-    report = Board.report
+    report = HealthStore.report
 
-    def listened(board: Board, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
+    def listened(
+        board: HealthStore, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param
+    ) -> None:
         told.append((code, params))
         report(board, code, agent=agent, subject=subject, **params)
 
-    monkeypatch.setattr(Board, "report", listened)
+    monkeypatch.setattr(HealthStore, "report", listened)
     return told
 
 
@@ -389,7 +391,7 @@ def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_
     remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordination, "UNUSUAL_SECONDS", 0.1)
-    monkeypatch.setattr(run, "LifeSigns", partial(LifeSigns, beat_seconds=0.05))
+    monkeypatch.setattr(run, "Heartbeat", partial(Heartbeat, beat_seconds=0.05))
     monkeypatch.setattr("memory.status.agent.SILENCE_SECONDS", 0.0)
     server.open.clear()
     with Workers(remote) as workers:
