@@ -20,7 +20,6 @@ from memory.documents.unmounted_folders import with_emptied
 from memory.documents.walk import MEMORY_SOURCE
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
-from memory.wire_forms import index_figures
 from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane
@@ -177,7 +176,7 @@ def _remembered(
         try:
             known = KnownFiles(reader.files())
             failed = [letter.key for letter in reader.dead_letters()]
-            figures = index_figures(reader.counts(), dead_letters=len(failed))
+            figures = reader.counts().figures(dead_letters=len(failed))
             return known, failed, left_out(reader, files), figures
         finally:
             reader.close()
@@ -195,7 +194,7 @@ def _seen(answering: Callable[[], StoreReader | None]) -> tuple[KnownFiles | Non
         if reader is None:
             return None, IndexFigures()
         try:
-            figures = index_figures(reader.counts(), dead_letters=len(reader.dead_letters()))
+            figures = reader.counts().figures(dead_letters=len(reader.dead_letters()))
             return KnownFiles(reader.files()), figures
         finally:
             reader.close()

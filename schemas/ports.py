@@ -93,14 +93,14 @@ class EndpointCondition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointState:
-    """What everybody who uses a provider's account knows about it.
+class EndpointStatus:
+    """State of a provider's endpoint, shared by all processes that use the account.
 
-    `until` is the Unix time of the next try, None when it may be now; `reason` is the provider's sentence when it
-    refused for good, or who does not answer; `since` is the Unix time since when an answer is owed, None when none is.
+    Requests leave again at Unix time `until`; None means now. `reason` is the provider's refusal, or names the endpoint
+    that does not answer. A request has been without an answer since Unix time `since`.
     """
 
-    condition: EndpointCondition = EndpointCondition.OK
+    condition: EndpointCondition
     until: float | None = None
     reason: str | None = None
     since: float | None = None
@@ -140,17 +140,38 @@ class FleetNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class OutdatedSettings:
-    """A process runs with settings that it would not read any more.
+class OutdatedState:
+    """Settings that changed since a process read them.
 
-    `file` is the one that was written last, at Unix time `changed_at`; the process read it at `read_at`. `invalid`:
-    what it says now is no valid whole.
+    `file` is the settings file written last, at Unix time `changed_at`. The process read its settings at `read_at`.
+    `invalid`: the settings are invalid now.
     """
 
     file: str
     changed_at: float
     read_at: float
     invalid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WatchingState:
+    """State of watching an agent's files: `mode` is "events", "polling" or "off"; `reason` explains any but "events".
+
+    `overflows` counts how often the system lost events; all files were compared then. `last_event_at` and
+    `last_compared_at` (with the index) are Unix times.
+    """
+
+    mode: str
+    reason: str | None = None
+    overflows: int = 0
+    last_event_at: float | None = None
+    last_compared_at: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Return the state in words."""
+        text = f"{self.mode}: {self.reason}" if self.reason else self.mode
+        return f"{text} ({self.overflows} queue overflows)" if self.overflows else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +198,7 @@ class ProcessSign:
     doing: tuple[str, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     version: str | None = None
-    outdated: OutdatedSettings | None = None
+    outdated: OutdatedState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +270,7 @@ class PendingReader(Protocol):
         Agent "*" is all of them together: there a request that carried texts of two agents counts once.
         """
 
-    def endpoint(self, account: str, model: str) -> EndpointState | None:
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Whether requests to a provider's account for this model may leave; None when that is not known."""
 
     def fleet(self) -> FleetNumbers | None:

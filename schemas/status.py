@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from schemas.ports import EndpointCondition
+from schemas.ports import EndpointStatus, OutdatedState, Pending, WatchingState
 from schemas.search import ConditionState, Mode
 
 
@@ -89,6 +89,14 @@ class QueueState(_Wire):
     running: int = 0
     oldest_seconds: float | None = None
 
+    @classmethod
+    def of(cls, pending: Pending | None, *, now: float) -> QueueState:
+        """Return what waits at Unix time `now`; `pending` is None while the broker does not answer."""
+        if pending is None:
+            return cls(reachable=False)
+        oldest = round(max(0.0, now - pending.oldest_at), 3) if pending.oldest_at is not None else None
+        return cls(pending=pending.documents, running=pending.running, oldest_seconds=oldest)
+
 
 class VectorState(_Wire):
     """Progress of the embeddings: chunks a second, seconds left (None: not known), advice when it will take long.
@@ -100,32 +108,6 @@ class VectorState(_Wire):
     eta_seconds: float | None = None
     advice: str | None = None
     in_batch_jobs: int = 0
-
-
-class WatchingState(_Wire):
-    """How files are watched: `mode` is "events", "polling" or "off", and `reason` why it is not "events".
-
-    `overflows` counts how often the system lost events (all files were compared then). `last_event_at` and
-    `last_compared_at` are Unix times: a change was noticed, and files and index were compared.
-    """
-
-    mode: str
-    reason: str | None = None
-    overflows: int = 0
-    last_event_at: float | None = None
-    last_compared_at: float | None = None
-
-
-class OutdatedState(_Wire):
-    """A process runs with what it read of `file` at `read_at`, and that was changed at `changed_at` (Unix times).
-
-    `invalid`: what it says now is no valid whole.
-    """
-
-    file: str
-    changed_at: float
-    read_at: float
-    invalid: bool = False
 
 
 class ProcessState(_Wire):
@@ -245,19 +227,6 @@ class UsageState(_Wire):
     today: Spent
 
 
-class EndpointStatus(_Wire):
-    """Whether requests to the provider's endpoint may leave, `until` when not (Unix time), and what it said.
-
-    `since` is the Unix time since when a request is without an answer: for more than ten seconds then. The condition
-    is "waiting" where that is all that is known.
-    """
-
-    condition: EndpointCondition
-    until: float | None = None
-    reason: str | None = None
-    since: float | None = None
-
-
 class AgentStatus(_Wire):
     """One agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
 
@@ -281,6 +250,7 @@ class AgentStatus(_Wire):
     text_search: Availability
     mode: Mode = "none"
     degraded: tuple[str, ...] = ()
+    conditions: tuple[ConditionState, ...] = ()
     watch: str | None = None
     watching: WatchingState | None = None
     dead_letters: tuple[DeadLetter, ...] = ()

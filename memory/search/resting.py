@@ -10,7 +10,7 @@ from datetime import date
 from schemas.conditions import Condition
 from schemas.ports import (
     BrokerFacts,
-    EndpointState,
+    EndpointStatus,
     FleetNumbers,
     Pending,
     PendingReader,
@@ -88,7 +88,7 @@ class RestingPendingReader:
         """What embedding cost; nothing is known while the queue is away."""
         return () if self._is_away() else self._reader.usage(agent, day=day)
 
-    def endpoint(self, account: str, model: str) -> EndpointState | None:
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Whether requests may leave; not known while the queue is away."""
         return None if self._is_away() else self._reader.endpoint(account, model)
 

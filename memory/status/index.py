@@ -16,8 +16,7 @@ from memory.index.fingerprint import fingerprint
 from memory.index.generations import Generations, begun_at
 from memory.status.sources import StatusSources
 from memory.store.errors import CheckUnfinished
-from memory.store.reader import IndexCounts, IndexedFile, StoreReader
-from memory.wire_forms import dead_letter
+from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
@@ -118,6 +117,19 @@ def _look(
         trouble=None,
         unfinished=unfinished,
         left_out=frozenset(left_out(reader, sources.files)),
+    )
+
+
+def dead_letter(row: DeadLetterRow) -> DeadLetter:
+    """Return a document that could not be indexed, as answers show it."""
+    return DeadLetter(
+        source=row.key.source,
+        path=row.key.path,
+        reason=row.reason,
+        error_class=row.error_class,
+        attempts=row.attempts,
+        first_at=row.first_at,
+        last_at=row.last_at,
     )
 
 

@@ -13,8 +13,8 @@ import click
 
 from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
 from recalld.local.fallback import print_json
+from recalld.render.status import size
 from recalld.render.terminal_text import printable_name
-from recalld.status_view import size
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

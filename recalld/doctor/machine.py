@@ -17,7 +17,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.status.home import tree_bytes
 from memory.store.sqlite.connection import load_sqlite_vec
 from recalld.doctor.finding import Finding, Level
-from recalld.status_view import size
+from recalld.render.status import size
 from schemas.settings import Settings
 
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.

@@ -10,10 +10,10 @@ from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted, duration
 from memory.store.reader import IndexCounts
 from recalld.render.progress_bar import Progress, ProgressBar
+from recalld.render.status import size
 from recalld.runs.backfill_plan import BackfillPlan
 from recalld.runs.cost import cost_body, cost_sentence
 from recalld.runs.wait import Outcome, exit_code
-from recalld.status_view import size
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage

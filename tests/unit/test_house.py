@@ -37,7 +37,7 @@ WIDEST = 15
 WIDE = {"memory.search": 23, "recalld.commands": 19}
 
 #: Folders that import each other.
-CIRCLES = [{"memory", "memory.status"}, {"recalld", "recalld.hooks", "recalld.settings", "recalld.up"}]
+CIRCLES = [{"recalld", "recalld.hooks", "recalld.settings", "recalld.up"}]
 
 
 @cache

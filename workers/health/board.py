@@ -21,7 +21,7 @@ from schemas.conditions import HOLD_UP_VECTORS, Condition, ConditionCode, Param
 from schemas.ports import (
     BrokerFacts,
     EndpointCondition,
-    EndpointState,
+    EndpointStatus,
     FleetNumbers,
     IndexFigures,
     Indexing,
@@ -326,7 +326,7 @@ class Board:
             why = refusal(error)
             return BrokerFacts("?", "not known", why, writable=False, refuses=True) if why is not None else None
 
-    def endpoint(self, account: str, model: str) -> EndpointState | None:
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Whether requests to a provider's account may leave, and whether one is without an answer for long.
 
         None for nobody's account, and without the broker.
@@ -399,7 +399,7 @@ def today_utc() -> date:
     return datetime.now(UTC).date()
 
 
-def _unanswered(state: EndpointState, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointState:
+def _unanswered(state: EndpointStatus, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointStatus:
     """The state with what the processes that live wait for."""
     if state.condition not in {EndpointCondition.OK, EndpointCondition.FAILING}:
         return state
