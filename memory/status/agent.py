@@ -1,6 +1,6 @@
-"""Honest status of one agent: what is on disk, in the index and in the queue, compared.
+"""Status of one agent: disk, index and queue, compared.
 
-`agent_status` looks once; the service keeps what it said for a second (`memory.service.agents`).
+`agent_status` looks once. The service keeps its result for a second (`memory.service.agents`).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ PENDING_TOO_LONG_SECONDS = 60.0
 #: Notes of documents that are listed; the rest is counted.
 _MAX_NOTES = 50
 
-#: What is said of a document whose dead letter was dropped.
+#: Note of a document whose dead letter was dropped.
 _LEFT_OUT = "left out, for its dead letter was dropped; it is read again when it changes, or by `recalld dead retry`"
 
 
 def agent_status(
     settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool = False
 ) -> AgentStatus:
-    """Compare disk, index and queue of one agent. Never raises for a broken part: it is what status is for.
+    """Compare disk, index and queue of one agent. Never raises for a broken part: status reports it.
 
     `ok` is False when a document is missing, stale or vanished and no job for it waits; when one waits for
     longer than a minute; when vectors wait and none comes in; and when anything failed, is in trouble or

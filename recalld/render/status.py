@@ -1,4 +1,4 @@
-"""A status answer as lines for a terminal: one compact block an agent."""
+"""Lines of a status answer for a terminal: one compact block an agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FREE_OF_CHARGE = frozenset({"local"})
 
 
 def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterator[str]:
-    """The lines to print, styled; `click.echo` drops the styles when nobody sees them.
+    """Yield the lines to print, styled; `click.echo` drops the styles outside of terminals.
 
     `resting`: nothing of this home runs, so that no broker has to answer.
     """
@@ -44,7 +44,7 @@ def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterato
     if lookups:
         kept += f", hit rate {cache['hits'] / lookups:.0%} ({_count(lookups, 'lookup')})"
     yield _line("cache", kept)
-    # A service that was started before an upgrade does not tell.
+    # A service started before an upgrade leaves this out.
     if "broker" in answer:
         yield _line("broker", _broker(answer["broker"], resting=resting))
         if not answer["broker"]["reachable"] and not resting:
@@ -88,7 +88,7 @@ def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
         yield _line("watching", agent["watch"] + _last(agent.get("watching", {})))
     for trouble in agent.get("troubles", ()):
         seconds = time.time() - trouble["since"]
-        # What was found out by this very look may be as old as it likes.
+        # A condition that this very look found is new.
         since = f" (for {duration(seconds)})" if seconds >= _JUST_FOUND_SECONDS else ""
         yield _line("trouble", click.style(f"{trouble['part']}: {trouble['message']}{since}", fg="yellow"))
     letters = agent.get("deadLetters", ())
@@ -202,7 +202,7 @@ def _index(index: Mapping[str, Any]) -> str:
 
 
 def _build(build: Mapping[str, Any] | None) -> str:
-    """How far a generation under construction is, in brackets."""
+    """Return the progress of a generation under construction, in brackets."""
     if build is None:
         return ""
     parts = [f"{build['files']} of {_count(build['ofFiles'], 'document')}"]
@@ -251,7 +251,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def amount(number: float) -> str:
-    """A number for people: 5030000 is "5.0 M"."""
+    """Return a number for people: 5030000 is "5.0 M"."""
     if number < 1000:
         return f"{number:.0f}"
     if number < 999_950:
@@ -260,12 +260,12 @@ def amount(number: float) -> str:
 
 
 def dollars(number: float) -> str:
-    """Dollars for people: to the cent, and less than a cent as that."""
+    """Return dollars for people: to the cent, and less than a cent as that."""
     return f"about ${number:,.2f}" if number >= 0.01 else "less than $0.01"
 
 
 def size(amount: float) -> str:
-    """Bytes for people, a kB being 1,000 of them: 1500 is "1.5 kB"."""
+    """Return bytes for people, a kB being 1,000 of them: 1500 is "1.5 kB"."""
     if amount < 1000:
         return f"{amount:.0f} B"
     for unit in ("kB", "MB"):
