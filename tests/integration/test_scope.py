@@ -34,6 +34,7 @@ NOTHING: dict[str, Any] = {
     "fallback": False,
     "citations": False,
     "degraded": [],
+    "conditions": [],
     "pending": {"documents": 0, "vectors": 0},
 }
 CONFIGURATION = """
