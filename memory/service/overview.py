@@ -116,7 +116,7 @@ class Overview:
             agent=agent,
             queue=queue,
             looked=glance is not None,
-            counts=_shown(figures.counts) if figures is not None else None,
+            counts=Counts.model_validate(counts, from_attributes=True) if figures is not None else None,
             dead_letters=figures.dead_letters if figures is not None else 0,
             revision=figures.revision if figures is not None else "",
             provider=provider.name if provider is not None else None,
@@ -156,17 +156,6 @@ class Overview:
             if len(self._days) > _AGENTS_WITH_DAYS:
                 self._days.popitem(last=False)
         return days
-
-
-def _shown(counts: IndexCounts) -> Counts:
-    return Counts(
-        files=counts.files,
-        chunks=counts.chunks,
-        vectors_ready=counts.vectors_ready,
-        vectors_pending=counts.vectors_pending,
-        vectors_refused=counts.vectors_refused,
-        last_commit_at=counts.last_commit_at,
-    )
 
 
 def days_of(chunks: Mapping[str, int]) -> dict[str, Day]:
