@@ -1,8 +1,7 @@
-"""When a changed document is due. Pure: time comes in as an argument.
+"""Due times of changed documents. Pure: time comes in as an argument.
 
-A document is due when it was quiet for its agent's quiet time, and at the latest some quiet times (`BOUND_FACTOR`)
-after the first event, so that a file that is written every second is indexed all the same. All events of one
-window are one hand-over.
+A document is due after its agent's quiet time without an event, and at the latest `BOUND_FACTOR` quiet times after the
+first event: a file that is written every second is indexed, too. All events of one window are one hand-over.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Debouncer:
         return len(self._windows)
 
     def touch(self, agent: str, key: DocumentKey, *, now: float) -> None:
-        """An event."""
+        """Record an event of a document."""
         window = self._windows.get((agent, key))
         if window is not None:
             window.last = now
@@ -51,7 +50,7 @@ class Debouncer:
         self._push(agent, key, window)
 
     def next_due(self) -> float | None:
-        """No document is due before this; None when there is none."""
+        """Return the time before which no document is due; None without documents."""
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, *, now: float) -> dict[str, list[DocumentKey]]:

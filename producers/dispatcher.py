@@ -1,4 +1,4 @@
-"""The thread that hands changed documents to the queue, and keeps them while the queue does not answer."""
+"""Thread that hands changed documents to the queue, and keeps them while the queue does not answer."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ GATHER_SECONDS = 0.02
 CALL_DOCUMENTS = 1000
 
 
-class HandOver:
-    """Takes events, debounces them, and marks what is due. All methods are thread-safe.
+class Dispatcher:
+    """Debouncer of events that marks what is due. All methods are thread-safe.
 
-    `on_recovered` is called from the thread when the queue answers again after a failure.
+    The thread calls `on_recovered` when the queue answers again after a failure.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HandOver:
         self._pulse.belongs_to(self._thread)
 
     def touch(self, agent: str, key: DocumentKey) -> None:
-        """An event of a document: hand it over when it has been quiet for long enough."""
+        """Record an event of a document: hand it over when it has been quiet for long enough."""
         with self._changed:
             before = self._debouncer.next_due()
             self._debouncer.touch(agent, key, now=self._clock())
@@ -76,20 +76,20 @@ class HandOver:
                 self._changed.notify_all()
 
     def submit(self, agent: str, keys: Iterable[DocumentKey] | Mapping[DocumentKey, FileStat | None]) -> None:
-        """Hand these over at once, whatever their events say. With their stat, the latest transcripts go first."""
+        """Hand documents over at once, without debouncing. With their stats, the latest transcripts go first."""
         with self._changed:
             self._keep(agent, keys)
             self._changed.notify_all()
 
     def flush(self, agent: str | None = None) -> None:
-        """Hand over at once what waits for its quiet time, of one agent or of all."""
+        """Hand over at once the documents of one agent, or of all, that wait for their quiet time."""
         with self._changed:
             for owner, keys in self._debouncer.flush(agent).items():
                 self._keep(owner, keys)
             self._changed.notify_all()
 
     def settle(self, timeout_seconds: float) -> bool:
-        """Wait until nothing that was due before is still here; False after the timeout, or while the queue is away."""
+        """Wait until every due document is queued. Return False after the timeout, or while the queue is away."""
         with self._changed:
             return (
                 self._changed.wait_for(
@@ -99,12 +99,12 @@ class HandOver:
             )
 
     def waiting(self) -> int:
-        """How many documents are known to have changed and are not with the queue."""
+        """Return the number of changed documents that are not queued yet."""
         with self._changed:
             return len(self._debouncer) + sum(map(len, self._waiting.values()))
 
     def stop(self) -> None:
-        """Hand over everything once more (a try only: they are hints) and end the thread."""
+        """Try once to hand over everything, and end the thread. Events are hints and may be lost."""
         self.flush()
         with self._changed:
             self._stopping = True
@@ -173,7 +173,7 @@ class HandOver:
             mark_in_calls(self._queue, agent, keys, lane=Lane.LIVE)
 
     def _failed(self, error: Exception, rest: dict[str, dict[DocumentKey, FileStat | None]]) -> None:
-        """Keep what was not handed over, below what came meanwhile; whole agents, since marking twice is harmless."""
+        """Keep all documents of the agents that failed. Marking a document twice is harmless."""
         with self._changed:
             for agent, keys in rest.items():
                 self._waiting[agent] = {**keys, **self._waiting.get(agent, {})}
@@ -196,10 +196,10 @@ class HandOver:
 
 
 def mark_in_calls(queue: JobQueue, agent: str, keys: Sequence[DocumentKey], *, lane: Lane) -> None:
-    """Mark any number of documents, a bounded number a call.
+    """Mark any number of documents, at most `CALL_DOCUMENTS` a call.
 
     Raises:
-        BrokerUnavailable: some may have been marked, the rest was not.
+        BrokerUnavailable: the first calls may have succeeded.
     """
     for start in range(0, len(keys), CALL_DOCUMENTS):
         queue.mark_changed(agent, keys[start : start + CALL_DOCUMENTS], lane=lane)

@@ -1,4 +1,4 @@
-"""What happens with an event, wherever it comes from, and when files and index are compared."""
+"""Router of events from watchers, inbox and hooks, and scheduler of the comparisons of files and index."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Protocol, runtime_checkable
 import structlog
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.session_roots import SESSIONS_SOURCE, is_transcript_name
+from memory.documents.session_roots import is_transcript_name
 from memory.status.pulses import Pulse, Pulses
 from memory.store.reader import StoreReader
 from producers import spool
-from producers.dispatcher import HandOver
+from producers.dispatcher import Dispatcher
 from producers.hook_events import UnclaimedHook, event_of
 from producers.hook_payloads import Hook
-from producers.reconciling import ReconcileReport, reconcile
-from producers.rejected_events import Refusals
-from producers.scheduling import ReconcileSchedule
+from producers.reconciling import ReconcileReport, ReconcileSchedule, reconcile
+from producers.rejected_events import RejectedEvents
 from producers.tailing import Tailer
 from producers.watching.report import WatchReport
 from producers.watching.watcher import Watcher, WatchMode, WatchState
@@ -33,37 +32,38 @@ from schemas.settings import AgentSettings, Settings
 
 log = structlog.get_logger(__name__)
 
-#: A comparison that a moved root or lost events ask for waits so long for the turmoil to be over.
+#: Seconds that a comparison waits after a moved root or lost events.
 SETTLE_SECONDS = 1.0
 
-#: After a move, a job that had read a document at its old place may still commit it; so there is a second look.
+#: Seconds until a second comparison after a move: a job that read a document at its old place may still commit it.
 SECOND_LOOK_SECONDS = 30.0
 
 #: Seconds that comparing one agent's files with its index may take.
 COMPARISON_LIMIT_SECONDS = 300.0
 
-#: Seconds that one step of the other threads may take: one call of the queue, a look at some transcripts.
+#: Seconds that one step of the other threads may take: a call of the queue, a look at some transcripts.
 STEP_LIMIT_SECONDS = 120.0
 
-#: Seconds that each of those who are flushed gets to say that it is done.
+#: Seconds that the watcher, the tailer and the dispatcher each get to finish a flush.
 SETTLED_WITHIN_SECONDS = 0.5
 
+#: Seconds between two checks of the broker's epoch and of the watcher.
 EPOCH_SECONDS = 5.0
 
 _NOT_A_TRANSCRIPT = "not a transcript below this agent's session folders"
 
-#: The loop looks at `stop` and at the spool this often; neither can be waited for together with our own event.
+#: Seconds between two looks of the loop at `stop` and at the spool.
 _STOP_SECONDS = 0.25
 
 
 @runtime_checkable
 class _HasEpoch(Protocol):
     def epoch(self) -> str | None:
-        """A name of what the broker holds: another one after it lost something. None while it does not answer."""
+        """Return a name of the broker's data, another one after a loss; None while the broker does not answer."""
 
 
-class Producers:
-    """The watcher's listener and the handler of events; `start` and `loop` belong to one thread."""
+class EventRouter:
+    """Listener of the watcher and handler of events. One thread calls `start` and `loop`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Producers:
         self._compared: dict[str, Sequence[Condition]] = {}
         self._moved: set[str] = set()
         self._next_epoch = 0.0
-        self.hand_over = HandOver(
+        self.hand_over = Dispatcher(
             queue,
             reporter,
             quiet_seconds=lambda agent: self._agents[agent].sync.watch_debounce_ms / 1000,
@@ -117,17 +117,17 @@ class Producers:
             hand_over=self.hand_over.submit,
             pulse=pulses.of("tail", limit_seconds=STEP_LIMIT_SECONDS),
         )
-        self._refusals = Refusals(reporter)
+        self._refusals = RejectedEvents(reporter)
 
     def start_threads(self) -> None:
-        """Start what hands over; nothing is lost before, it only waits."""
+        """Start the threads that hand over. Documents wait until then."""
         self.hand_over.start()
         self._tailer.start()
 
     # The watcher's listener
 
     def on_change(self, agent: str, path: str) -> None:
-        """A document may have changed; other paths are not ours."""
+        """Route a changed path if it is a document."""
         with self._event_pulse().at("tells of a change"):
             self._changed_on_disk(agent, path)
 
@@ -135,13 +135,13 @@ class Producers:
         key = self._files[agent].key_of(path)
         if key is not None:
             self._report.event(agent)
-            if key.source == SESSIONS_SOURCE:
+            if key.is_transcript:
                 self._tailer.touch(agent, key)
             else:
                 self.hand_over.touch(agent, key)
 
     def _event_pulse(self) -> Pulse:
-        """The calling watcher thread's."""
+        """Return the pulse of the calling watcher thread."""
         pulse: Pulse | None = getattr(self._event_pulses, "pulse", None)
         if pulse is None:
             name = threading.current_thread().name
@@ -149,21 +149,21 @@ class Producers:
         return pulse
 
     def on_overflow(self) -> None:
-        """Events were lost."""
+        """Compare all agents: events were lost."""
         log.warning("file_events_lost")
         self._report.overflow()
-        # Delayed, so that a storm of events is answered once a second at most.
+        # Delayed: a storm of events causes at most one comparison a second.
         self._request_all("file events were lost", delay_seconds=SETTLE_SECONDS)
 
     def on_uncertain(self, agent: str) -> None:
-        """Roots came, went or changed places."""
+        """Compare an agent whose roots appeared, vanished or moved."""
         self._moved.add(agent)
         self._request(agent, "what is watched changed", delay_seconds=SETTLE_SECONDS)
 
-    # Events from outside
+    # Events of inbox, spool and hooks
 
     def handle(self, event: Event) -> None:
-        """Do what an event from the inbox or the spool asks for. Events that make no sense are logged."""
+        """Carry out an event from the inbox, the spool or a hook. Senseless events are logged."""
         agent = self._agents.get(event.agent)
         if agent is None:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown agent")
@@ -182,9 +182,9 @@ class Producers:
             log.warning("event_refused", kind=event.kind, agent=event.agent, reason="unknown kind")
 
     def _flush(self, agent: str) -> None:
-        """Queue everything that was written before, and wait until it is queued."""
+        """Queue everything that was written before this call, and wait until it is queued."""
         if self._watcher is None or not self._watcher.settle(agent, SETTLED_WITHIN_SECONDS):
-            # Polled, or not watched at all: only a comparison can tell.
+            # Polled or not watched: only a comparison finds the changes.
             self._request(agent, "flush", urgent=True)
         self._tailer.flush(agent)
         self._tailer.settle(SETTLED_WITHIN_SECONDS)
@@ -206,13 +206,13 @@ class Producers:
                 log.warning("event_refused", kind="changed", agent=agent, reason="not a document of this agent")
 
     def _grew(self, agent: AgentSettings, event: Event) -> None:
-        """What a hook says of transcripts. Its paths are anybody's words: none is opened that is not the agent's."""
+        """Look at the transcripts that a hook names. Paths outside of the agent's folders are refused, never opened."""
         files = self._files[agent.id]
         for path in event.paths:
             key = files.key_of(path)
             if key is None and files.reason_of(path) is not None:
                 continue
-            if key is None or key.source != SESSIONS_SOURCE:
+            if key is None or not key.is_transcript:
                 self._refusals.refuse(agent.id, event.kind, path, reason=_NOT_A_TRANSCRIPT)
             elif _is_barred(files, key):
                 self._refusals.refuse(agent.id, event.kind, path, reason="behind a symbolic link, or no regular file")
@@ -226,8 +226,8 @@ class Producers:
     def start(self, watcher: Watcher, stop: threading.Event) -> None:
         """Watch every agent, then compare each for the first time.
 
-        The watch comes first, so that no change falls between the two, and nobody's edit waits for the others'
-        comparisons.
+        All watches come first: no change falls between watch and comparison, and no agent's edit waits for another
+        agent's comparison.
         """
         self._watcher = watcher
         self._watch_epoch()
@@ -262,7 +262,7 @@ class Producers:
                 self._wake.wait(_STOP_SECONDS)
 
     def close(self) -> None:
-        """Hand over what waits and say that nobody watches any more."""
+        """Hand over all waiting documents and remove the watch state."""
         self._tailer.stop()
         self.hand_over.stop()
         self._report.close()
@@ -331,7 +331,7 @@ class Producers:
             self._reporter.report(ConditionCode.SPOOL_FILES_SET_ASIDE, files="; ".join(set_aside))
 
     def _handle_safely(self, found: Event | Hook) -> None:
-        """Handle an event or a hook. One that cannot be handled does not hold up those behind it."""
+        """Handle an event or a hook. A failure does not hold up later ones."""
         try:
             if isinstance(found, Hook):
                 found = event_of(found, self._settings, agent=found.meant)
@@ -342,7 +342,7 @@ class Producers:
             log.exception("event_unreadable")
 
     def _watch_epoch(self) -> None:
-        """A broker that lost what it held, or was away, may have lost marks: compare everything."""
+        """Compare everything after the broker was away or lost data: it may have lost marks."""
         if not isinstance(self._queue, _HasEpoch):
             return
         epoch = self._ask_epoch()
@@ -359,7 +359,7 @@ class Producers:
         self._epoch = epoch
 
     def _watch_watcher(self) -> None:
-        """One that tells nobody of changes any more is begun anew by the comparisons, which find what it missed."""
+        """Compare all agents if the watcher died. The comparisons restart it and find what it missed."""
         problem = self._watcher.problem() if self._watcher is not None else None
         if problem is not None:
             log.error("watcher_lost", reason=problem)
@@ -380,11 +380,11 @@ class Producers:
 
 
 def _is_barred(files: AgentFiles, key: DocumentKey) -> bool:
-    """Whether there is something that is not to be opened: no link below a folder is followed."""
+    """Return True for a path that must not be opened: a link below a folder, or no regular file."""
     try:
         return files.stat(key) is None and os.path.lexists(files.path_of(key))
     except RecalldError:
-        return False  # the system does not say; whoever reads it records why
+        return False  # the worker that reads it records the reason
 
 
 def _log_report(report: ReconcileReport, reason: str) -> None:

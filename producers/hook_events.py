@@ -1,4 +1,4 @@
-"""Events made of hooks: the agent of a hook is found among the configured ones."""
+"""Conversion of hooks to events of a configured agent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def event_of(hook: Hook, settings: Settings, *, agent: str | None = None) -> Eve
     else:
         chosen = _chosen(hook, settings, agents)
     if hook.kind == "session-start":
-        return Event(hook.kind, chosen.id)  # everything is compared; the path only told whose session it is
+        return Event(hook.kind, chosen.id)  # everything is compared; the path only named the agent
     named = hook.paths or _session_files(chosen, hook.session)
     files = AgentFiles.of(settings, chosen)
     paths = tuple(next((name for name in _names_of(path) if _has(files, name)), path) for path in named)
@@ -63,7 +63,7 @@ def _chosen(hook: Hook, settings: Settings, agents: list[AgentSettings]) -> Agen
 
 
 def _has(files: AgentFiles, path: str) -> bool:
-    """Return True for a document of the agent, even if its settings leave it out."""
+    """Return True if the path is a document of the agent, also when its settings leave it out."""
     return files.key_of(path) is not None or files.reason_of(path) is not None
 
 

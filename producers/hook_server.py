@@ -1,7 +1,7 @@
-"""Hooks by HTTP: `POST /v1/hooks/<program>` with the JSON that the program's hook has.
+"""Hooks by HTTP: `POST /v1/hooks/<program>` with the JSON of the program's hook.
 
 A sender needs the same rights as a client of the query service: with several agents, or beyond loopback, the agent's
-token. The hook is that agent's. A hook is a hint: the answer is 202 once the producers have its event.
+token. The token names the agent of the hook. The answer is 202 once the producers have its event.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def create_hook_app(settings: Settings, handle: Callable[[Event], None]) -> Fast
 
 
 class HookServer:
-    """Server of hooks: it listens once it is made, and answers between `start` and `stop`.
+    """Server of hooks. The constructor opens the port; requests are answered between `start` and `stop`.
 
-    Raises, when made:
+    The constructor raises:
         UserError: the port is taken, the address is not this machine's, or tokens are needed and missing.
     """
 

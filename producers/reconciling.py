@@ -1,23 +1,21 @@
-"""Comparing an agent's files with its index, by stat only, and queueing what differs.
+"""Comparison of an agent's files with its index, by stat only, and the schedule of the comparisons.
 
-Events are hints and may be lost; this is what makes up for them. A document is read only when its size, times
-or inode differ from what the index remembers, and then by a worker, not here.
+A comparison queues every document that differs, also those whose events were lost. Workers read a document only when
+its size, times or inode differ from the index.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date
 
 from memory.documents.agent_files import AgentFiles, Scan, priority
-from memory.documents.ignored_documents import left_out
-from memory.documents.known_files import KnownFiles
-from memory.documents.session_roots import SESSIONS_SOURCE, archived_path
-from memory.documents.unmounted_folders import with_emptied
-from memory.documents.walk import MEMORY_SOURCE
+from memory.documents.comparison import left_out, with_emptied
+from memory.documents.scan import KnownFiles
+from memory.documents.session_roots import archived_path
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
 from producers.dispatcher import mark_in_calls
@@ -26,19 +24,89 @@ from schemas.documents import DocumentKey, Lane
 from schemas.ports import IndexFigures, JobQueue
 from schemas.settings import AgentSettings
 
-#: Up to so many documents that differ are as good as an edit; more of them wait in the backfill queue. So do, however
-#: few, those that only a generation under construction lacks: nobody misses them, the old one answers with them.
+#: Seconds after which a comparison that failed is tried again: doubled from the first to the second.
+COMPARISON_RETRY_SECONDS = (1.0, 30.0)
+
+#: Documents that differ at most to count as edits; more of them wait in the backfill queue. Documents that only a
+#: generation under construction lacks wait there, too: the live generation answers with them.
 LIVE_DOCUMENTS = 20
+
+
+@dataclass(slots=True)
+class _Plan:
+    at: float
+    rank: int
+    reason: str
+
+
+class ReconcileSchedule:
+    """Schedule of one comparison per agent: the earliest requested one. Not thread-safe. Times are arguments.
+
+    `intervals`: each agent's seconds between two comparisons, None for never. All agents are due at once, in the order
+    given. The periodic comparisons of many agents are spread over the interval.
+    """
+
+    def __init__(self, intervals: Mapping[str, float | None], *, now: float) -> None:
+        self._intervals = dict(intervals)
+        self._plans = {agent: _Plan(now, 1, "start") for agent in intervals}
+        self._failures: dict[str, int] = {}
+        count = len(self._intervals)
+        # The first periodic comparison comes after half an interval at the earliest, the last one after a whole.
+        self._first_share = {agent: 0.5 + 0.5 * (index + 1) / count for index, agent in enumerate(self._intervals)}
+
+    def request(
+        self, agents: str | Iterable[str], reason: str, *, now: float, delay_seconds: float = 0.0, urgent: bool = False
+    ) -> None:
+        """Plan comparisons after `delay_seconds`, unless earlier ones are planned. Urgent ones go first."""
+        for agent in [agents] if isinstance(agents, str) else agents:
+            if agent in self._intervals:
+                self._plan(agent, _Plan(now + delay_seconds, 0 if urgent else 1, reason))
+
+    def take(self, *, now: float) -> tuple[str, str] | None:
+        """Remove and return the next due agent and the reason; None if no agent is due."""
+        due = [(plan.rank, plan.at, agent) for agent, plan in self._plans.items() if plan.at <= now]
+        if not due:
+            return None
+        # Of equals the one configured first: `min` keeps the first it sees, and the tuple's name must not decide.
+        agent = min(due, key=lambda entry: entry[:2])[2]
+        return agent, self._plans.pop(agent).reason
+
+    def next_at(self) -> float | None:
+        """Return the time at which the next agent is due; None without a plan."""
+        return min((plan.at for plan in self._plans.values()), default=None)
+
+    def done(self, agent: str, *, now: float) -> None:
+        """Record a successful comparison and plan the next periodic one."""
+        self._failures.pop(agent, None)
+        interval = self._intervals[agent]
+        if interval is not None:
+            self._plan(agent, _Plan(now + interval * self._first_share.pop(agent, 1.0), 2, "interval"))
+
+    def failed(self, agent: str, *, now: float) -> float:
+        """Record a failed comparison and plan a retry with backoff. Return the seconds until then."""
+        failures = self._failures[agent] = self._failures.get(agent, 0) + 1
+        pause = min(COMPARISON_RETRY_SECONDS[0] * 2.0 ** (failures - 1), COMPARISON_RETRY_SECONDS[1])
+        self._plan(agent, _Plan(now + pause, 1, "retry"))
+        return pause
+
+    def _plan(self, agent: str, plan: _Plan) -> None:
+        known = self._plans.get(agent)
+        if known is None:
+            self._plans[agent] = plan
+            return
+        if plan.at < known.at:
+            known.at, known.reason = plan.at, plan.reason
+        known.rank = min(known.rank, plan.rank)
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileReport:
-    """What a comparison found.
+    """Result of a comparison.
 
-    `on_disk` and `in_index` count documents (`in_index` is 0 when there is no index to compare with), `new`,
-    `changed` and `vanished` those that were marked, `live` how many of them as edits, `spared` those that are absent
-    and were left alone: where the disk could not be listed, and transcripts that keep their memory. `figures` count the
-    index that answers, None where it cannot be read. `problems` are those of the files. Times in seconds.
+    `on_disk` and `in_index` count documents (`in_index` is 0 without an index), `new`, `changed` and `vanished` the
+    marked ones, `live` those marked as edits. `spared` counts absent documents that keep their memory: transcripts, and
+    notes in folders that could not be listed. `figures` count the live index, None where it cannot be read. `problems`
+    are conditions of the files.
     """
 
     agent: str
@@ -58,7 +126,7 @@ class ReconcileReport:
 
     @property
     def marked(self) -> int:
-        """How many documents were queued."""
+        """Number of queued documents."""
         return self.new + self.changed + self.vanished
 
 
@@ -74,14 +142,14 @@ def reconcile(
 ) -> ReconcileReport:
     """Queue every document whose file and index entry differ, the most important ones first.
 
-    `indexed` opens the generation that the files must agree with, None when there is none (then everything on
-    disk is queued). `building` says whether a generation is under construction: it may be whole now, so its
-    completion is asked for. `answering` opens the generation that searches see; where it is another one, what it lacks
-    was edited and comes first. Readers are closed here.
+    `indexed` opens the generation that the files must agree with; without one, everything on disk is queued. `building`
+    returns True while a generation is under construction: its completion is requested, since it may be whole now.
+    `answering` opens the live generation; where it is another one, the edits that it lacks come first. Readers are
+    closed here.
 
     Raises:
-        BrokerUnavailable: not everything was queued; reconcile again later.
-        StoreUnreadable, StoreBusy: the index could not be looked at.
+        BrokerUnavailable: a part was not queued; reconcile again later.
+        StoreUnreadable, StoreBusy: the index could not be read.
     """
     began, cpu_began = time.monotonic(), time.thread_time()
     complete = building()
@@ -92,7 +160,7 @@ def reconcile(
     seen = None
     if anew:
         seen, figures = _seen(answering)
-    # Imports are not looked at again, unless an index comes into being that does not have them.
+    # Imports are read again only for a new index that lacks them.
     scan = files.scan(imported=anew, but=remembered if seen is None else None)
     differing = list(scan.documents)
     edited: dict[DocumentKey, None] = {}
@@ -103,24 +171,24 @@ def reconcile(
         visible = _absent(answering, seen)
     absent = _absent(indexed, remembered)
     scan = with_emptied(scan, files, {*absent, *visible})
-    # Their dead letters are all that is left of them.
+    # Only their dead letters are left.
     lost = [key for key in failed if not (key in scan.documents or key in remembered or _is_hidden(files, key, scan))]
-    # What a session said is looked for in an archive that is yet to be read: its job comes after the archive's.
-    archived = {archived_path(key.path) for key in differing if key.source == SESSIONS_SOURCE}
-    left = [key for key in absent if key.source == SESSIONS_SOURCE and key.path in archived]
+    # A session may continue in an archive that is not indexed yet: its job comes after the archive's.
+    archived = {archived_path(key.path) for key in differing if key.is_transcript}
+    left = [key for key in absent if key.is_transcript and key.path in archived]
     lacking = [*(key for key in differing if key not in out), *_gone(indexed, files, absent, scan), *left, *lost]
     edited |= dict.fromkeys(lacking if seen is None else _gone(answering, files, visible, scan))
 
     day = today or date.today()  # the day of the notes' names, which are local
     marks = sorted(
         {*lacking, *edited},
-        # However many edits there are: they come before what is only built.
+        # Edits come before documents of a generation under construction.
         key=lambda key: (key not in edited, priority(key, today=day, stat=scan.documents.get(key))),
     )
     live = len(edited) if len(edited) <= LIVE_DOCUMENTS else 0
     mark_in_calls(queue, agent.id, marks[:live], lane=Lane.LIVE)
     mark_in_calls(queue, agent.id, marks[live:], lane=Lane.BACKFILL)
-    # The marked documents' jobs ask for what they leave pending themselves, not for what waited before.
+    # The jobs of the marked documents request vectors only for their own chunks.
     if vectors_pending:
         queue.request_vectors(agent.id)
     if complete:
@@ -148,26 +216,25 @@ def reconcile(
 def _gone(
     opened: Callable[[], StoreReader | None], files: AgentFiles, absent: Sequence[DocumentKey], scan: Scan
 ) -> list[DocumentKey]:
-    """Return those of the documents absent from an index's files whose absence means that they are to be forgotten."""
-    gone = [key for key in absent if key.source == MEMORY_SOURCE and not _is_hidden(files, key, scan)]
-    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
+    """Return the absent documents that the index must forget."""
+    gone = [key for key in absent if not key.is_transcript and not _is_hidden(files, key, scan)]
+    transcripts = [key for key in absent if key.is_transcript]
     if transcripts:
-        gone += _read(opened, lambda reader: files.forgotten_transcripts(transcripts, scan, reader))
+        gone += _read(opened, lambda reader: files.transcripts.forgotten(transcripts, scan, reader))
     return gone
 
 
 def _is_hidden(files: AgentFiles, key: DocumentKey, scan: Scan) -> bool:
-    """Whether a note may be there all the same, where the scan could not look."""
+    """Return True if the scan could not look where the note may be."""
     return not scan.complete and scan.hides(files.path_of(key))
 
 
 def _remembered(
     indexed: Callable[[], StoreReader | None], files: AgentFiles
 ) -> tuple[KnownFiles | None, Sequence[DocumentKey], set[DocumentKey], IndexFigures | None]:
-    """Return what the index knows of the files, None when there is none; what failed and what a person left out because
-    it did; the index's counts.
+    """Return the index's files (None without an index), its failed documents, those a user left out, and its counts.
 
-    A damaged index knows nothing: the worker that gets the marks sets it aside and builds a new one.
+    A damaged index counts as none: the worker that gets the marks sets it aside and builds a new one.
     """
     try:
         reader = indexed()
@@ -185,9 +252,9 @@ def _remembered(
 
 
 def _seen(answering: Callable[[], StoreReader | None]) -> tuple[KnownFiles | None, IndexFigures | None]:
-    """Return what the generation knows that searches see, and its counts.
+    """Return the files and the counts of the live generation.
 
-    Where there is none, nothing is known, and there is nothing in it. Where this version cannot read it, both are None.
+    Without a generation, the files are None and the counts zero. Both are None if this version cannot read it.
     """
     try:
         reader = answering()
@@ -203,14 +270,14 @@ def _seen(answering: Callable[[], StoreReader | None]) -> tuple[KnownFiles | Non
 
 
 def _absent(opened: Callable[[], StoreReader | None], known: KnownFiles) -> list[DocumentKey]:
-    """Return the names of what an index knew and the disk does not have."""
+    """Return the documents of an index that are not on disk."""
     return _read(opened, lambda reader: known.absent(reader.files())) if known.absentees else []
 
 
 def _read(
     opened: Callable[[], StoreReader | None], look: Callable[[StoreReader], list[DocumentKey]]
 ) -> list[DocumentKey]:
-    """Return what a look into an index shows; nothing when it cannot be read any more."""
+    """Return the result of `look` in an index; nothing if the index cannot be read any more."""
     try:
         reader = opened()
         if reader is None:

@@ -1,4 +1,4 @@
-"""Paths that events named and that are no transcripts of their agent: never opened, counted, and told for a while."""
+"""Paths in events that are no transcripts of their agent: counted and reported, never opened."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from memory.documents.scan_problems import printable
+from memory.documents.scan import printable
 from schemas.conditions import ConditionCode
 from schemas.ports import ConditionReporter
 
 log = structlog.get_logger(__name__)
 
-#: A trouble is told again at most this often, however many paths are refused.
+#: Seconds between two reports of an agent, however many paths are refused.
 TELL_SECONDS = 1.0
 
 #: Seconds after the last refusal that it stays in status.
@@ -35,8 +35,8 @@ class _Refused:
     told: int = 0
 
 
-class Refusals:
-    """One trouble an agent. Thread-safe."""
+class RejectedEvents:
+    """Reporter of one condition per agent. Thread-safe."""
 
     def __init__(self, reporter: ConditionReporter, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._reporter = reporter
@@ -45,7 +45,7 @@ class Refusals:
         self._refused: dict[str, _Refused] = {}
 
     def refuse(self, agent: str, kind: str, path: str, *, reason: str) -> None:
-        """An event of a known agent named this path, and nothing was done with it."""
+        """Record that an event of a known agent named this path and was ignored."""
         log.warning("event_refused", kind=kind, agent=agent, reason=reason)
         with self._lock:
             refused = self._refused.setdefault(agent, _Refused())
@@ -55,7 +55,7 @@ class Refusals:
         self.publish()
 
     def publish(self) -> None:
-        """Tell what is news; take back what is old."""
+        """Report new refusals and resolve old ones."""
         now = self._clock()
         told: list[tuple[str, _Refused]] = []
         over = []
@@ -81,7 +81,7 @@ class Refusals:
             self._reporter.resolve(ConditionCode.EVENT_PATHS_REFUSED, agent=agent)
 
     def tell_again(self) -> None:
-        """Report all again: a broker that came back may have lost the conditions."""
+        """Report all conditions again: a broker that came back may have lost them."""
         with self._lock:
             for refused in self._refused.values():
                 refused.told, refused.told_at = 0, None

@@ -1,9 +1,9 @@
-"""The producers of one machine: a constant number of threads, however many agents.
+"""Producers of one machine: a constant number of threads, however many agents.
 
 watch-inotify / watch-polling   events of the files                       -> tail, hand-over
 tail                            looks at growing transcripts              -> hand-over
 hand-over                       debounce, then the queue
-inbox                           events from outside                       -> tail, hand-over, schedule
+inbox                           events of clients                         -> tail, hand-over, schedule
 hooks                           hooks by HTTP, if `hooks.port` is set      -> hand-over, schedule
 the caller's thread             comparisons of files and index, spool, state for status
 """
@@ -11,22 +11,29 @@ the caller's thread             comparisons of files and index, spool, state for
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from memory.status.pulses import Pulses
+import structlog
+
+from memory.status.pulses import Pulse, Pulses, unwatched
 from memory.store.reader import StoreReader
-from producers.event_router import Producers
-from producers.inbox_reading import InboxReader
+from producers.event_router import EventRouter
 from producers.watching.fallback_watcher import open_watcher
-from schemas.ports import ConditionReporter, EventInbox, FiguresRecorder, JobQueue
+from schemas.ports import ConditionReporter, Event, EventInbox, FiguresRecorder, JobQueue
 from schemas.settings import AgentSettings, Settings
 
 if TYPE_CHECKING:
     from producers.hook_server import HookServer
 
-#: Seconds that dealing with one event from outside may take.
+log = structlog.get_logger(__name__)
+
+#: Seconds that handling one event from the inbox may take.
 INBOX_LIMIT_SECONDS = 60.0
+
+#: Seconds that one look into the inbox waits; stopping takes about as long.
+TAKE_SECONDS = 1.0
 
 
 def run_producers(
@@ -46,18 +53,15 @@ def run_producers(
 ) -> None:
     """Watch, compare and queue until `stop` is set.
 
-    Each comparison also counts the index, for `figures`.
-    `indexed` opens the generation of an agent that its files must agree with (None when there is none), `answering`
-    the one that searches see, and `building` says whether one is under construction; all as for
-    `reconciling.reconcile`. `on_ready` is called once, when every agent is watched and was compared for the first time
-    (or that failed and is tried again).
-    At the end, what waits for its quiet time is handed over. `pulses` are told whether the threads get on.
+    Each comparison also counts the index, for `figures`. `indexed`, `answering` and `building` are those of
+    `reconciling.reconcile`. `on_ready` is called once, after every agent is watched and its first comparison was tried.
+    At the end, documents that wait for their quiet time are handed over. The threads report to `pulses`.
 
     Raises:
-        UserError: the port for hooks cannot be had.
+        UserError: the port for hooks cannot be opened.
     """
     pulses = pulses or Pulses()
-    producers = Producers(
+    producers = EventRouter(
         settings,
         queue,
         reporter,
@@ -88,11 +92,50 @@ def run_producers(
         producers.close()
 
 
-def _hook_server(settings: Settings, producers: Producers, reporter: ConditionReporter) -> HookServer | None:
+def _hook_server(settings: Settings, producers: EventRouter, reporter: ConditionReporter) -> HookServer | None:
     port = settings.hooks.port
     if port is None:
         return None
-    # Only here: without a port nobody has to wait for a web server's import.
+    # Imported here: without a port, starting does not wait for a web server's import.
     from producers.hook_server import HookServer
 
     return HookServer(settings, port, producers.handle, reporter)
+
+
+class InboxReader:
+    """Thread that calls `handle` with every event. It survives an absent broker and unreadable events."""
+
+    def __init__(self, inbox: EventInbox, handle: Callable[[Event], None], *, pulse: Pulse | None = None) -> None:
+        self._pulse = pulse or unwatched()
+        self._inbox = inbox
+        self._handle = handle
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+        self._pulse.belongs_to(self._thread)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                event = self._inbox.take(TAKE_SECONDS)
+                if event is not None:
+                    try:
+                        with self._pulse.at(event.kind):
+                            self._handle(event)
+                    finally:
+                        self._inbox.answer(event)
+                    continue
+            except Exception:
+                log.exception("event_unreadable")
+            # An absent broker answers at once: do not ask it in a tight loop.
+            self._stop.wait(TAKE_SECONDS - (time.monotonic() - began))

@@ -1,8 +1,8 @@
-"""Events that found no broker, and hooks: one small file each under `home/spool`, read by the producers.
+"""Spool of hooks, and of events without a broker: one small file each under `home/spool`, read by the producers.
 
-A file is written under a hidden name and renamed, so that a reader sees it whole or not at all. What cannot be read
-is moved to `home/spool/damaged` beside a text that says why. An agent's program waits for what is imported here at
-the top (`recalld.hooks.entry`).
+Writers rename a hidden file, so that a reader sees a file whole or not at all. The reader moves unreadable files to
+`home/spool/damaged`, beside a text with the reason. An agent's program waits for the top-level imports of this module
+(`recalld.hooks.entry`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 SPOOL = "spool"
 DAMAGED = "damaged"
 
-#: No file is larger; whatever is, was not written by us.
+#: Bytes of a file at most: writers leave no larger one.
 MAX_BYTES = 4 * 1024 * 1024
 
-#: A hidden file that was not renamed for so long belongs to a writer that died.
+#: Seconds after which a hidden file belongs to a writer that died.
 ABANDONED_SECONDS = 3600.0
-
 
 #: Bytes of a name that leave room for an ending.
 _LONGEST_NAME = 240
@@ -40,7 +39,7 @@ _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class _NotAnEventError(ValueError):
-    """The file is no event; the message says why."""
+    """Raised for a file that is no event; the message says why."""
 
 
 def write_event(home: Path, event: Event) -> None:
@@ -81,10 +80,10 @@ def _write(home: str, content: dict[str, object]) -> None:
 
 
 def drain(home: Path, deliver: Callable[[Event | Hook], None]) -> tuple[str, ...]:
-    """Hand over all that is spooled, oldest first, and remove each file once it is delivered.
+    """Deliver all spooled files, oldest first, and remove each one after its delivery.
 
-    Return one sentence for each file that was set aside. What `deliver` raises is passed on; its file and the later
-    ones stay. An event may be delivered again after a crash.
+    Return one sentence for each file that was set aside. An exception of `deliver` passes through and keeps its file
+    and the later ones. An event may be delivered again after a crash.
     """
     set_aside: list[str] = []
     for path in _waiting(home / SPOOL):
@@ -172,7 +171,7 @@ def _kind_and_paths(raw: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _set_aside(path: Path, reason: str) -> str:
-    from memory.documents.scan_problems import printable
+    from memory.documents.scan import printable
 
     folder = path.parent / DAMAGED
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,9 +1,8 @@
-"""The thread that looks at growing transcripts and decides when they are handed over.
+"""Thread that looks at growing transcripts and decides when to hand them over.
 
-A transcript is handed over at once when enough was appended (`sync.sessions`), when it was cut or written anew,
-when its agent compacted the conversation, and when somebody asks for it; else when nothing was written for the
-quiet time. What is known of each is only kept to decide that: it may be forgotten at any time, and after a restart the
-comparison of files and index finds what was not handed over.
+A transcript is due at once when enough was appended (`sync.sessions`), when it was truncated or rewritten, when its
+agent compacted the conversation, and on request; else after the quiet time. The recorded growth may be forgotten at any
+time: after a restart, the comparison of files and index finds what was not handed over.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
 
 import structlog
 
@@ -21,35 +22,107 @@ from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefus
 from memory.documents.session_roots import archived_path
 from memory.status.pulses import Pulse, unwatched
 from memory.store.reader import StoreReader
+from memory.transcripts.interpreter import is_compaction_line
 from producers.debouncing import Debouncer
-from producers.growth import Due, Growth
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import RecalldError
 from schemas.settings_sections import SyncSessions
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between two looks, so that a transcript that is written all the time is not looked at all the time.
+#: Bytes of one read.
+BLOCK_BYTES = 64 * 1024
+
+#: A transcript with a longer unfinished line is due.
+LONGEST_LINE_BYTES = 4 * 1024 * 1024
+
+#: `read(offset, size)` gives up to `size` bytes of the file.
+Read = Callable[[int, int], bytes]
+
+#: Seconds between two looks at transcripts.
 LOOK_SECONDS = 0.05
 
-#: A transcript that never rests is handed over after this many quiet times: indexing what was appended costs little.
+#: A transcript that never rests is handed over after this many quiet times: indexing appended lines costs little.
 BOUND_FACTOR = 3
 
-#: Transcripts that something is known of; of the others, the index knows.
+#: Transcripts whose growth is kept; the growth of others is read from the index.
 MAX_KNOWN = 10_000
 
 #: Transcripts looked at before those that are due are handed over.
 LOOKS_AT_A_TIME = 500
 
 Indexed = Callable[[str], StoreReader | None]
+
 HandingOver = Callable[[str, Mapping[DocumentKey, FileStat | None]], None]
 
 
-class Tailer:
-    """See the module. All methods are thread-safe.
+class Due(Enum):
+    """Time of a transcript's hand-over."""
 
-    `sync` gives an agent's thresholds and `indexed` opens the index that its files must agree with (None when
-    there is none). `hand_over` gets what is due, with its stat, None for one that is gone and to be forgotten.
+    NOT = "nothing was written since"
+    QUIET = "when nothing was written for the quiet time"
+    NOW = "at once"
+
+
+@dataclass(slots=True)
+class Growth:
+    """Growth of a transcript since it was handed over.
+
+    `base`: its stat then, None before the first hand-over. `lines`: whole lines appended since. `counted_to`: byte at
+    which the next line begins.
+    """
+
+    base: FileStat | None
+    counted_to: int
+    lines: int = 0
+
+    def look(self, stat: FileStat, read: Read, sync: SyncSessions) -> Due:
+        """Compare a plain file with its recorded growth, and read the appended lines if they decide.
+
+        A line that records a compaction makes the transcript due, if the settings say so. Bytes that an earlier look
+        has read are not read again, except for the unfinished last line.
+        """
+        if self.base is not None and self.base.agrees_with(stat):
+            return Due.NOT
+        size = self.base.size if self.base is not None else 0
+        if self.base is not None and (stat.inode != self.base.inode or stat.size < max(size, self.counted_to)):
+            return Due.NOW  # truncated or rewritten
+        if stat.size - size >= sync.delta_bytes or sync.delta_messages == 0:
+            return Due.NOW
+        compacted = self._count(stat.size, read)
+        if self.lines >= sync.delta_messages or (compacted and sync.post_compaction_force):
+            return Due.NOW
+        return Due.NOW if stat.size - self.counted_to > LONGEST_LINE_BYTES else Due.QUIET
+
+    def handed_over(self, stat: FileStat, read: Read | None) -> None:
+        """Record a hand-over with this stat; `read` is None where lines are not counted."""
+        self.base, self.lines = stat, 0
+        self.counted_to = stat.size
+        if read is not None:
+            start = max(0, stat.size - BLOCK_BYTES)
+            self.counted_to = start + read(start, stat.size - start).rfind(b"\n") + 1 if stat.size else 0
+
+    def _count(self, end: int, read: Read) -> bool:
+        """Count the whole lines up to `end`. Return True if one of them records a compaction."""
+        compacted = False
+        position, rest = self.counted_to, b""
+        while position < end and len(rest) <= LONGEST_LINE_BYTES:
+            block = read(position, min(BLOCK_BYTES, end - position))
+            if not block:
+                break
+            position += len(block)
+            *lines, rest = (rest + block).split(b"\n")
+            self.lines += len(lines)
+            compacted = compacted or any(map(is_compaction_line, lines))
+        self.counted_to = position - len(rest)
+        return compacted
+
+
+class Tailer:
+    """Watcher of growing transcripts. All methods are thread-safe.
+
+    `sync` returns an agent's thresholds, `indexed` opens the index that its files must agree with (None without an
+    index). `hand_over` gets due transcripts and their stats, None for a deleted transcript that is to be forgotten.
     """
 
     def __init__(
@@ -70,12 +143,12 @@ class Tailer:
         self._clock = clock
         self._changed = threading.Condition()
         self._debouncer = Debouncer(lambda agent: sync(agent).quiet_seconds, bound_factor=BOUND_FACTOR)
-        # What is to be looked at, and whether any change is enough.
+        # Transcripts to look at; True if any change is enough.
         self._waiting: dict[tuple[str, DocumentKey], bool] = {}
         self._urgent = False
         self._looking = False
         self._stopping = False
-        # Of the thread alone.
+        # Used by the thread alone.
         self._known: OrderedDict[tuple[str, DocumentKey], Growth] = OrderedDict()
         self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
 
@@ -85,38 +158,38 @@ class Tailer:
         self._pulse.belongs_to(self._thread)
 
     def touch(self, agent: str, key: DocumentKey) -> None:
-        """A transcript may have grown: hand it over when its thresholds or its quiet time say so."""
+        """Record that a transcript may have grown: hand it over at its thresholds or after its quiet time."""
         with self._changed:
             self._debouncer.touch(agent, key, now=self._clock())
             self._waiting.setdefault((agent, key), False)
             self._changed.notify_all()
 
     def force(self, agent: str, key: DocumentKey) -> None:
-        """Hand a transcript over now, unless it is as it was when it was handed over last."""
+        """Hand a transcript over now, unless it has not changed since its last hand-over."""
         with self._changed:
             self._waiting[agent, key] = True
             self._urgent = True
             self._changed.notify_all()
 
     def flush(self, agent: str | None = None) -> None:
-        """Hand over now what waits for its quiet time, of one agent or of all."""
+        """Hand over now the transcripts of one agent, or of all, that wait for their quiet time."""
         with self._changed:
             self._force_all(self._debouncer.flush(agent))
             self._urgent = True
             self._changed.notify_all()
 
     def settle(self, timeout_seconds: float) -> bool:
-        """Wait until every transcript that was to be looked at before was; False after the timeout."""
+        """Wait until every touched transcript was looked at. Return False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._waiting or self._looking), timeout_seconds)
 
     def waiting(self) -> int:
-        """How many transcripts wait to be looked at or for their quiet time."""
+        """Return the number of transcripts that wait for a look or for their quiet time."""
         with self._changed:
             return len(self._waiting) + len(self._debouncer)
 
     def stop(self) -> None:
-        """Hand over what waits and end the thread."""
+        """Hand over all waiting transcripts and end the thread."""
         with self._changed:
             self._force_all(self._debouncer.flush())
             self._stopping = True
@@ -155,7 +228,7 @@ class Tailer:
                 self._changed.wait_for(lambda: self._stopping or self._urgent, LOOK_SECONDS)
 
     def _look_safely(self, looks: Mapping[tuple[str, DocumentKey], bool]) -> None:
-        """Look at these. A mistake here must not end the thread: then all of them are handed over."""
+        """Look at these transcripts. After an unexpected error, hand all of them over: the thread must not end."""
         by_agent: dict[str, dict[DocumentKey, bool]] = {}
         for (agent, key), forced in looks.items():
             by_agent.setdefault(agent, {})[key] = forced
@@ -175,7 +248,7 @@ class Tailer:
         for key, forced in keys.items():
             growth = self._known[agent, key]
             try:
-                with files.opened_transcript(key, settled=False) as opened:
+                with files.transcripts.opened(key, settled=False) as opened:
                     if _when(key, growth, opened, sync, forced=forced) is Due.NOW:
                         growth.handed_over(opened.stat, None if opened.compressed else opened.block)
                         yield key, opened.stat
@@ -185,7 +258,7 @@ class Tailer:
                     yield key, None
             except DocumentRefused:
                 del self._known[agent, key]
-            except Exception as error:  # noqa: BLE001 - whoever reads it meets the same, and records it
+            except Exception as error:  # noqa: BLE001 - the worker that reads it records the error
                 log.warning("transcript_not_looked_at", agent=agent, error=type(error).__name__)
                 if forced:
                     yield key, None
@@ -193,7 +266,7 @@ class Tailer:
             self._known.popitem(last=False)
 
     def _meet(self, agent: str, keys: Mapping[DocumentKey, bool]) -> None:
-        """See to it that something is known of these: what the index holds of them, at first sight."""
+        """Make sure that the growth of these is known: at first sight, read it from the index."""
         strangers = []
         for key in keys:
             if (agent, key) in self._known:
@@ -211,7 +284,7 @@ class Tailer:
                 for key in strangers:
                     self._known[agent, key] = _indexed_growth(reader, key)
         except RecalldError as error:
-            # Then all of them counts as new, and is handed over the sooner.
+            # Without the index, everything in them counts as new.
             log.warning("index_not_looked_at", agent=agent, error=str(error))
 
 

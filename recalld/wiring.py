@@ -14,10 +14,9 @@ from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from recalld.up.lifecycle import last_act
 from schemas.settings import AgentSettings, Settings
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.queue.connection import PATIENT_SECONDS, connect, namespace
-from workers.queue.event_queue import BrokerInbox
-from workers.queue.job_queue import BrokerJobQueue
+from workers.queue.job_queue import BrokerJobQueue, EventQueue
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
@@ -32,8 +31,8 @@ class BrokerSide:
     client: redis.Redis
     keys: Keys
     queue: BrokerJobQueue
-    board: Board
-    inbox: BrokerInbox
+    board: HealthStore
+    inbox: EventQueue
 
 
 def open_broker(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> BrokerSide:
@@ -44,8 +43,8 @@ def open_broker(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) 
         client=client,
         keys=keys,
         queue=BrokerJobQueue(client, keys),
-        board=Board(client, keys),
-        inbox=BrokerInbox(client, keys),
+        board=HealthStore(client, keys),
+        inbox=EventQueue(client, keys),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-#: The `source` of every transcript.
-SESSIONS_SOURCE = "sessions"
+#: `source` of every note, and of every transcript.
+MEMORY_SOURCE, SESSIONS_SOURCE = "memory", "sessions"
 
 
 class Lane(StrEnum):
@@ -27,13 +27,18 @@ class DocumentKey:
     source: str
     path: str
 
+    @property
+    def is_transcript(self) -> bool:
+        """Return True for a transcript, False for a note."""
+        return self.source == SESSIONS_SOURCE
+
     def encode(self) -> str:
-        """One string, for the broker's hashes; paths cannot hold a NUL, so it separates."""
+        """Return one string, for the broker's hashes. A NUL separates its parts: paths cannot hold one."""
         return f"{self.source}\0{self.path}"
 
     @classmethod
     def decode(cls, text: str) -> DocumentKey:
-        """The inverse of `encode`."""
+        """Return the key that `encode` made a string of."""
         source, _, path = text.partition("\0")
         return cls(source, path)
 
@@ -42,7 +47,7 @@ class DocumentKey:
 class FileStat:
     """What `stat` says of a document. If what the index remembers agrees with it: unchanged, do not read.
 
-    Times fit 64 bits (`memory.documents.walk.file_stat`). `mtime_ns` is a fingerprint, compared for equality, never a
+    Times fit 64 bits (`memory.documents.scan.file_stat`). `mtime_ns` is a fingerprint, compared for equality, never a
     clock: a program may set it to any value. `ctime_ns`, when the file or its inode changed last, is what an edit
     cannot keep that keeps the size and sets the time back. 0 says nothing (a file system without it, or one on which it
     moves by itself); a negative one, that it was at most that much without the sign when the document was indexed.

@@ -13,7 +13,7 @@ from memory.store.reader import IndexCounts, StoreReader
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.settings import Settings
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.queue.connection import connect, namespace
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import Keys
@@ -34,7 +34,7 @@ class Workers:
         self.client = connect(settings)
         self.keys = Keys(namespace(settings))
         self.queue = BrokerJobQueue(self.client, self.keys)
-        self.board = Board(self.client, self.keys)
+        self.board = HealthStore(self.client, self.keys)
         self.asked_to_stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -1,14 +1,14 @@
-"""The actors: what a message makes a worker do.
+"""Actors: the jobs that messages start.
 
-A message only says that an agent has work; the marks and the index say which. Nothing but
-`dramatiq.Retry` leaves an actor, so that there is one owner for retries.
+A message only names an agent with work; the pending set and the index hold the work. Actors raise nothing but
+`dramatiq.Retry`, so that one middleware decides on retries.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import dramatiq
 import redis
@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind
 
 from memory.index import completion as completing
 from memory.index.provider_fallback import fallback_problem
-from memory.index.vector_fill import fill_vectors
+from memory.index.vector_fill import MOST, Rounds, fill_vectors
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
@@ -28,17 +28,19 @@ from memory.store.errors import (
     StoreFull,
     Superseded,
 )
+from memory.store.reader import PendingChunk
+from memory.store.writer import Refusal, Store
 from memory.telemetry import tracing
 from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
 from workers.batch_jobs import BatchJobs, BatchTurn
-from workers.embedding_rounds import ToldRounds
 from workers.index_job import TURN_SECONDS, index_turn
 from workers.middleware.pulses import got_on
 from workers.queue.broker import TRACEPARENT
 from workers.queue.broker_errors import in_words
+from workers.queue.crash_counter import MOST_DEATHS_ALONE, SMALLER, CrashCounter, Round
 from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
@@ -50,25 +52,25 @@ from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-#: A job that is still running after this time is broken; its documents wait again.
+#: Milliseconds after which a running job is broken; its documents wait again.
 TIME_LIMIT_MS = 600_000
 
-#: Seconds between two attempts while a provider refuses to serve us.
+#: Seconds between two attempts while a provider refuses requests.
 TERMINAL_PAUSE_SECONDS = 60.0
 
-#: Seconds between two attempts in a process that cannot write keywords or vectors; another one may be able to.
+#: Seconds between two attempts in a process that cannot write keywords or vectors; another process may.
 UNABLE_PAUSE_SECONDS = 60.0
 
-#: Seconds of nothing but passing failures after which a configured fallback provider takes over.
+#: Seconds of passing failures without a success after which a configured fallback provider takes over.
 LOST_AFTER_SECONDS = 300.0
 
-#: Seconds that documents wait which a process leaves to others before it says so: then there may be no others.
+#: Seconds after which a process reports documents that it leaves to others: there may be no others.
 UNTAKEN_SECONDS = 10.0
 
-#: What passes and says nothing about whether the provider will come back.
+#: Passing errors that do not tell if the provider is lost.
 _NOT_LOST = (Throttled, Paced, Superseded, StoreFull, StoreBusy, KeywordsUnavailable, BrokerUnavailable)
 
-#: Conditions that a job which indexed documents ends.
+#: Conditions that end with a successful indexing job.
 _ENDED_BY_INDEXING = (
     ConditionCode.KEYWORDS_UNAVAILABLE,
     ConditionCode.NO_SPACE,
@@ -76,8 +78,9 @@ _ENDED_BY_INDEXING = (
     ConditionCode.STORE_FULL,
 )
 
-#: Seconds between two attempts after an error that nobody foresaw, doubled each time up to the maximum.
+#: Seconds between two attempts after an unexpected error, doubled each time up to the maximum.
 UNFORESEEN_PAUSE_SECONDS = 2.0
+
 UNFORESEEN_PAUSE_MAX_SECONDS = 300.0
 
 
@@ -101,21 +104,21 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
 
 
 def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
-    """Give an agent's chunks the vectors they lack, for one turn."""
+    """Embed an agent's chunks without vectors, for one turn."""
     with runtime.indexer(agent) as indexer:
         target = indexer.target()
         if indexer.supply.available and target.vector_reason is not None:
-            # Embedding them all the same would cost money for nothing.
+            # Embedding them would cost money for nothing.
             runtime.board.report(ConditionCode.VECTORS_UNWRITABLE, agent=agent, reason=target.vector_reason)
             raise dramatiq.Retry("vectors cannot be written", delay=int(UNABLE_PAUSE_SECONDS * 1000))
         lacking = indexer.supply.choice.error
         if lacking is not None and not indexer.supply.available and target.pending_chunks(1):
-            # Somebody who has the key may take the message next time.
+            # A worker with the key may take the message next time.
             runtime.board.report(ConditionCode.PROVIDER_MISSING, agent=agent, reason=lacking)
-            raise dramatiq.Retry("vectors cannot be had", delay=int(UNABLE_PAUSE_SECONDS * 1000))
+            raise dramatiq.Retry("the provider is missing", delay=int(UNABLE_PAUSE_SECONDS * 1000))
         runtime.board.resolve(ConditionCode.VECTORS_UNWRITABLE, ConditionCode.PROVIDER_MISSING, agent=agent)
         if indexer.supply.slow and runtime.queue.marks.waiting(agent).backfill:
-            # The model would compete with the keywords for the processor, and they come first.
+            # The model would compete with keywords for the processor, and keywords come first.
             raise dramatiq.Retry("keywords first", delay=500)
 
         wanted = f"the vectors of {indexer.supply.choice.name}"
@@ -132,7 +135,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
         if turn.idle:
             raise _look_again(runtime, agent, turn)
         got_on(waits_for=wanted)
-        with ToldRounds(runtime.queue.deaths, agent, job) as rounds:
+        with RecordedRounds(runtime.queue.deaths, agent, job) as rounds:
             rounds.give_up(target)
             report = fill_vectors(
                 target,
@@ -159,13 +162,13 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
 
 
 def _look_again(runtime: Runtime, agent: str, turn: BatchTurn) -> dramatiq.Retry:
-    """What to raise so that the agent's batch jobs are looked at again; nothing is wrong."""
+    """Return the retry that looks at the agent's batch jobs again; no job failed."""
     runtime.board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=EMBED_PENDING)
     return dramatiq.Retry("a batch job runs at the provider", delay=int((turn.again_seconds or 0.0) * 1000))
 
 
 def _complete(runtime: Runtime, agent: str) -> None:
-    """Check the generation under construction; put it in place or mark what it lacks."""
+    """Check the generation under construction; put it in place, or mark the documents that it lacks."""
     with runtime.indexer(agent) as indexer:
         if indexer.generations.next() is None:
             return
@@ -179,14 +182,14 @@ def _complete(runtime: Runtime, agent: str) -> None:
         if not pending.documents:
             runtime.queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
     elif not hidden:
-        # With notes that cannot be looked at it waits: keeping house asks again, and status says what is the matter.
+        # It waits while notes cannot be read: housekeeping asks again, and status shows the condition.
         runtime.queue.request_vectors(agent)
 
 
 def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable[[str], None]) -> None:
-    """Run a job; turn every way it can fail into a pause and a sentence for status.
+    """Run a job; turn every failure into a delay and a condition for status.
 
-    While one message of a kind waits out its pause, others that fail are dropped: they would all do the same.
+    While one message of a kind is delayed, other failed ones are dropped: they would do the same work.
     """
     current: Any = CurrentMessage.get_current_message()
     job = str(current.message_id) if current is not None else "direct"
@@ -205,8 +208,8 @@ def _guarded(runtime: Runtime, actor: str, agent: str, lane: str, work: Callable
                 again = runtime.queue.may_retry(actor, agent, lane, job=job, seconds=pause)
                 outcome = "again" if again else "dropped"
                 if again:
-                    # The traceback travels with the message: the words of a provider or a note are not for the queue.
-                    raise dramatiq.Retry("see the board", delay=retry.delay) from None
+                    # The traceback travels with the message: keep the text of a provider or a note out of the queue.
+                    raise dramatiq.Retry("see `recalld status`", delay=retry.delay) from None
             finally:
                 ended(outcome)
                 span.set_attribute("recalld.outcome", outcome)
@@ -233,7 +236,7 @@ def _attempt(
             log.warning("unknown_agent", agent=agent)
             return
         if actor == INDEX_PENDING:
-            # A redelivered message finds what its first delivery held when its process died.
+            # A redelivered message finds the documents that its first delivery held when its process died.
             runtime.queue.deaths.record(agent, runtime.queue.marks.release(agent, job=job))
         if not runtime.queue.started(actor, agent, lane, job=job):
             return
@@ -278,7 +281,7 @@ def _attempt(
         board.report(ConditionCode.JOB_FAILED, agent=agent, subject=subject, error=str(error))
         raise dramatiq.Retry(str(error), delay=int(_pause(attempts) * 1000)) from error
     except Exception as error:
-        # Nobody foresaw this: it is logged whole, said in status, and tried again ever more rarely.
+        # Unexpected: logged with its traceback, shown in status, and retried with backoff.
         log.exception("job_failed", actor=actor)
         unforeseen = f"unexpected {type(error).__name__}: {error}"
         board.report(ConditionCode.JOB_FAILED, agent=agent, subject=subject, error=unforeseen)
@@ -288,8 +291,7 @@ def _attempt(
 
 
 def _work_or_heal(runtime: Runtime, actor: str, agent: str, work: Callable[[], None]) -> bool:
-    """Whether the work was done; else what stood in its way is mended and everything marked anew. Raises what either of
-    them raises."""
+    """Return True if the work was done. Else recover from a damaged index or a lost provider and return False."""
     try:
         work()
     except StoreCorrupt as error:
@@ -308,7 +310,7 @@ def _work_or_heal(runtime: Runtime, actor: str, agent: str, work: Callable[[], N
 
 
 def _report_provider(runtime: Runtime, agent: str, error: Transient) -> None:
-    """Report that the provider fails; a request that only waits says less than what was reported before it."""
+    """Report that the provider fails. A request that only waits does not replace an earlier report."""
     provider = _provider(runtime, agent)
     if not (isinstance(error, Waiting) and _provider_fails_since(runtime, agent, provider)):
         failed = Condition(ConditionCode.PROVIDER_FAILS, provider, params={"error": str(error)})
@@ -316,7 +318,7 @@ def _report_provider(runtime: Runtime, agent: str, error: Transient) -> None:
 
 
 def _provider_fails_since(runtime: Runtime, agent: str, provider: str) -> float | None:
-    """Return the Unix time of the first failure of a provider that no success has followed, None without any."""
+    """Return the Unix time of a provider's first failure since its last success; None without one."""
     failures = [one for one in runtime.board.conditions(agent) if one.code in OF_PROVIDER and one.subject == provider]
     return min((one.since for one in failures if one.since is not None), default=None)
 
@@ -326,14 +328,14 @@ def _pause(attempts: int) -> float:
 
 
 def _waits_for_long(runtime: Runtime, agent: str) -> bool:
-    """Whether nobody else took the documents that this process leaves to others."""
+    """Return True if no other process has taken the documents that this one leaves to others."""
     pending = runtime.board.pending(agent)  # None without the broker: nothing but a retry may leave an actor
     oldest_at = pending.oldest_at if pending is not None else None
     return oldest_at is not None and time.time() - oldest_at > UNTAKEN_SECONDS
 
 
 def _is_lost(runtime: Runtime, agent: str, error: Transient) -> bool:
-    """Whether the provider has failed for so long that a configured fallback should take over."""
+    """Return True if the provider has failed for `LOST_AFTER_SECONDS` and a fallback is configured."""
     if isinstance(error, _NOT_LOST) or runtime.settings.agent(agent).fallback == "none":
         return False
     since = _provider_fails_since(runtime, agent, _provider(runtime, agent))
@@ -343,3 +345,54 @@ def _is_lost(runtime: Runtime, agent: str, error: Transient) -> bool:
 def _provider(runtime: Runtime, agent: str) -> str:
     with runtime.indexer(agent) as indexer:
         return indexer.supply.choice.name
+
+
+class RecordedRounds(Rounds):
+    """Rounds of embedding of one job, recorded in the broker.
+
+    A round that crashed is tried again in parts. A text that crashes repeatedly, embedded alone, is refused.
+    """
+
+    def __init__(self, deaths: CrashCounter, agent: str, job: str) -> None:
+        self._deaths = deaths
+        self._agent = agent
+        self._job = job
+        self._before: Round | None = None
+        self._told = False
+        last = deaths.last_round(agent, job)
+        if last is not None:
+            self.most = max(1, last.size // SMALLER)
+            self._before = last
+            if not deaths.take_turn(job):
+                raise dramatiq.Retry("another job tries a suspect", delay=1000)
+
+    def begins(self, chunks: Sequence[PendingChunk]) -> None:
+        """Record a round before it begins. Reduced rounds grow again after each success."""
+        before = self._before
+        first = chunks[0].text_hash
+        again = before is not None and before.size == 1 and before.first == first
+        deaths = before.deaths + 1 if before is not None and again else 0
+        if self._told:
+            self.most, deaths = min(MOST, self.most * SMALLER), 0
+        self._told = True
+        self._deaths.begin_round(self._agent, Round(self._job, len(chunks), first, deaths))
+
+    def give_up(self, store: Store) -> None:
+        """Refuse a text that crashed `MOST_DEATHS_ALONE` workers, each time embedded alone."""
+        before = self._before
+        if before is None or before.size > 1 or before.deaths + 1 < MOST_DEATHS_ALONE:
+            return
+        for chunk in store.pending_chunks(1, among=[before.first]):
+            deaths = before.deaths + 1
+            reason = f"the worker died {deaths} times while it embedded this alone"
+            store.write_vectors({chunk.id: (chunk.text_hash, Refusal(reason))})
+            log.error("text_given_up", agent=self._agent, chunk=chunk.id, deaths=deaths)
+        self._before = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Clear the record: the job ends without a crash."""
+        self._deaths.end_rounds(self._agent, self._job)
+        self._deaths.end_turn(self._job)

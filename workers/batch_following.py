@@ -1,4 +1,4 @@
-"""One batch job from its submission to its end: asked after, stopped when it takes too long, its vectors kept."""
+"""Batch job from its submission to its end: polled, stopped when it takes too long, its vectors stored."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Failed jobs in a row after which there are none for so many seconds.
+#: Failed jobs in a row after which no job is made, and the seconds of that suspension.
 MOST_FAILURES = 2
 SUSPENSION_SECONDS = 86_400.0
 
 #: Attempts to submit a job before it counts as failed.
 MOST_ATTEMPTS = 3
 
-#: Seconds in which a job that a process made as it died shows up in the provider's list.
+#: Seconds after which a job that a crashed process submitted is in the provider's list.
 UNSEEN_SECONDS = 3.0
 
-#: Seconds that a provider may take to stop a job (both say: up to 10 minutes).
+#: Seconds that a provider may take to stop a job (both document up to 10 minutes).
 STOPPING_SECONDS = 660.0
 
-#: The longest pause in seconds between two calls that fail.
+#: Maximum pause in seconds between two failed calls.
 LONGEST_PAUSE_SECONDS = 300.0
 
-#: Seconds of one turn that are spent on taking in results; the rest is taken in the next one.
+#: Seconds of one turn spent on storing results; the next turn stores the rest.
 TAKING_SECONDS = 240.0
 
 _STAGES = {
@@ -59,9 +59,9 @@ _STAGES = {
 
 
 class JobFollower:
-    """Follows jobs for one agent's indexer. Whoever uses it holds the lock of the jobs' agent.
+    """Follower of the batch jobs of one agent's indexer. The caller holds the lock of the jobs' agent.
 
-    Every method raises what `memory.store.errors` names; what was kept stays, and the next look goes on.
+    Every method raises the errors of `memory.store.errors`. Stored vectors stay, and the next look continues.
     """
 
     def __init__(self, runtime: Runtime, indexer: Indexer, ledger: BatchLedger, api: BatchApi | None) -> None:
@@ -74,14 +74,14 @@ class JobFollower:
         self._poll_seconds = self._settings.poll_interval_ms / 1000
 
     def send(self, job: BatchJob) -> None:
-        """Submit a job that was noted."""
+        """Submit a job that is in the ledger."""
         if self._api is None:
             return
         hashes = self._ledger.hashes_in(job.reference)
         try:
             file = self._api.write(self._texts(hashes))
             with file.content:
-                # What is not pending any more needs no vector; what does not fit goes into another job.
+                # Texts that are not pending need no vector. Texts that do not fit go into another job.
                 self._ledger.leave_out(job.reference, hashes.difference(file.ids))
                 if not file.ids:
                     self._ledger.end(
@@ -101,7 +101,7 @@ class JobFollower:
         log.info("batch_job_submitted", reference=job.reference, job=job_id, texts=len(file.ids))
 
     def follow(self, job: BatchJob) -> None:
-        """Look at an open job that is due, and do what is to be done about it."""
+        """Look at an open job that is due: find, store, stop or end it."""
         if self._api is None or not self._reachable(job):
             self._cannot_ask(job)
             return
@@ -122,12 +122,12 @@ class JobFollower:
         except (Transient, Terminal, Permanent) as error:
             self._failed_call(job, error)
             if self._too_long_stopping(job):
-                self._end(job, Stage.LOST, f"nobody can say what became of it: {error}")
+                self._end(job, Stage.LOST, f"the provider does not tell its state: {error}")
 
-    # Asking
+    # Polling
 
     def _find(self, api: BatchApi, job: BatchJob) -> None:
-        """Find out what became of a submission that nobody saw the end of."""
+        """Find a job whose submission was interrupted."""
         due = job.tried_at + UNSEEN_SECONDS
         if time.time() < due:
             self._ledger.postpone(job.reference, look_at=due)
@@ -166,7 +166,7 @@ class JobFollower:
         log.warning("batch_job_call_failed", reference=job.reference, error=str(error))
 
     def _cannot_ask(self, job: BatchJob) -> None:
-        """A job of another account or provider: the settings may come back; until then nobody can ask."""
+        """Postpone a job of another account or provider: the settings may come back."""
         message = f"it is at {job.provider}, which the settings do not lead to any more"
         if self._overdue(job):
             self._ledger.end(job.reference, Stage.LOST, message, again=True)
@@ -195,15 +195,15 @@ class JobFollower:
         return job.stopped_at is not None and time.time() - job.stopped_at > STOPPING_SECONDS
 
     def _may_go_again(self, job: BatchJob) -> bool:
-        """Whether a stopped job's texts may be put into another one: not if a person or the clock stopped it."""
+        """Return True if a stopped job's texts may go into another job: not if a user or a timeout stopped it."""
         return job.identity != self._supply.identity or not self._settings.enabled
 
     def _not_taken(self, job: BatchJob, error: RecalldError) -> None:
-        """The provider refused the job, or has no place for any."""
+        """End a job that the provider refused."""
         self._end(job, Stage.FAILED, str(error), most=1 if isinstance(error, BatchUnavailable) else MOST_FAILURES)
 
     def _end(self, job: BatchJob, stage: Stage, message: str, *, most: int = MOST_FAILURES) -> None:
-        """Note how a job ended; failures in a row are the end of jobs for a day."""
+        """Record the end of a job. `most` failures in a row suspend jobs for a day."""
         current = self._ledger.job(job.reference) or job
         nothing_came = stage is Stage.DONE and current.taken == 0
         said = (
@@ -228,10 +228,10 @@ class JobFollower:
         elif current.taken:
             self._ledger.succeeded(job.identity)
 
-    # Keeping
+    # Storing
 
     def _texts(self, hashes: Collection[str]) -> Iterator[tuple[str, str]]:
-        """(text hash, text) of those that still wait, the oldest first."""
+        """Yield (text hash, text) of the texts that still wait, the oldest first."""
         store = self._indexer.target()
         chunks: dict[str, int] = {}
         for chunk, text_hash in store.pending_hashes().items():
@@ -242,7 +242,7 @@ class JobFollower:
             yield from ((text_hash, rows[chunk].text) for text_hash, chunk in group if chunk in rows)
 
     def _take(self, api: BatchApi, job: BatchJob, job_id: str) -> bool:
-        """Keep what a job brought; False when there was not the time for all of it."""
+        """Store the results of a job. Return False if the time was not enough for all."""
         deadline = time.monotonic() + TAKING_SECONDS
         left = self._ledger.hashes_in(job.reference)
         if not left:
@@ -262,7 +262,7 @@ class JobFollower:
     def _keep(
         self, job: BatchJob, lines: Mapping[str, BatchLine], ids: Mapping[str, Sequence[int]], begun: float
     ) -> None:
-        """Commit some results: the cache first, then the index, then the ledger. Any of it may be done again."""
+        """Commit some results: the cache first, then the index, then the ledger. Each step may be repeated."""
         vectors = self._usable(job, lines)
         tokens = self._tokens(lines, vectors, ids)
         if self._supply.cache is not None:
@@ -276,13 +276,13 @@ class JobFollower:
         self._ledger.settle(job.reference, vectors.keys(), taken=len(vectors))
         refused = lines.keys() - vectors.keys()
         if refused:
-            # They stay in the job until it ends; what is left in it then goes the normal way.
+            # They stay in the job until it ends. Then they are embedded the normal way.
             reasons = Counter(lines[text_hash].reason or "its vector is of no use" for text_hash in refused)
             [(reason, _)] = reasons.most_common(1)
             log.warning("batch_lines_failed", reference=job.reference, lines=len(refused), reason=reason)
 
     def _usable(self, job: BatchJob, lines: Mapping[str, BatchLine]) -> dict[str, Vector]:
-        """The vectors that are of the right width, finite and not zero, rounded as the cache rounds them."""
+        """Return the finite, non-zero vectors of the right width, rounded as in the cache."""
         found = {text_hash: line.vector for text_hash, line in lines.items() if line.vector is not None}
         width = dimensions_of(self._indexer.target()) if job.identity == self._supply.identity else None
         if width is None:
@@ -297,7 +297,7 @@ class JobFollower:
     def _tokens(
         self, lines: Mapping[str, BatchLine], vectors: Mapping[str, Vector], ids: Mapping[str, Sequence[int]]
     ) -> int:
-        """Return what the provider counted, estimated where it does not say, or says what cannot be."""
+        """Return the tokens that the provider counted, or an estimate where its count is missing or implausible."""
         chunks = {text_hash: ids[text_hash][0] for text_hash in vectors if text_hash in ids}
         rows = self._indexer.target().chunk_rows(list(chunks.values()))
         total = 0
@@ -316,7 +316,7 @@ class JobFollower:
 
 
 def ids_by_hash(pending: Mapping[int, str]) -> dict[str, list[int]]:
-    """Text hash -> chunks, of chunk -> text hash."""
+    """Return text hash -> chunks, from chunk -> text hash."""
     found: dict[str, list[int]] = {}
     for chunk, text_hash in pending.items():
         found.setdefault(text_hash, []).append(chunk)
@@ -324,6 +324,6 @@ def ids_by_hash(pending: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def grouped(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    """Lists of up to `size` items."""
+    """Yield lists of up to `size` items."""
     while group := list(islice(items, size)):
         yield group

@@ -1,7 +1,7 @@
-"""Backfills through a provider's Batch API: jobs are made, looked at now and then, and what they bring is kept.
+"""Backfills through a provider's Batch API: jobs are made and polled, and their vectors are stored.
 
-Nobody waits here: a turn does what is due and says when it wants another one (`workers.actors`). Whatever is at the
-provider is in the ledger, so that a turn goes on where any other one, in any process, ended.
+A turn does the work that is due and returns the time of the next turn (`workers.actors`). The ledger holds every job at
+the provider, so that a turn continues where another one, in any process, ended.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ FEWEST_TEXTS = 200
 #: Seconds for which a job that is not full waits for documents that are still being read.
 GATHERING_SECONDS = 60.0
 
-#: Seconds without a look after which another agent's job is no reason to wait for the texts in it.
+#: Seconds without a look after which texts in another agent's job are embedded the normal way.
 NEGLECTED_SECONDS = 900.0
 
-#: Seconds for which a job that is over can still be listed.
+#: Seconds for which ended jobs are listed.
 KEPT_SECONDS = 7 * 86_400.0
 
-#: Seconds between two looks, at least.
+#: Minimum seconds between two looks.
 SOONEST_SECONDS = 0.05
 
-#: Calls about a job that fail in a row before it is a trouble.
+#: Failed calls about a job in a row before it becomes a condition.
 MOST_SILENT_FAILURES = 3
 
-#: Reasons for which embedding goes the normal way although the settings ask for jobs.
+#: Conditions under which texts are embedded the normal way although the settings ask for jobs.
 _OF_JOBS = (
     ConditionCode.BATCH_API_MISSING,
     ConditionCode.BATCH_NEEDS_CACHE,
@@ -48,9 +48,10 @@ _OF_JOBS = (
 
 @dataclass(frozen=True, slots=True)
 class BatchTurn:
-    """Which texts (by hash) go the normal way, None for all, and after how many seconds to look at jobs again.
+    """Result of a turn.
 
-    `again_seconds` None means not at all. `idle` tells that nothing waits but what is in jobs.
+    `inline`: hashes of the texts to embed the normal way, None for all. `again_seconds`: seconds until the next look at
+    jobs, None without jobs. `idle`: all waiting texts are in jobs.
     """
 
     inline: Collection[str] | None = None
@@ -59,20 +60,19 @@ class BatchTurn:
 
 
 class BatchJobs:
-    """The batch jobs of a worker process's agents. Thread-safe.
+    """Batch jobs of a worker process's agents. Thread-safe.
 
-    Raises, from every method, what `memory.store.errors` names when an index, the cache or the ledger cannot be
-    written; nothing is lost.
+    Every method raises the errors of `memory.store.errors` if an index, the cache or the ledger cannot be written.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._path = ledger_path(runtime.settings.home)
-        # Going through 50,000 texts at every look would take a tenth of the time between two.
+        # Agent -> state at its last idle turn: checking 50,000 texts would take a tenth of the time between two looks.
         self._idle: dict[str, object] = {}
 
     def turn(self, indexer: Indexer) -> BatchTurn:
-        """Do what is due about an agent's batch jobs."""
+        """Do the work that is due for an agent's batch jobs."""
         agent = indexer.agent.id
         if not indexer.agent.remote.batch.enabled and not self._path.exists():
             return BatchTurn()
@@ -93,7 +93,7 @@ class BatchJobs:
             return outcome
 
     def keep_house(self, indexer: Indexer) -> None:
-        """Now and then, whether or not anybody asks for an agent's vectors: let no job and no trouble be forgotten."""
+        """Remove old jobs, report conditions, and request a turn for open jobs, independent of other work."""
         agent = indexer.agent.id
         if not indexer.agent.remote.batch.enabled and not self._path.exists():
             self._runtime.board.replace(_OF_JOBS, (), agent=agent)
@@ -107,7 +107,7 @@ class BatchJobs:
 
 
 class _Turn:
-    """One agent's turn. What is asked of the provider is asked by whoever holds the agent's lock."""
+    """Turn of one agent. Only the holder of the agent's lock sends requests to the provider."""
 
     def __init__(self, runtime: Runtime, indexer: Indexer, ledger: BatchLedger) -> None:
         self.runtime = runtime
@@ -127,11 +127,11 @@ class _Turn:
 
     @property
     def usable(self) -> BatchApi | None:
-        """The API, if new jobs are wanted."""
+        """Batch API, if new jobs are wanted."""
         return self.api if self.settings.enabled and self.supply.cache is not None else None
 
     def jobs(self) -> list[BatchJob]:
-        """The open jobs that this agent has to look after: its own, and those of agents not configured any more."""
+        """Return the open jobs of this agent and of agents that are not configured any more."""
         known = {one.id for one in self.runtime.settings.agents}
         return [job for job in self.ledger.jobs() if job.open and (job.agent == self.agent or job.agent not in known)]
 
@@ -143,20 +143,20 @@ class _Turn:
                 if not alone:
                     continue
                 for job in jobs:
-                    # As it is now that nobody else works on it.
+                    # Read again under the lock: another process may have changed it.
                     current = self.ledger.job(job.reference) if job.agent == owner else None
                     if current is not None and current.open and current.look_at <= time.time():
                         self._follower().follow(current)
 
     def make_jobs(self) -> bool:
-        """Make jobs of texts that wait, as many as may be open; whether any was tried."""
-        # Before anything is decided: what is committed from now on is for the turn that its commit asks for.
+        """Make jobs of waiting texts, as many as may be open. Return True if one was tried."""
+        # Read first: a later commit requests a turn of its own.
         self.pending = set(self.indexer.target().pending_hashes().values())
         identity = self.supply.identity
         api = self.usable
         if api is None or self._provider_refuses() or self.ledger.suspension(identity) is not None:
             return False
-        # In this order: what is not on its way any more is among those that wait.
+        # In this order: documents that are not being read any more are among those that wait.
         gathering = self._gathering()
         waiting = self._waiting(identity)
         if len(waiting) < FEWEST_TEXTS:
@@ -179,12 +179,12 @@ class _Turn:
         return True
 
     def next_look_seconds(self) -> float | None:
-        """Seconds until one of the agent's own jobs is to be looked at; None when none is open."""
+        """Return the seconds until the next look at the agent's own jobs; None without open jobs."""
         due = [job.look_at for job in self.ledger.jobs() if job.open and job.agent == self.agent]
         return max(min(due) - time.time(), SOONEST_SECONDS) if due else None
 
     def outcome(self) -> BatchTurn:
-        """What the rest of the worker's turn has to know."""
+        """Return the result of this turn."""
         now = time.time()
         identity = self.supply.identity
         jobs = [job for job in self.ledger.jobs() if job.open and job.identity == identity]
@@ -207,7 +207,7 @@ class _Turn:
         return BatchTurn(inline, again, idle=again is not None and not self.held and not inline)
 
     def report(self) -> None:
-        """Say on the board why the settings' wish for jobs is not met, or that it is."""
+        """Report the conditions that keep the agent from batch jobs."""
         provider = self.supply.choice.provider
         suspension = self.ledger.suspension(self.supply.identity)
         found = [
@@ -239,13 +239,13 @@ class _Turn:
         return sum(job.identity == self.supply.identity for job in same) >= self.settings.concurrency
 
     def _waiting(self, identity: str) -> list[str]:
-        """The texts that could go into a job, once each, those that wait longest first."""
+        """Return the texts that could go into a job, each once, the oldest first."""
         elsewhere = self.ledger.hashes(identity) | self.ledger.inline_hashes(identity)
         pending = dict.fromkeys(self.indexer.target().pending_hashes().values())
         return [text_hash for text_hash in pending if text_hash not in elsewhere]
 
     def _gathering(self) -> bool:
-        """Whether more texts are on their way, and have not been for long."""
+        """Return True if documents are still being read, for less than `GATHERING_SECONDS`."""
         marks = self.runtime.queue.marks
         waiting = marks.waiting(self.agent)
         if not waiting.backfill and not waiting.running:
@@ -254,7 +254,7 @@ class _Turn:
         return oldest is not None and time.time() - oldest < GATHERING_SECONDS
 
     def _without_paid(self, waiting: Sequence[str]) -> list[str]:
-        """Give chunks the vectors that somebody paid for already; returns the texts that have none."""
+        """Write the vectors that were paid for already. Return the texts without a vector."""
         store = self.indexer.target()
         found: set[str] = set()
         ids = ids_by_hash(store.pending_hashes())
@@ -269,7 +269,7 @@ class _Turn:
         return [text_hash for text_hash in waiting if text_hash not in found]
 
     def _make_job(self, api: BatchApi, waiting: Sequence[str]) -> set[str]:
-        """Note a job and submit it; returns the texts that it took, none when no more jobs may be open."""
+        """Record a job and submit it. Return its texts, none if no more jobs may be open."""
         provider = self.supply.choice.provider
         if provider is None:
             return set()

@@ -1,6 +1,6 @@
 """One turn of indexing: the documents of one agent that wait in one lane.
 
-What was being worked on when a worker died is tried first, and alone (`workers.queue.crash_counter`).
+Suspects, the documents of crashed jobs, are tried first and alone (`workers.queue.crash_counter`).
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-#: Seconds after which a job hands the rest to the end of the queue, so that agents take turns.
+#: Seconds after which a job leaves the rest to the end of the queue: agents take turns.
 TURN_SECONDS = 10.0
 
-#: The same while messages of others wait in the lane.
+#: Seconds of a turn while messages of other agents wait in the lane.
 SHARED_TURN_SECONDS = 1.0
 
-#: Seconds between two counts of the index in one turn: what is searchable grows while a person watches.
+#: Seconds between two counts of the index in one turn: status shows the progress.
 COUNT_SECONDS = 2.0
 
-#: Documents that a job takes at a time; what it did not get to waits again when it dies.
+#: Documents that a job claims at a time. After a crash they wait again.
 CLAIM = 64
 
-#: Seconds until a job looks again whether it may try its suspects.
+#: Seconds until a job asks again for its turn to try suspects.
 SUSPECTS_PAUSE_SECONDS = 1.0
 
 
 def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
-    """Index for one turn; what is left waits on.
+    """Index for one turn. The remaining documents wait for the next one.
 
     Raises:
-        Transient: some documents are to be looked at again.
-        dramatiq.Retry: another job tries a suspect; this one's turn comes.
+        Transient: some documents must be read again later.
+        dramatiq.Retry: another job tries a suspect; try again later.
     """
     turn = _Turn(runtime, agent, lane, job)
     queue = runtime.queue
@@ -64,7 +64,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             available = indexer.supply.available
             unfilled = available and bool(indexer.target().pending_chunks(1))
             building = indexer.generations.next() is not None
-            # An index that had to be made anew (somebody deleted it) lacks more than what was asked for.
+            # A new index (the old one was deleted) lacks more documents than the marked ones.
             lacking = None if marks.waiting(agent).backfill else completing.unasked_differences(indexer)
             if lacking is not None:
                 queue.mark_changed(agent, lacking, lane=Lane.BACKFILL)
@@ -81,7 +81,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
     elif building:
         queue.request_completion(agent)
     if available and not unfilled:
-        # Nothing waits for it any more: what it could not do for a while was done, by it or by another one.
+        # No text waits for the provider any more: this worker or another one embedded them.
         resolve_provider_conditions(runtime, agent)
     if report.again is not None:
         raise report.again
@@ -92,7 +92,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
 
 
 class _Turn:
-    """What one job has taken, and what becomes of it."""
+    """Documents that one job holds, and their outcomes."""
 
     def __init__(self, runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
         self._runtime = runtime
@@ -109,14 +109,14 @@ class _Turn:
         self._given_up = self._deaths.given_up(agent)
 
     def over(self) -> bool:
-        """Return True if what is left is to wait for the next turn."""
+        """Return True if the remaining documents must wait for the next turn."""
         seconds = time.monotonic() - self._begun
         if self._runtime.stopping.is_set() or seconds >= TURN_SECONDS:
             return True
         return self._claimed and seconds >= SHARED_TURN_SECONDS and self._runtime.queue.others_wait(self._lane)
 
     def claims(self, indexer: Indexer) -> Iterator[DocumentKey]:
-        """Documents as there is time for them, no suspects among them."""
+        """Yield documents, without suspects, until the turn is over."""
         counted_at = self._begun
         while not self.over():
             if time.monotonic() - counted_at > COUNT_SECONDS:
@@ -128,14 +128,14 @@ class _Turn:
             suspects = [key for key in claimed if key in self._suspects]
             for key in claimed:
                 if self._runtime.stopping.is_set():
-                    return  # what is left waits again
+                    return  # the rest waits again
                 if key not in self._suspects and not self._is_left_alone(indexer, key):
                     yield key
             if suspects:
                 return  # they wait again, and the next job begins with them
 
     def try_suspects(self, indexer: Indexer) -> None:
-        """Try what was there when a worker died, one after the other, each in a commit of its own.
+        """Try suspects one after the other, each in a commit of its own.
 
         Raises like `index_turn`.
         """
@@ -150,9 +150,9 @@ class _Turn:
                 return
 
     def done(self, keys: Sequence[DocumentKey]) -> None:
-        """The documents are committed, or are dead letters."""
+        """Remove the marks of documents that were committed, or became dead letters."""
         got_on()
-        # First: without a mark, what was counted before would seem to be all that there is.
+        # First: without its mark, a document would be missing in figures that look complete.
         self._runtime.board.committed(self._agent)
         now = time.time()
         tracing.link(self._marks.take_traces(self._agent, keys))
@@ -165,17 +165,17 @@ class _Turn:
         self._runtime.board.record_freshness([now - since for since in over])
 
     def killed(self) -> None:
-        """The job took so long that it was ended: as good as a death."""
+        """Count a job that exceeded its time limit like a crash."""
         self._deaths.record(self._agent, list(self._taken))
 
     def give_back(self) -> None:
-        """What was taken and not done waits again, suspects first."""
+        """Let the claimed documents that are not done wait again, suspects first."""
         self._return([key for key in self._taken if key in self._suspects])
         if self._taken:
             self._marks.give_back(self._agent, list(self._taken), job=self._job, now=time.time())
 
     def tell(self, report: IndexReport) -> None:
-        """Count and log what was done."""
+        """Count and log the result of the turn."""
         log.info(
             "documents_indexed",
             agent=self._agent,
@@ -209,23 +209,21 @@ class _Turn:
             self._give_up(indexer, key)
             return
         if not self._deaths.take_turn(self._job):
-            raise dramatiq.Retry(
-                "another document that was there when a worker died is tried", delay=int(SUSPECTS_PAUSE_SECONDS * 1000)
-            )
+            raise dramatiq.Retry("another job tries a suspect", delay=int(SUSPECTS_PAUSE_SECONDS * 1000))
         try:
             report = indexer.index([key], lane=self._lane, on_done=self.done, out_of_time=self.over)
         except TimeLimitExceeded:
-            raise  # as good as a death: it is counted where all that is taken is
+            raise  # `killed` counts it like a crash
         except BaseException:
-            self._acquit(key)
+            self._clear(key)
             raise
-        self._acquit(key)
+        self._clear(key)
         _count(self._runtime.board.counters, report)
         if report.again is not None:
             raise report.again
 
-    def _acquit(self, key: DocumentKey) -> None:
-        """The document was tried, and the process lives."""
+    def _clear(self, key: DocumentKey) -> None:
+        """Clear a suspect that was tried without a crash."""
         self._suspects.pop(key, None)
         self._deaths.survived(self._agent, key)
         self._deaths.end_turn(self._job)
@@ -246,14 +244,14 @@ class _Turn:
         self.done([key])
 
     def _is_left_alone(self, indexer: Indexer, key: DocumentKey) -> bool:
-        """Whether a document killed workers before, and nothing changed since."""
+        """Return True for a quarantined document, unchanged or a suspect again."""
         was = self._given_up.get(key)
         if was is None:
             return False
         if was == _look(indexer, key) and indexer.has_letter(key, error_class=WORKER_DIED):
             self.done([key])
             return True
-        # Alone, like all suspects: it waits again, and the next job begins with it.
+        # It changed and becomes a suspect: it waits again, and the next job tries it alone.
         self._deaths.suspect_again(self._agent, key)
         del self._given_up[key]
         self._suspects[key] = ALONE_FROM
@@ -261,10 +259,10 @@ class _Turn:
 
 
 def _look(indexer: Indexer, key: DocumentKey) -> str:
-    """What decides whether reading the document may end otherwise: its file, the settings, the program.
+    """Return the state of the document's file, the settings and the program, on which its outcome depends.
 
-    Without the change time, which often moves while the content stays (links, permissions, some file systems all the
-    time): each of these trials costs the lives of workers. A person may ask for one (`recalld dead retry`).
+    The change time is left out: it often moves while the content stays (links, permissions, some file systems), and
+    each trial may crash workers. A user may ask for one (`recalld dead retry`).
     """
     stat = indexer.files.stat(key)
     file = f"{stat.size} {stat.mtime_ns} {stat.inode}" if stat is not None else "gone"

@@ -1,4 +1,4 @@
-"""Keeping indexes and cache small and quick: by itself, bounded, and never in the way of live jobs."""
+"""Maintenance of indexes and cache in short rounds that do not delay live jobs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-#: Seconds of a round, over all agents; those that it did not get to come first in the next one.
+#: Seconds of a round over all agents. Agents that it did not reach come first in the next round.
 ROUND_SECONDS = 30.0
 
 #: Seconds of a round for one agent.
 AGENT_SECONDS = 5.0
 
-#: An agent that always has something waiting is looked after all the same when it was not for so many seconds. Even
-#: then a live job waits for no more than one step, a transaction of a few milliseconds.
+#: Seconds without maintenance after which a busy agent gets it, too. A live job then waits for at most one step, a
+#: transaction of a few milliseconds.
 NEGLECTED_SECONDS = 3_600.0
 
 
 class Maintenance:
-    """The rounds of one worker process. `stopping` tells whether the process is to end."""
+    """Rounds of one worker process. `stopping` returns True once the process is to end."""
 
     def __init__(
         self, runtime: Runtime, *, stopping: Callable[[], bool], clock: Callable[[], float] = time.monotonic
@@ -36,13 +36,13 @@ class Maintenance:
         self._stopping = stopping
         self._clock = clock
         self._begun = clock()
-        # Agent -> when it was looked after last.
+        # Agent -> time of its last maintenance.
         self._looked_after: dict[str, float] = {}
-        # Parts of seconds that were not counted yet.
+        # Fractions of seconds that are not counted yet.
         self._rests: dict[str, float] = {}
 
     def round(self) -> None:
-        """Look after every agent, the one that waits longest first, and after the cache. What fails is a trouble."""
+        """Maintain the indexes of all agents, the longest neglected one first, and the cache. Report failures."""
         deadline = self._clock() + ROUND_SECONDS
         for agent in sorted((agent.id for agent in self._runtime.settings.agents), key=self._since):
             if self._stopping() or self._clock() >= deadline:
@@ -94,7 +94,7 @@ class Maintenance:
             self._count({"cache": time.monotonic() - begun})
 
     def _count(self, seconds: Mapping[str, float]) -> None:
-        """Count rounds and seconds for metrics: whole ones, and the rest the next time."""
+        """Count rounds and whole seconds for metrics; fractions are carried over."""
         for of, took in seconds.items():
             self._rests[of] = self._rests.get(of, 0.0) + took
             whole = int(self._rests[of])

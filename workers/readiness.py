@@ -1,4 +1,4 @@
-"""`/readyz` of workers and of `up`: fails while work waits and no job finishes."""
+"""Readiness of workers and of `up` (`/readyz`): fails while work waits and no job finishes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import redis
 
 from memory.telemetry.server import Page, Route
-from workers.health.stall_detector import Movement
+from workers.health.stall_detector import StallDetector
 from workers.queue.broker_errors import refusal
 
 
 def readiness(
-    movement: Movement, *, stalled_after_seconds: float, problems: Callable[[], Sequence[str]] = lambda: ()
+    movement: StallDetector, *, stalled_after_seconds: float, problems: Callable[[], Sequence[str]] = lambda: ()
 ) -> Route:
     """Return the route of `/readyz`.
 
@@ -30,7 +30,7 @@ def readiness(
     return answer
 
 
-def _why_not(movement: Movement, limit: float, problems: Callable[[], Sequence[str]]) -> str | None:
+def _why_not(movement: StallDetector, limit: float, problems: Callable[[], Sequence[str]]) -> str | None:
     found = [*problems()]
     try:
         takes_nothing = movement.refusal()

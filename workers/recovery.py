@@ -1,4 +1,4 @@
-"""What a worker does about a damaged index or a lost provider: start anew beside it, from the files."""
+"""Recovery from a damaged index or a lost provider: build a new generation from the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> None:
     """Move the damaged generation out of the way and mark every document of the agent.
 
-    Nothing is lost: the files are the truth, and the embeddings are in the cache.
+    Nothing is lost: the documents are on disk, and the embeddings are in the cache.
     """
     with runtime.indexer(agent) as indexer:
         moved = indexer.generations.set_aside_damaged(suspect=error.generation)
@@ -34,21 +34,21 @@ def set_aside_and_mark(runtime: Runtime, agent: str, error: StoreCorrupt) -> Non
 def take_over_and_mark(runtime: Runtime, agent: str, *, reason: str) -> bool:
     """Let the agent's fallback provider take over, and mark every document for its generation.
 
-    False when there is no fallback or it took over before.
+    Return False if there is no fallback or it took over before.
     """
     if not runtime.take_over(agent, reason=reason):
         return False
     with runtime.indexer(agent) as indexer, suppress(Superseded):
-        indexer.target()  # else the next job begins what is wanted then
+        indexer.target()  # else the next job begins a generation
     resolve_provider_conditions(runtime, agent)
-    # Imported transcripts that the answering generation holds are found missing by the completion.
+    # The completion finds imported transcripts that only the live generation holds.
     _mark_everything(runtime, agent, imported=False)
     runtime.queue.request_completion(agent)
     return True
 
 
 def resolve_provider_conditions(runtime: Runtime, agent: str) -> None:
-    """Report that the agent's provider is well, also one that is not used any more."""
+    """Remove the conditions of the agent's providers, also of providers that are not used any more."""
     runtime.board.replace(OF_PROVIDER, (), agent=agent)
 
 

@@ -1,4 +1,4 @@
-"""What a worker process holds while it runs: the queue, the board, and the open indexes of its agents."""
+"""Resources of a worker process: its queue, its health store, and the open indexes of its agents."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from memory.store.options import StoreOptions
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.middleware.metrics import JobMetrics
 from workers.queue.job_queue import BrokerJobQueue
 
 log = structlog.get_logger(__name__)
 
-#: Agents whose indexes stay open. More of them take turns; opening one costs about a millisecond.
+#: Agents whose indexes stay open. Opening another one costs about a millisecond.
 MAX_OPEN_AGENTS = 64
 
-#: Seconds that requests in flight get at the end: what comes back is kept, what does not is paid again.
+#: Seconds for requests in flight at the end. A vector that comes later is paid again.
 KEEPING_SECONDS = 10.0
 
 
 class Runtime:
-    """Everything a job needs beyond its arguments. `coordinate` says what is shared with other processes."""
+    """Resources of jobs beyond their arguments. `coordinate` returns the coordination with other processes."""
 
     def __init__(
         self,
         settings: Settings,
         queue: BrokerJobQueue,
-        board: Board,
+        board: HealthStore,
         *,
         coordinate: Coordinate = alone,
         metrics: JobMetrics | None = None,
@@ -51,7 +51,7 @@ class Runtime:
         self.queue = queue
         self.board = board
         self.metrics = metrics or JobMetrics()
-        #: Set when the process is to end: jobs hand back what they have not begun.
+        #: Set when the process is to end: jobs give back documents that they have not begun.
         self.stopping = threading.Event()
         self._coordinate = coordinate
         self._cache: EmbeddingCache | None = None
@@ -67,7 +67,7 @@ class Runtime:
         with self._lock:
             entry = self._indexers.get(agent_id)
             if entry is not None and entry.token != token:
-                # Another process let the fallback take over, or ended that.
+                # Another process began or ended a takeover by the fallback.
                 self._forget(agent_id)
                 entry = None
             if entry is None:
@@ -84,14 +84,14 @@ class Runtime:
                 self._close_idle(keep=MAX_OPEN_AGENTS)
 
     def forget(self, agent_id: str) -> None:
-        """Close an agent's index as soon as nobody uses it, so that the next job opens it anew."""
+        """Close an agent's index after its last user, so that the next job opens it anew."""
         with self._lock:
             self._forget(agent_id)
 
     def take_over(self, agent_id: str, *, reason: str) -> bool:
-        """Let the agent's configured fallback provider take over; False when there is none or it did already.
+        """Let the agent's configured fallback provider take over. Return False if there is none or it did already.
 
-        The next job works with it, on a new generation; the caller marks what is to be indexed.
+        The next job uses it, on a new generation. The caller marks the documents.
         """
         if not take_over(self.settings, self.settings.agent(agent_id), reason=reason):
             return False
@@ -104,7 +104,7 @@ class Runtime:
             entry.indexer.generations.close()
 
     def count(self, indexer: Indexer) -> None:
-        """Publish the counts of an agent's index; not those of one under construction, which answers nothing yet."""
+        """Publish the figures of an agent's index, unless a new generation is under construction."""
         if indexer.generations.next() is not None:
             return
         commits = self.board.commits(indexer.agent.id)
@@ -113,7 +113,7 @@ class Runtime:
         self.board.record_figures(indexer.agent.id, figures, commits=commits)
 
     def publish_counts(self) -> None:
-        """Add what this process counted to everybody's numbers. Never raises."""
+        """Add the counts of this process to those of all. Never raises."""
         with self._lock:
             supplies = list(self._supplies.values())
         counters = self.board.counters
@@ -124,16 +124,13 @@ class Runtime:
         counters.flush()
 
     def maintain_cache(self) -> bool:
-        """Let the embedding cache keep to its bound, and cut its log; nothing happens as long as nobody used it.
-
-        Whether there was anything to do.
-        """
+        """Shrink the embedding cache to its bound, and truncate its log. Return True if there was work."""
         return self._cache is not None and self._cache.maintain()
 
     def close(self, *, seconds: float = KEEPING_SECONDS, in_use: bool = False) -> None:
-        """Close everything. Embeddings in flight have `seconds`, and at most `KEEPING_SECONDS`, to reach the cache.
+        """Close everything. Embeddings in flight have `seconds`, at most `KEEPING_SECONDS`, to reach the cache.
 
-        With `in_use`, a thread that does not end still works with indexes and cache: they end with the process.
+        With `in_use`, a thread still uses indexes and cache: they stay open until the process ends.
         """
         with self._lock:
             supplies = list(self._supplies.values())
@@ -150,7 +147,7 @@ class Runtime:
             self._cache.close()
 
     def warm_up(self) -> None:
-        """Load the models that agents of this process use, so that the first job does not have to."""
+        """Load the models of this process's agents before the first job."""
         try:
             for agent in self.settings.agents:
                 with self._lock:
@@ -158,7 +155,7 @@ class Runtime:
                 if supply.slow and supply.choice.provider is not None:
                     supply.choice.provider.warm_up()
         except (RecalldError, OSError) as error:
-            # The first job meets the same problem and says it in status.
+            # The first job meets the same error and reports it.
             log.warning("warm_up_failed", error=str(error))
 
     def _open(self, agent: AgentSettings) -> _Open:
@@ -166,7 +163,7 @@ class Runtime:
         cannot_be_had = provider_of(self.settings, agent).error
         if cannot_be_had is not None:
             take_over(self.settings, agent, reason=cannot_be_had)
-        # Before the provider is chosen: what changes meanwhile is seen by the next job.
+        # Read before the provider is chosen: the next job sees a later change.
         token = takeover_token(self.settings, agent)
         return _Open(self._make(agent, token), token=token)
 
@@ -204,7 +201,7 @@ class Runtime:
 
 
 class _Open:
-    """An indexer, how many jobs use it, and for which takeover it was made."""
+    """Indexer, the number of jobs that use it, and the takeover that it was made for."""
 
     def __init__(self, indexer: Indexer, *, token: object) -> None:
         self.indexer = indexer

@@ -1,7 +1,7 @@
-"""The end of a process that works: running jobs get some time, and everything it took and did not finish goes back.
+"""Shutdown of a worker process: running jobs get some time, and unfinished messages go back to the queue.
 
-What another process could take is never left to a lease that has to run out first: messages that were fetched and not
-begun go back at once, those of jobs that did not end in time when the time is over.
+Messages that were fetched and not begun go back at once, those of unfinished jobs at the deadline. Another process can
+take them without waiting for a lease to expire.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from workers.queue.names import QUEUES, Keys
 
 log = structlog.get_logger(__name__)
 
-#: Seconds that running jobs get to end when the process is asked to stop. Their documents wait again.
+#: Seconds for running jobs to end at a shutdown. Their unfinished documents wait again.
 DRAIN_SECONDS = 20.0
 
-#: Seconds between two rounds of waking consumers, so that they notice the end.
+#: Seconds between two rounds of waking consumers.
 _RING_SECONDS = 0.05
 
-#: Seconds for consumers to end after the jobs: one may be at a call of the broker.
+#: Seconds for consumers to end after the jobs: one may wait for the broker.
 _CONSUMER_SECONDS = 3.0
 
 
 def drain(broker: DoorbellBroker, workers: Sequence[Worker], keys: Keys, *, seconds: float = DRAIN_SECONDS) -> bool:
-    """Let running jobs end, all queues at a time, then give back what is left; whether all jobs ended.
+    """Let running jobs of all queues end, then give back the unfinished ones. Return True if all jobs ended.
 
-    From now on nothing is fetched. A message that is given back is taken by another process as soon as that has a free
-    thread; its job finds there what this one held (`PendingMarks.release`).
+    No message is fetched any more. Another process takes a message that was given back, and its job gets the documents
+    that this one held (`PendingSet.release`).
     """
     broker.draining = True
     deadline = time.monotonic() + seconds
@@ -68,7 +68,7 @@ def _give_back_the_not_begun(worker: Worker) -> None:
 
 
 def _give_back_all(broker: DoorbellBroker, keys: Keys) -> None:
-    """Messages that this process took and did not acknowledge. Should that still happen, it does nothing."""
+    """Give back messages that this process took and did not acknowledge. Later acknowledgements have no effect."""
     for queue in [name for canonical in QUEUES for name in (canonical, f"{canonical}.DQ")]:
         taken = sorted(broker.client.smembers(keys.taken(broker.broker_id, queue)))
         if not taken:

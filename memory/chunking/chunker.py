@@ -1,16 +1,16 @@
-"""Cut a document into chunks: a pure function of the text.
+"""Chunks of a document: a pure function of the text.
 
 Laws, for every text:
 
-* The own parts (`source[own_start:end]`) concatenate back to the text; every line with text is in a chunk.
-* Chunks of a prefix are a prefix of the chunks, the last one aside: what is appended to a transcript never
-  touches the chunks before its last one.
+* The own parts (`source[own_start:end]`) concatenate to the text; every line with text is in a chunk.
+* Chunks of a prefix are a prefix of the chunks, except for the last one: appending to a transcript never changes
+  the chunks before its last one.
 * A chunk's estimated tokens are at most `tokens` + SLACK_TOKENS, its UTF-8 bytes at most `max_bytes`.
 * Line ends "\\r\\n" and "\\n" give the same line ranges.
 
-How the prefix law is kept: cutting is greedy from left to right, and a decision looks only at what comes before
-the line that triggers it and at that line's first `DECIDING_CHARS` characters. Until those were seen, everything
-stays in the last chunk.
+The prefix law holds because cutting is greedy from left to right. A decision depends only on the text before the line
+that triggers it and on that line's first `DECIDING_CHARS` characters. Until these are known, all text stays in the last
+chunk.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from memory.chunking.lines import cut_point, weigh
-from memory.chunking.markdown import AFTER_HEADING, DECIDING_CHARS, HEADING, MarkdownLines
-from memory.chunking.overlap import Overlap, overlap_before
+from memory.chunking.lines import cut_point, tail_point, weigh
+from memory.chunking.markdown import AFTER_HEADING, DECIDING_CHARS, HEADING, LINE_END_WEIGHT, MarkdownLines
 
-#: Raised when the same text would be cut differently; part of the index fingerprint.
+#: Version of the cuts, part of the index fingerprint.
 CHUNKING_VERSION = 1
 
-#: Estimated tokens that the last chunk may exceed its target by: the start of a line not yet decided upon
-#: (7 characters of at most 11/8 token).
+#: Estimated tokens by which the last chunk may exceed its target: the start of an undecided line (7 characters of at
+#: most 11/8 token).
 SLACK_TOKENS = 10
 
 #: UTF-8 bytes of the same.
@@ -57,7 +56,7 @@ class Chunk:
 
 
 def estimate_tokens(text: str) -> float:
-    """Estimated tokens: (3 * UTF-8 bytes - characters) / 8.
+    """Return the estimated tokens: (3 * UTF-8 bytes - characters) / 8.
 
     An ASCII character counts 1/4, a Cyrillic one 5/8, a CJK one 1, an emoji 11/8. Additive over concatenation.
     """
@@ -65,17 +64,17 @@ def estimate_tokens(text: str) -> float:
 
 
 def text_hash(text: str) -> str:
-    """BLAKE2b digest of 16 bytes in hex: identity of a chunk in its document, and key of its embedding."""
+    """Return the BLAKE2b digest of 16 bytes in hex, which identifies a chunk in its document and its embedding."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def chunk_text(text: str, *, tokens: int = 400, overlap: int = 80, max_bytes: int = 8191) -> list[Chunk]:
     """Cut `text` into chunks of about `tokens` estimated tokens, each at most `max_bytes` long in UTF-8.
 
-    A chunk ends before a heading once it is half full; else, when full, before the best place in its second
-    half: a heading, a code fence, a paragraph, a line, and only then inside a code fence. A line that does not
-    fit is cut at a sentence, a word, or wherever it must. Up to `overlap` tokens of the previous chunk are
-    repeated (counted within the target), except after a break at a heading. Own parts may be whitespace only.
+    A half-full chunk ends before a heading. Otherwise a full chunk ends before the best place in its second half: a
+    heading, a code fence, a paragraph, a line, and last a line inside a code fence. A line that does not fit is cut at
+    a sentence, at a word, or anywhere. Up to `overlap` tokens of the previous chunk are repeated (counted within the
+    target), except after a break at a heading. Own parts may be whitespace only.
 
     Raises:
         ValueError: `tokens` is below 16, `overlap` negative or `max_bytes` below 160.
@@ -90,7 +89,7 @@ def chunk_text(text: str, *, tokens: int = 400, overlap: int = 80, max_bytes: in
 
 
 class _Cutter:
-    """One run over one text. Weights are eighths of tokens, `_above[i]` that of all lines above line i."""
+    """Run over one text. Weights are eighths of tokens, `_above[i]` is the weight of all lines above line i."""
 
     def __init__(self, text: str, *, budget: int, overlap: int) -> None:
         self._text = text
@@ -99,7 +98,7 @@ class _Cutter:
         self._lines = MarkdownLines(text)
         self._above = self._lines.weights_above
         self._chunks: list[Chunk] = []
-        # Where the own part of the chunk under way starts: offset, its line, and the weight of all text before it.
+        # Start of the present chunk's own part: offset, line, and weight of all text before it.
         self._own = 0
         self._line = 0
         self._before = 0
@@ -112,7 +111,7 @@ class _Cutter:
         return self._chunks
 
     def _cut_once(self) -> bool:
-        """End the chunk under way if the text seen says where; False when the rest of the text is the last chunk."""
+        """End the present chunk if the text allows it; return False if the rest of the text is the last chunk."""
         lines, above = self._lines, self._above
         first_overflowing = bisect_right(above, self._before - self._repeated.weight + self._budget) - 1
         if first_overflowing == self._line:
@@ -120,7 +119,7 @@ class _Cutter:
             if rest > self._budget:
                 self._break_inside(self._line, self._own, self._before)
                 return True
-            # The line fits as a whole if less is repeated; a shred of it would help nobody.
+            # The line fits as a whole with a shorter overlap; a very short overlap is useless.
             spare = self._budget - rest
             self._repeat(room=spare if spare >= self._overlap // 2 else 0)
             first_overflowing = bisect_right(above, self._before - self._repeated.weight + self._budget) - 1
@@ -156,7 +155,7 @@ class _Cutter:
         self._repeat(room=0 if at_heading else self._overlap)
 
     def _break_inside(self, line: int, start: int, before: int) -> None:
-        """Cut the line, whose part from `start` on does not fit; `before` is the weight of all text before `start`."""
+        """Cut a line whose part from `start` on does not fit; `before` is the weight of all text before `start`."""
         room = self._budget - self._repeated.weight - (before - self._before)
         end = cut_point(self._text, start, self._lines.content_end(line), room)
         self._emit(end, line + 1)
@@ -164,7 +163,7 @@ class _Cutter:
         self._repeat(room=self._overlap)
 
     def _repeat(self, *, room: int) -> None:
-        """Choose what of the previous chunk is repeated, at most `room` of weight and never more than the overlap."""
+        """Choose the overlap with the previous chunk, at most `room` of weight and never more than the limit."""
         previous = self._chunks[-1] if self._chunks else None
         self._repeated = overlap_before(
             self._text,
@@ -189,3 +188,56 @@ class _Cutter:
                 tokens=weigh(text) / 8,
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Repeated text: it starts at offset `start` in line `line` (0-based) and weighs `weight` eighths of tokens."""
+
+    start: int
+    line: int
+    weight: int
+
+
+def overlap_before(
+    text: str, lines: MarkdownLines, *, own: int, line: int, before: int, lowest: int, room: int
+) -> Overlap:
+    """Return the text that a chunk whose own part starts at `own` in line `line` repeats.
+
+    The overlap has as many whole lines as `room` holds, without blank ones at the start. If no line fits, it is the end
+    of the last line with text. `before` is the weight of all text before `own`. The overlap starts at or after the
+    offset `lowest`, the start of the previous chunk.
+    """
+    nothing = Overlap(start=own, line=line, weight=0)
+    if room <= 0 or own <= lowest:
+        return nothing
+    starts, above = lines.starts, lines.weights_above
+
+    def has_text(number: int) -> bool:
+        part = text[max(starts[number], lowest) : min(starts[number + 1], own)]
+        return bool(part) and not part.isspace()
+
+    first_whole = bisect_left(starts, lowest)
+    # A chunk that starts inside its line can repeat the start of that line.
+    last = line if starts[line] < own else line - 1
+    whole = max(first_whole, bisect_left(above, before - room))
+    while whole <= last and not has_text(whole):
+        whole += 1
+    if whole <= last:
+        return Overlap(start=starts[whole], line=whole, weight=before - above[whole])
+
+    while last >= first_whole and not has_text(last):
+        last -= 1
+    if last < 0:
+        return nothing
+    start = max(starts[last], lowest)
+    end = own if last == line else lines.content_end(last)
+    # The overlap includes the line's end and blank lines below it.
+    below = 0 if last == line else before - above[last + 1] + LINE_END_WEIGHT
+    if room <= below:
+        return nothing
+    point = tail_point(text, start, end, room - below)
+    tail = text[point:end]
+    if not tail or tail.isspace():
+        return nothing
+    return Overlap(start=point, line=last, weight=below + weigh(tail))

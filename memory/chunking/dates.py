@@ -1,7 +1,7 @@
-"""Days and months that a question names, as dated notes and transcripts write them. Pure.
+"""Days and months in a question, in the form of dated notes and transcripts. Pure.
 
-`On April 27th` and `4月27号` become `04-27`, `in May 2023` and `2023年5月` become `2023-05`: part of the name of a
-dated note (`2023-04-27.md`) and of the time before every message of a transcript (`[2023-04-27 09:00]`).
+`On April 27th` and `4月27号` become `04-27`, `in May 2023` and `2023年5月` become `2023-05`. That is part of a
+dated note's name (`2023-04-27.md`) and of the time before every message of a transcript (`[2023-04-27 09:00]`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _YEAR = r"(?P<year>(?:19|20)\d\d)"
 _NUMERAL = "一二三四五六七八九"
 _CHINESE_NUMBER = "[0-9]{1,2}|[二三]?十[一二三四五六七八九]?|[一二三四五六七八九]"
 
-# In the order in which they are tried: what one has read, a later one leaves alone.
+# In the order of trial: a later pattern skips the matches of an earlier one.
 _DATES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -33,12 +33,12 @@ _DATES = tuple(
     )
 )
 
-#: Without one of these there is no date; looking costs less than the expressions.
+#: Characters of every date: a quick search before the patterns.
 _HINTS = re.compile(r"\d|月")
 
 
 def dates_in(text: str) -> Iterator[str]:
-    """Yield `MM-DD` or `YYYY-MM-DD` for every day and `YYYY-MM` for every month of a year that the text names."""
+    """Yield `MM-DD` or `YYYY-MM-DD` for every day and `YYYY-MM` for every month of a year in the text."""
     if not _HINTS.search(text):
         return
     read: list[tuple[int, int]] = []
@@ -61,7 +61,7 @@ def _date(month: str, day: str | None = None, year: str | None = None) -> str | 
 
 
 def _number(text: str) -> int:
-    """The number of a month by its name, or of anything in digits or Chinese numerals."""
+    """Return the number of a month by its name, or of digits or Chinese numerals."""
     if text[0].isalpha() and text.isascii():
         return [month[:3] for month in _MONTHS].index(text[:3].lower()) + 1
     if text.isascii():

@@ -1,4 +1,4 @@
-"""Cut inside a line: where a piece of at most a given weight may end or start.
+"""Places inside a line at which a piece of limited weight may end or start.
 
 Weights are eighths of estimated tokens (`memory.chunking.chunker.estimate_tokens`).
 """
@@ -15,24 +15,24 @@ _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？；｡][”’
 #: Ends of words and, where no spaces are written, of clauses.
 _WORD_END = re.compile(r"\s+|[，、：]")
 
-#: Longest run of characters that is kept in one piece for the sake of a combining mark.
+#: Longest run of characters that combining marks keep together.
 _MAX_CLUSTER = 16
 
 _ZERO_WIDTH_JOINER = "\u200d"
 
 
 def weigh(text: str) -> int:
-    """Weight of a text: 3 * UTF-8 bytes - characters. An ASCII character weighs 2, no character more than 11."""
+    """Return the weight of a text: 3 * UTF-8 bytes - characters. An ASCII character weighs 2, any other at most 11."""
     if text.isascii():
         return 2 * len(text)
     return 3 * len(text.encode("utf-8", "surrogatepass")) - len(text)
 
 
 def cut_point(text: str, start: int, end: int, room: int) -> int:
-    """Where a piece of text[start:end] that starts at `start` should end.
+    """Return the end of a piece of text[start:end] that starts at `start`.
 
-    The piece weighs at most `room`, which must hold a character (11) at least. It ends at a sentence or a word
-    in its second half, else wherever it is full. Depends on no character that does not fit, but the next one.
+    The piece weighs at most `room`, which must hold a character (11) at least. It ends at a sentence or a word in its
+    second half, else where it is full. The result depends only on characters that fit, and the next one.
     """
     fitting = _largest(min(end - start, room // 2), lambda size: weigh(text[start : start + size]) <= room)
     window = start + fitting // 2
@@ -46,16 +46,16 @@ def cut_point(text: str, start: int, end: int, room: int) -> int:
 
 
 def tail_point(text: str, start: int, end: int, room: int) -> int:
-    """Where the tail of text[start:end], weighing at most `room`, should start; `end` when none fits.
+    """Return the start of the tail of text[start:end] that weighs at most `room`; `end` if none fits.
 
-    It starts at a sentence or a word in its first half, else as early as fits.
+    It starts at a sentence or a word in its first half, else as early as possible.
     """
     fitting = _largest(min(end - start, room // 2), lambda size: weigh(text[end - size : end]) <= room)
     earliest = end - fitting
     if earliest == start:
         return start
     for pattern in (_SENTENCE_END, _WORD_END):
-        # One character earlier, so that a word that starts exactly there is seen to.
+        # One character earlier, to find a word that starts exactly there.
         match = pattern.search(text, max(start, earliest - 1), earliest + fitting // 2)
         if match and match.end() >= earliest:
             return match.end()
@@ -66,7 +66,7 @@ def tail_point(text: str, start: int, end: int, room: int) -> int:
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest size up to `most` that fits; sizes that fit are exactly those below some bound."""
+    """Return the largest size up to `most` that fits, if all sizes below a bound fit."""
     if fits(most):
         return most
     low, high = 0, most
@@ -80,7 +80,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def _before_cluster(text: str, point: int, lowest: int) -> int:
-    """The last place at or before `point` that parts no combining mark or joined emoji from its base."""
+    """Return the last place at or before `point` that separates no combining mark or joined emoji from its base."""
     for candidate in range(point, lowest - 1, -1):
         if not _joins(text, candidate):
             return candidate
@@ -88,7 +88,7 @@ def _before_cluster(text: str, point: int, lowest: int) -> int:
 
 
 def _joins(text: str, point: int) -> bool:
-    """Whether the character at `point` belongs to the one before it."""
+    """Return True if the character at `point` belongs to the one before it."""
     if point >= len(text) or point == 0:
         return False
     character = text[point]

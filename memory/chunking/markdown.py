@@ -1,4 +1,4 @@
-"""Measure the lines of a Markdown text and say how good it is to cut before each of them.
+"""Lines of a Markdown text, with their weights and a rank of the cut before each of them.
 
 Weights are eighths of estimated tokens. Work is done in bulk or per line, never per character.
 """
@@ -9,8 +9,8 @@ import re
 from array import array
 from itertools import accumulate
 
-#: How good it is to cut before a line, worst first.
-AFTER_HEADING = 0  # would part a heading from its text
+#: Ranks of a cut before a line, worst first.
+AFTER_HEADING = 0  # would separate a heading from its text
 IN_FENCE = 1
 IN_FENCE_AFTER_BLANK = 2
 LINE = 3
@@ -18,25 +18,25 @@ PARAGRAPH = 4
 FENCE = 5
 HEADING = 6
 
-#: Characters of a line that tell whether it is a heading ("###### ") or opens a fence ("   ```").
+#: Characters of a line that identify a heading ("###### ") or an opening fence ("   ```").
 DECIDING_CHARS = 8
 
-#: "\r\n" and "\n" weigh the same, that of two ASCII characters, so that both are cut alike.
+#: Weight of "\r\n" and of "\n", that of two ASCII characters, so that both are cut alike.
 LINE_END_WEIGHT = 4
 
 _HEADING = re.compile(r"#{1,6}[ \t]")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
-#: First characters of lines that may be anything but plain text; "" stands for the empty line.
+#: First characters of lines that may be other than plain text; "" stands for the empty line.
 _SPECIAL = frozenset(("", " ", "\t", "\r", "#", "`", "~"))
 
 
 class MarkdownLines:
-    """Lines of a text; they end at "\\n" only, and an unfinished last line is one, too.
+    """Lines of a text. They end at "\\n" only; an unfinished last line counts.
 
-    `starts`: offset of each line. `weights_above`: weight of all lines above a line, with one more entry for
-    the whole text. `kinds`: how good it is to cut before each line; known from the lines above it and its
-    first `DECIDING_CHARS` characters.
+    `starts`: offset of each line. `weights_above`: weight of all lines above a line, with one more entry for the whole
+    text. `kinds`: rank of a cut before each line, which depends on the lines above it and its first `DECIDING_CHARS`
+    characters.
     """
 
     __slots__ = ("_finished", "_text", "count", "kinds", "starts", "weights_above")
@@ -53,11 +53,11 @@ class MarkdownLines:
         self.kinds = _kinds(lines)
 
     def decided(self, line: int) -> bool:
-        """Whether enough of the line was seen to tell what it is."""
+        """Return True if enough of the line is known to tell its kind."""
         return line < self.count - 1 or self._finished or len(self._text) - self.starts[line] >= DECIDING_CHARS
 
     def content_end(self, line: int) -> int:
-        """Offset of the line's end, without "\\n" or "\\r\\n"."""
+        """Return the offset of the line's end, without "\\n" or "\\r\\n"."""
         if line == self.count - 1 and not self._finished:
             return len(self._text)
         end = self.starts[line + 1] - 1
@@ -75,7 +75,7 @@ class MarkdownLines:
                 weight - 2 if line.endswith("\r") else weight for weight, line in zip(weights, lines, strict=True)
             ]
         if not self._finished:
-            # A "\r" at the very end weighs nothing until it is known whether it is text.
+            # A "\r" at the very end weighs nothing until the next character shows if it is text.
             weights[-1] -= LINE_END_WEIGHT
         return weights
 
@@ -83,9 +83,9 @@ class MarkdownLines:
 def _kinds(lines: list[str]) -> bytearray:
     kinds = bytearray()
     append = kinds.append
-    fence = ""  # what opened the fence that we are in
-    plain = LINE  # kind of a line after which nothing is special
-    default = PARAGRAPH  # kind of the next line if nothing is special about it
+    fence = ""  # opening of the present fence
+    plain = LINE  # kind of a line after a plain one
+    default = PARAGRAPH  # kind of the next line if it is plain
     for line in lines:
         if line[:1] not in _SPECIAL:
             append(default)
@@ -103,7 +103,7 @@ def _kinds(lines: list[str]) -> bytearray:
             default = AFTER_HEADING
             continue
         opening = _FENCE.match(line)
-        # Whether text goes before a fence is known from the line's start; whether the fence is one, from all of it.
+        # The line's start decides the rank of a cut before it; the whole line decides if a fence opens.
         append(FENCE if opening and default != AFTER_HEADING else default)
         if opening and not ("`" in opening[1] and "`" in line[opening.end() :]):
             fence, plain, default = opening[1], IN_FENCE, IN_FENCE

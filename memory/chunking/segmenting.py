@@ -1,15 +1,13 @@
-"""What a full-text index sees of a text, and what it is asked for a query. Pure functions of strings.
+"""Segmenting of texts and queries for full-text search. Pure functions of strings.
 
-FTS5's `unicode61` takes a run of Chinese, Japanese or Korean characters for one word, so that a word
-inside of it is never found. Here such a run becomes its overlapping pairs of characters ("bigrams"),
-on both sides. So does a run of Thai, Lao, Burmese or Khmer: what is paired there are consonants with the vowels
-and tone marks around them. Everything else is left to `unicode61` and the Porter stemmer around it (which only
-knows ASCII suffixes and leaves the bigrams alone).
+FTS5's `unicode61` takes a run of Chinese, Japanese or Korean characters for one word, so that a search cannot find a
+word inside. Here such a run becomes its overlapping pairs of characters ("bigrams"), in texts and in queries. So does a
+run of Thai, Lao, Burmese or Khmer, whose pairs consist of consonants with their vowels and tone marks. `unicode61` and
+the Porter stemmer around it process everything else. The stemmer knows ASCII suffixes only and leaves bigrams alone.
 
-Two things that the tokenizer drops are written out for it as well: the parts of a camelCase word
-(`openReader` is also `open Reader`), and `C++`, `C#` and `F#`, which would otherwise all be one letter. A query
-asks for an identifier as a whole and for its parts, for a hash also by what it begins with, and for a day
-in the way in which notes are dated.
+Two details that the tokenizer drops are written out: the parts of a camelCase word (`openReader` is also `open
+Reader`), and `C++`, `C#` and `F#`, which would otherwise be one letter. A query searches for an identifier as a whole
+and for its parts, for a hash also by its beginning, and for a day in the form of dated notes.
 """
 
 from __future__ import annotations
@@ -29,20 +27,20 @@ from memory.chunking.stop_words import (
     stop_words_of,
 )
 
-#: Part of an index's fingerprint: raise it with every change of what `index_text` or `index_title` returns, unless it
-#: concerns few indexes, which a migration can mark (`memory.store.sqlite.schema.MARK_UNSPACED`).
+#: Part of an index's fingerprint. Raise it with every change of the results of `index_text` or `index_title`, unless
+#: a migration can mark the few affected indexes (`memory.store.sqlite.schema.MARK_UNSPACED`).
 SEGMENTER_VERSION = 2
 
-#: The FTS5 tokenizer that both sides are written for.
+#: FTS5 tokenizer of texts and queries.
 FTS5_TOKENIZER = "porter unicode61 remove_diacritics 2"
 
-#: Terms of one query beyond this many are dropped; FTS5 itself gives up on expressions deeper than 256.
+#: Largest number of terms in a query; FTS5 refuses expressions deeper than 256.
 MAX_QUERY_TERMS = 96
 
-#: Characters of one query beyond this many are not looked at.
+#: Largest number of characters of a query.
 MAX_QUERY_CHARACTERS = 4_000
 
-#: Runs up to this many characters are also asked for as one phrase, which ranks the exact wording first.
+#: Longest run that is also one phrase of the query, which ranks the exact wording first.
 MAX_PHRASE_CHARACTERS = 8
 
 # First and last code point, ascending. NFKC comes first, so half-width kana and Hangul jamo have become
@@ -70,14 +68,14 @@ _CJK_RANGES = (
 
 
 def _everything_but(ranges: tuple[tuple[int, int], ...]) -> str:
-    """A regular expression class by its complement: ASCII, the most of a text, is decided by the first range."""
+    """Return a regular expression class by its complement: the first range decides ASCII, most of a text."""
     edges = [-1, *(edge for first, last in ranges for edge in (first, last)), 0x110000]
     gaps = zip(edges[::2], edges[1::2], strict=True)
     return "[^" + "".join(f"{chr(last + 1)}-{chr(first - 1)}" for last, first in gaps if first - last > 1) + "]"
 
 
-# Letters and marks of Thai, Lao, Burmese, Khmer. The tokenizer takes marks for the ends of words and code points for
-# private use for letters, so that is what marks become.
+# Letters and marks of Thai, Lao, Burmese, Khmer. The tokenizer takes marks for the ends of words, and code points for
+# private use for letters. Marks therefore become such code points.
 _UNSPACED = "ก-\u0e3aเ-\u0e4eກ-\u0eceໜ-ໟက-\u103fၐ-\u108fႚ-\u109dក-\u17d3ៜ\u17dd"
 _BLOCKS = map(chr, (*range(0x0E00, 0x0F00), *range(0x1000, 0x10A0), *range(0x1780, 0x1800)))
 _MARKS = "".join(sign for sign in _BLOCKS if unicodedata.category(sign)[0] == "M")
@@ -112,16 +110,16 @@ _SHARP = re.compile(r"\b([CFcf])(\+\+|#)(?!\w)")
 _SHARP_NAMES = {"++": "plusplus", "#": "sharp"}
 _SHARP_HINTS = ("C+", "c+", "C#", "c#", "F#", "f#")
 
-# What ends a word of a query. Not `-_./:@#&+`: paths, dates, versions and ids are asked for as a whole.
+# Separators of words in a query. Not `-_./:@#&+`: paths, dates, versions and ids stay whole.
 _BETWEEN_WORDS = re.compile(
     r"[\s\x00-\x1f,;!?()\[\]{}<>\"'`|*^=~\\“”‘’„‚‹›«»¿¡…،؛؟।、。，；：！？（）【】《》「」『』〈〉·]+"
 )
-# What a sentence puts around a word, and the tokenizer does not see.
+# Punctuation around a word that the tokenizer ignores.
 _AROUND_WORDS = "-_./:@&"
 _COMPOUND_PART = re.compile(r"[^\W\d_]{3,}")
 #: Digits and letters as of a commit's or a file's hash.
 HASH = re.compile(r"(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
-#: How much of a hash people write down, where not all of it.
+#: Usual lengths of a shortened hash.
 _SHORT_HASHES = (7, 8, 10, 12)
 _WORD_CHARACTER = re.compile(r"[^\W_]")
 _QUESTION_MARK = re.compile("[?？؟]")
@@ -129,10 +127,10 @@ _QUESTION_MARK = re.compile("[?？؟]")
 
 @dataclass(frozen=True, slots=True)
 class QueryTerm:
-    """One thing to look for. `text` holds the words of a phrase, segmented like the index, separated by blanks.
+    """Term of a query. `text` holds the words of a phrase, segmented like the index, separated by blanks.
 
-    A `prefix` term also matches words that begin with it. `typed` is the term as it stands in a text,
-    for highlighting. A `pair` may straddle two words. One that is `outdated` is there for indexes of earlier versions.
+    A `prefix` term also matches words that begin with it. `typed` is the term as written in a text, for highlighting. A
+    `pair` may straddle two words. An `outdated` term matches indexes of earlier versions.
     """
 
     text: str
@@ -143,7 +141,7 @@ class QueryTerm:
 
 
 def index_text(text: str) -> str:
-    """Return the text to hand to FTS5 for indexing."""
+    """Return the text for FTS5 to index."""
     if not text.isascii():
         for wide, sign in _FULL_WIDTH:
             text = text.replace(wide, sign)
@@ -154,9 +152,10 @@ def index_text(text: str) -> str:
 
 
 def index_title(source: str, path: str) -> str:
-    """Return what a note's name adds to its chunks: `projects/gateway-plan` of `memory/projects/gateway-plan.md`.
+    """Return the part of a note's name that its chunks include, `projects/gateway-plan` of
+    `memory/projects/gateway-plan.md`.
 
-    Of an absolute path only the file's name; nothing of a transcript, whose name is a number.
+    For an absolute path, that is only the file's name. A transcript has none, because its name is a number.
     """
     if source != "memory":
         return ""
@@ -166,24 +165,24 @@ def index_title(source: str, path: str) -> str:
 
 
 def query_terms(query: str) -> tuple[QueryTerm, ...]:
-    """Return what to look for, any of it: words, phrases of bigrams, at most `MAX_QUERY_TERMS`.
+    """Return the terms to search for, any of them: words, phrases of bigrams, at most `MAX_QUERY_TERMS`.
 
-    Stop words are dropped unless nothing else is left. Empty when the query has no letter or digit.
+    Stop words are dropped unless no other term is left. Empty if the query has no letter or digit.
     """
     strong, weak = _strong_and_weak(query)
     return strong or weak
 
 
 def listed_terms(query: str) -> tuple[QueryTerm, ...]:
-    """Return the terms of a query that is a list of words; none of one with stop words, which asks a question."""
+    """Return the terms of a query that is a list of words; none for a question or a query with stop words."""
     strong, weak = _strong_and_weak(query)
     return strong if not weak and not _QUESTION_MARK.search(query) else ()
 
 
-# One search asks several times.
+# One search calls it several times.
 @lru_cache(maxsize=64)
 def _strong_and_weak(query: str) -> tuple[tuple[QueryTerm, ...], tuple[QueryTerm, ...]]:
-    """Return the terms of a query, and apart from them its stop words."""
+    """Return the terms of a query, and separately its stop words."""
     # Characters may grow under NFKC (one Arabic ligature becomes eighteen), so the cut comes after it, too.
     text = unicodedata.normalize("NFKC", query[:MAX_QUERY_CHARACTERS])[:MAX_QUERY_CHARACTERS]
     strong: dict[str, QueryTerm] = {}
@@ -196,9 +195,9 @@ def _strong_and_weak(query: str) -> tuple[tuple[QueryTerm, ...], tuple[QueryTerm
 
 
 def match_terms(query: str) -> tuple[str, ...]:
-    """Return the FTS5 expression of each of the query's terms; empty when it has none.
+    """Return the FTS5 expression of each of the query's terms; empty without terms.
 
-    Every term is a quoted string, so nothing that a person types is ever an operator.
+    Every term is a quoted string, so that no typed text is ever an operator.
     """
     return tuple(_quoted(term) for term in query_terms(query))
 
@@ -221,14 +220,14 @@ def _spread_units(match: re.Match[str]) -> str:
 
 
 def _units(run: str) -> Sequence[str]:
-    """Return what pairs are made of: characters, or clusters of them in Thai, Lao, Burmese and Khmer."""
+    """Return the units of pairs: characters, or clusters of them in Thai, Lao, Burmese and Khmer."""
     if not _UNSPACED_SIGN.match(run):
         return run
     return _UNIT.findall(_RING_FIRST.sub(r"\2\1", _NO_WIDTH.sub("", run)))
 
 
 def _written(unit: str) -> str:
-    """Return a cluster as it is indexed: with an end, so that a prefix finds no longer one."""
+    """Return a cluster in its indexed form: with an end mark, so that a prefix does not match a longer cluster."""
     return f"{unit.translate(_MARKS_AS_LETTERS)}{_UNIT_END}"
 
 
@@ -262,7 +261,7 @@ def _sharp_name(match: re.Match[str]) -> str:
 
 
 def _terms(text: str) -> Iterator[tuple[QueryTerm, bool]]:
-    """Yield terms in the order of the text, each with whether it is a stop word."""
+    """Yield terms in the order of the text, each with True for a stop word."""
     between = _RUN.sub(" ", text)
     stops = stop_words_for([word.strip(_AROUND_WORDS).casefold() for word in _BETWEEN_WORDS.split(between)])
     position = 0
@@ -299,7 +298,7 @@ def _composed(text: str) -> str:
 
 
 def _silent(run: str) -> list[bool]:
-    """Return for each character of a run if it is a particle, or part of a stop word that stands between others."""
+    """Return True for each character of a run that is a particle, or part of a stop word between others."""
     japanese = stop_words_of("japanese")
     if run in japanese or run in stop_words_of("korean"):
         return [True] * len(run)
@@ -333,7 +332,7 @@ def _word_terms(text: str, stops: Collection[str]) -> Iterator[tuple[QueryTerm, 
 
 
 def _identifier_parts(word: str) -> Iterator[str]:
-    """The words of `open_reader`, `store/reader.py` and `openReader`."""
+    """Yield the words of `open_reader`, `store/reader.py` and `openReader`."""
     for part in _COMPOUND_PART.findall(word):
         if part != word:
             yield part

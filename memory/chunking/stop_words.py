@@ -1,8 +1,8 @@
-"""Words that say nothing about what a person looks for. Queries drop them; the index keeps them.
+"""Stop words. Queries drop them; the index keeps them.
 
-English and Chinese lists are our own: the package `stop-words` has `system`, `test` and `page` in its English one,
-and no pairs of characters. The others are the package's. Words in Latin letters are taken for English unless several
-of them say that the query is in another language.
+English and Chinese lists are our own: the English list of the package `stop-words` includes `system`, `test` and
+`page`, and its Chinese list has no pairs of characters. The other lists are the package's. Words in Latin letters count
+as English unless several of them show that the query is in another language.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENGLISH_STOP_WORDS = _words(
     """
 )
 
-#: Characters that are particles wherever they stand in a question: a bigram with one of them says nothing.
+#: Characters that are particles everywhere in a question: a bigram with one of them is a stop word.
 CHINESE_STOP_CHARACTERS = frozenset("的了吗吧呢啊呀嘛么麼嗎")
 
 #: Pronouns, question words and fillers of two characters, simplified and traditional.
@@ -43,10 +43,10 @@ CHINESE_STOP_BIGRAMS = _words(
     """
 )
 
-#: Languages that are written in Latin letters, as the package calls them.
+#: Languages in Latin letters, by the package's names.
 _LATIN = ("spanish", "portuguese", "french", "german", "italian")
 
-#: Words of its lists that people look for: nouns, adjectives and verbs that mean something, months.
+#: Words of its lists with a meaning of their own: nouns, adjectives, verbs, months.
 _CONTENT_WORDS = _words(
     """
     cuenta ejemplo emplean emplear empleo estado estados fuerza lugar manera momento tiempo total trabaja trabajamos
@@ -71,7 +71,7 @@ _ENGLISH_TOO = _words(
     """
 )
 
-#: Words that must say that a query is in another language than English.
+#: Number of words that prove that a query is not in English.
 _EVIDENT = 2
 
 

@@ -1,21 +1,30 @@
-"""How the files on disk and the index compare, in numbers."""
+"""Comparison of the files on disk with the index: counts, documents that a user left out, and emptied folders."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
-from memory.documents.agent_files import Scan
-from memory.documents.known_files import KnownFiles
-from memory.documents.session_roots import SESSIONS_SOURCE
-from memory.documents.walk import EXCLUDED, EXCLUDED_FOLDERS
+from memory.documents.agent_files import AgentFiles
+from memory.documents.scan import EXCLUDED, EXCLUDED_FOLDERS, KnownFiles, Scan, printable
+from memory.store.reader import StoreReader
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.settings_sections import SyncSessions
 from schemas.status import DiskState
 
-#: A transcript that never rests is handed over after fewer quiet times (`producers.tailing`), and this longer nobody
-#: wonders.
+#: A transcript that never rests is enqueued after fewer quiet times (`producers.tailing`) and these spare seconds.
 _QUIET_TIMES = 5
 _SPARE_SECONDS = 5.0
+
+#: Entry of `meta`: a JSON array of [source, path, state of the file], of the documents that a user left out.
+NOTED = "left_out"
+
+#: Notes of an extra folder that count as deleted, though nothing else is left in it. A workspace is never empty.
+FEW_NOTES = 10
 
 
 def compare(
@@ -29,25 +38,24 @@ def compare(
     watched: bool,
     left_out: Collection[DocumentKey] = (),
 ) -> DiskState:
-    """Count what differs: `scan` holds what is not as it is `known`, `absent` names what is known and not there.
+    """Count what differs: `scan` holds the documents that are not as `known`, `absent` names known ones that are gone.
 
-    Those transcripts of it that are `forgotten` are to leave the index.
-
-    `now` is Unix time: a transcript that was written to a moment ago is growing, not stale, if it is `watched`. Those
-    that a person `left_out` are neither missing nor stale.
+    Of the absent transcripts those `forgotten` must leave the index. `now` is Unix time: a transcript that was written
+    to a moment ago is growing, not stale, if it is `watched`. Documents that a user `left_out` are neither missing nor
+    stale.
     """
     moving_seconds = _QUIET_TIMES * sessions.quiet_seconds + _SPARE_SECONDS
     missing = stale = growing = out = 0
     for key, stat in scan.documents.items():
         if key in left_out:
             out += 1
-        elif watched and key.source == SESSIONS_SOURCE and abs(now - stat.mtime_ns / 1e9) < moving_seconds:
+        elif watched and key.is_transcript and abs(now - stat.mtime_ns / 1e9) < moving_seconds:
             growing += 1
         elif key not in known:
             missing += 1
         else:
             stale += 1
-    transcripts = sum(key.source == SESSIONS_SOURCE for key in absent)
+    transcripts = sum(key.is_transcript for key in absent)
     # Below a folder that could not be listed nothing is known to be gone.
     notes_gone = len(absent) - transcripts if scan.complete else 0
     return DiskState(
@@ -64,3 +72,68 @@ def compare(
         },
         kept=transcripts - len(forgotten),
     )
+
+
+def left_out(reader: StoreReader, files: AgentFiles) -> set[DocumentKey]:
+    """Return the documents that a user left out, and whose files have not changed since.
+
+    They could not be read, and the user dropped their dead letters (`recalld.render.dead_letters`). A new index, made
+    with other settings, may be able to read them: it has no note of them.
+    """
+    return {key for key, state in noted(reader).items() if state == file_state(files, key)}
+
+
+def noted(reader: StoreReader) -> dict[DocumentKey, list[int]]:
+    """Return all documents that a user left out, with the state of their files at that time."""
+    raw = reader.meta(NOTED)
+    return {DocumentKey(source, path): state for source, path, state in json.loads(raw)} if raw else {}
+
+
+def file_state(files: AgentFiles, key: DocumentKey) -> list[int] | None:
+    """Return size, times of the last write and of the last change of any kind (ns), and inode; None without a file.
+
+    They differ when the file is written, replaced, or becomes readable.
+    """
+    try:
+        found = files.path_of(key).lstat()
+    except (OSError, ValueError):
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def emptied(files: AgentFiles, indexed: Iterable[DocumentKey]) -> dict[str, int]:
+    """Return the configured folders that were emptied, and the number of notes that the index holds of each.
+
+    A mount point without its disk is an empty folder, and a whole memory must not go with it. A user who deleted all
+    notes confirms it by putting any file there. Cheap while no folder is empty.
+    """
+    empty = {folder: workspace for folder, workspace in files.notes.configured_folders().items() if _is_empty(folder)}
+    if not empty:
+        return {}
+    held = Counter(files.notes.folder_of(key) for key in indexed)
+    return {
+        folder: held[folder] for folder, workspace in empty.items() if held[folder] > (0 if workspace else FEW_NOTES)
+    }
+
+
+def with_emptied(scan: Scan, files: AgentFiles, indexed: Iterable[DocumentKey]) -> Scan:
+    """Return the scan with emptied folders as not listed: nothing in them is known to be gone.
+
+    `indexed`: all that the index holds, or only what of it is absent, as all of an emptied folder is.
+    """
+    found = emptied(files, indexed)
+    if not found:
+        return scan
+    conditions = (
+        Condition(ConditionCode.FOLDER_EMPTIED, printable(folder), params={"notes": notes})
+        for folder, notes in found.items()
+    )
+    return replace(scan, complete=False, problems=(*scan.problems, *conditions), unlisted=(*scan.unlisted, *found))
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return all(entry.name == "lost+found" for entry in entries)
+    except OSError:
+        return False  # the scan has a condition of it

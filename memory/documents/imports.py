@@ -1,7 +1,7 @@
-"""Folders of old transcripts that a person had read in, kept in `<home>/imports/<agent>.json`.
+"""Imports: folders of old transcripts that a user backfilled, kept in `<home>/imports/<agent>.json`.
 
-They are read when they are asked for, and later whenever one of their documents must be looked at again; they
-are neither scanned nor watched. The file is one object:
+recalld reads them on demand, and whenever the index needs one of their documents again. It neither scans nor watches
+them. The file is one object:
 `{"folders": [{"folder": absolute path, "format": name or null, "files": [paths below the folder] or null}]}`.
 """
 
@@ -21,8 +21,11 @@ from schemas.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class ImportedFolder:
-    """One import. `format` is the name of the transcripts' format, None when it is found out; `files` are paths
-    relative to `folder` (absolute), None for all transcripts below it."""
+    """Import of a folder (an absolute path).
+
+    `format`: name of the transcripts' format, None to find it out. `files`: paths relative to `folder`, None for all
+    transcripts below it.
+    """
 
     folder: str
     format: str | None = None
@@ -30,12 +33,12 @@ class ImportedFolder:
 
 
 def imports_path(home: Path, agent: str) -> Path:
-    """Where an agent's imports are kept."""
+    """Return the path of the list of an agent's imports."""
     return home / "imports" / f"{agent}.json"
 
 
 def imported_folders(path: Path) -> list[ImportedFolder]:
-    """What was imported, in that order; empty when nothing was.
+    """Return the imports in their order; none without a list.
 
     Raises:
         UserError: the file is there and cannot be read or understood.
@@ -51,7 +54,7 @@ def imported_folders(path: Path) -> list[ImportedFolder]:
 
 
 def remember_import(path: Path, imported: ImportedFolder) -> None:
-    """Keep an import beside those that are kept already. Several of one folder and format become one.
+    """Add an import to the list. Several of one folder and format become one.
 
     Raises:
         UserError: it cannot be written.
@@ -62,7 +65,7 @@ def remember_import(path: Path, imported: ImportedFolder) -> None:
             try:
                 before = imported_folders(path)
             except UserError:
-                before = []  # damaged: what is given now is what counts
+                before = []  # damaged: the new import replaces it
             after = with_import(before, imported)
             if after != before:
                 _write(path, after)
@@ -73,7 +76,7 @@ def remember_import(path: Path, imported: ImportedFolder) -> None:
 
 
 def with_import(before: list[ImportedFolder], imported: ImportedFolder) -> list[ImportedFolder]:
-    """The list with one more: the same folder's imports together, and last, since the last says how files are read."""
+    """Return the list with one more import. Those of its folder become one, the last: the last names the format."""
     same = [one for one in before if (one.folder, one.format) == (imported.folder, imported.format)]
     others = [one for one in before if one not in same]
     together = imported
@@ -96,7 +99,7 @@ def _imported(entry: dict[str, Any]) -> ImportedFolder:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Two imports at a time must not lose one of them."""
+    """Hold the list's lock, so that of two imports at a time none is lost."""
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Which files are documents of an agent, by name: the workspace's memory and the extra paths."""
+"""Roots of an agent's notes: the workspace's memory and the extra paths, and the names of their documents."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where documents lie: `folder` (configured, may be reached through links) and `below` it (never through links).
+    """Place of documents: `folder` (configured, may be reached through links) and `below` it (never through links).
 
     `names`: the documents right inside (of each folder in it, if `in_each`), or None when all Markdown files count,
     however deep. `prefix` goes before their paths in keys. `real` is the same place without links in `folder`.
-    `configured` is what a person wrote. `hole`: a folder, relative to this one, that is left to another root.
+    `configured` is the path in the settings. `hole`: a folder, relative to this one, that is left to another root.
     `covered`: another root reaches the same files, and names them alike. `areas` leave documents out; `skip` characters
     of a prefix are no names to them. `lead` is the way from `configured` to this root.
     """
@@ -104,7 +104,7 @@ class Root:
         return join(self.folder, *self.below)
 
     def holds(self, parts: Sequence[str]) -> bool:
-        """Whether a path relative to this root is, by name, a document of it."""
+        """Return True if a path relative to this root is, by name, a document of it."""
         return self.is_note(parts) and self.admits(join(self.prefix, *parts))
 
     def is_note(self, parts: Sequence[str]) -> bool:
@@ -122,7 +122,7 @@ class Root:
         return any(area.leaves_out(folder, self.skip, is_folder=True) for area in self.areas)
 
     def descends(self, parts: Sequence[str]) -> bool:
-        """Whether a folder relative to this root is looked into."""
+        """Return True if a walk enters a folder relative to this root."""
         return self._reaches(parts) and not self.closes(join(self.prefix, *parts))
 
     def _reaches(self, parts: Sequence[str]) -> bool:
@@ -138,18 +138,18 @@ class Root:
         return self.names is None or self.in_each
 
     def rest(self, path: str) -> tuple[str, ...] | None:
-        """Components of an absolute path below this root, however its folder is spelled; None when outside."""
+        """Return an absolute path's components below this root, however its folder is spelled; None if outside."""
         parts = parts_below(path, self.path)
         return parts_below(path, self.real) if parts is None else parts
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether a folder of that name is looked into."""
+    """Return True if a walk enters a folder of that name."""
     return not name.startswith(".") and name not in IGNORED_DIRECTORIES and is_utf8(name)
 
 
 def is_note_name(name: str) -> bool:
-    """Whether a file of that name is a note: *.md, not hidden, not an editor's or office program's temporary."""
+    """Return True if a file of that name is a note: *.md, not hidden, not an editor's or office program's temporary."""
     return name[-3:].lower() == _SUFFIX and not name.startswith((".", "~$")) and is_utf8(name)
 
 
@@ -171,7 +171,7 @@ def is_personal(path: str) -> bool:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name, as the system gives it, can be written down."""
+    """Return True if a name, as the system gives it, can be written down."""
     if name.isascii():
         return True
     try:
@@ -182,7 +182,7 @@ def is_utf8(name: str) -> bool:
 
 
 def parts_below(path: str, top: str) -> tuple[str, ...] | None:
-    """Components of `path` below `top`, () for `top` itself, None when outside. Both normalised."""
+    """Return the components of `path` below `top`, () for `top` itself, None if outside. Both normalised."""
     if path == top:
         return ()
     start = top if top.endswith("/") else top + "/"
@@ -198,7 +198,7 @@ def join(prefix: str, *parts: str) -> str:
 
 
 def roots_of(workspace: str, extra_paths: Mapping[str, Globs | None], *, globs: Globs | None = None) -> list[Root]:
-    """The roots as the disk is now; a file has the same name whichever of them reaches it.
+    """Return the roots as the disk is now. A file has the same name whichever of them reaches it.
 
     `globs` hold for all documents, those of an extra path for what lies below it, whichever root reaches that.
 

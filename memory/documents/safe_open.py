@@ -25,7 +25,7 @@ from schemas.errors import Permanent, RecalldError, Transient
 # O_PATH (Linux) asks for no permission to list a folder, only for the one to pass through it.
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
-# O_NONBLOCK: opening a pipe that nobody writes to must not wait.
+# O_NONBLOCK: opening a pipe without a writer must not wait.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 #: File systems stamp writes by the kernel's tick (at most 10 ms). A file written more recently could change once
@@ -37,22 +37,22 @@ _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, 
 
 
 class DocumentGone(RecalldError):
-    """The document is not there (any more), or is no longer a document of this agent."""
+    """Document that is not there (any more), or is no longer a document of this agent."""
 
 
 class DocumentRefused(Permanent):
-    """What the path names is not, or must not be, a document: outside, a link, not a regular file, too large."""
+    """Path of what is not, or must not be, a document: outside, a link, not a regular file, too large."""
 
 
 class DocumentUnreadable(Permanent):
-    """The system does not let us read the document."""
+    """Document that the system does not let recalld read."""
 
 
 @contextmanager
 def opened_below(folder: str, parts: Sequence[str], *, name: str) -> Iterator[int]:
     """Yield a descriptor of the regular file `folder`/`parts`; closed afterwards.
 
-    `name` is what messages call it.
+    `name`: for messages.
 
     Raises:
         DocumentGone, DocumentRefused, DocumentUnreadable: see there.
@@ -80,7 +80,7 @@ def opened_below(folder: str, parts: Sequence[str], *, name: str) -> Iterator[in
 
 
 def stat_below(folder: str, parts: Sequence[str], *, name: str) -> os.stat_result | None:
-    """Stat of the regular file `folder`/`parts`, None when there is none or the way leads through a link.
+    """Return the stat of the regular file `folder`/`parts`; None if there is none or the way leads through a link.
 
     Raises:
         DocumentUnreadable, Transient: the system does not say whether it is there.
@@ -98,7 +98,7 @@ def stat_below(folder: str, parts: Sequence[str], *, name: str) -> os.stat_resul
 
 
 def settled_stat(descriptor: int) -> os.stat_result:
-    """What `stat` says of an open file, so that a later write cannot leave it the same.
+    """Return the stat of an open file. A later write cannot leave it the same.
 
     May wait some milliseconds for a file that was written just now.
     """

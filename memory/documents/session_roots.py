@@ -1,4 +1,4 @@
-"""Which files are transcripts of an agent, by name: those below its session folders and below imported ones.
+"""Roots of an agent's transcripts: its session folders and imported ones, and the names of their documents.
 
 x.jsonl                     a session; x.jsonl.zst is the same document, compressed
 x.jsonl.reset.<time>        what a session was before it began anew, a document of its own (also .zst)
@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 
 from memory.documents.imports import ImportedFolder
 from memory.documents.roots import is_folder_name, is_utf8, join, parts_below
-
-# Also the first part of a transcript's path when it lies below a configured folder.
-from schemas.documents import SESSIONS_SOURCE as SESSIONS_SOURCE
+from schemas.documents import SESSIONS_SOURCE
 
 #: What a compressed file's name ends with; it is no part of the document's name.
 COMPRESSED = ".zst"
@@ -29,7 +27,7 @@ _NAME = re.compile(r"(?P<session>[^.].*\.jsonl)(?P<archived>\.(?:reset|deleted)\
 
 @dataclass(frozen=True, slots=True)
 class SessionRoot:
-    """A folder of transcripts: `folder` (may be reached through links); below it, nothing is followed.
+    """Folder of transcripts: `folder` (may be reached through links); below it, no link is followed.
 
     `prefix` goes before their paths in keys. `real` is the folder without links. `covered`: another root reaches
     the same files, and names them alike. `imported`: read once on demand, neither scanned nor watched; None for
@@ -44,23 +42,23 @@ class SessionRoot:
     names: frozenset[str] | None = None
 
     def holds(self, parts: Sequence[str]) -> bool:
-        """Whether a document's path relative to this root is, by name, a transcript of it."""
+        """Return True if a path relative to this root is, by name, a transcript of it."""
         if not parts or not is_transcript_name(parts[-1]) or not self.descends(parts[:-1]):
             return False
         return self.names is None or "/".join(parts) in self.names
 
     @property
     def skip(self) -> int:
-        """Return how many characters of its documents' paths are no names to globs: the way to an imported folder."""
+        """Return the number of characters of documents' paths that globs pass over: the way to an imported folder."""
         return len(self.prefix) if self.prefix.startswith("/") else 0
 
     @staticmethod
     def descends(parts: Sequence[str]) -> bool:
-        """Whether a folder relative to this root is looked into."""
+        """Return True if a walk enters a folder relative to this root."""
         return all(part and is_folder_name(part) for part in parts)
 
     def rest(self, path: str) -> tuple[str, ...] | None:
-        """Components of an absolute path below this root, however its folder is spelled; None when outside."""
+        """Return an absolute path's components below this root, however its folder is spelled; None if outside."""
         parts = parts_below(path, self.folder)
         return parts_below(path, self.real) if parts is None else parts
 
@@ -73,19 +71,19 @@ def is_transcript_name(name: str) -> bool:
 
 
 def document_name(name: str) -> str:
-    """The name of the document that a file holds."""
+    """Return the name of the document that a file holds."""
     return name.removesuffix(COMPRESSED)
 
 
 def archived_path(path: str) -> str | None:
-    """The path of the session that an archive was made of; None when `path` is not an archive's."""
+    """Return the path of the session that an archive was made of; None if `path` is not an archive's."""
     folder, slash, name = path.rpartition("/")
     match = _NAME.fullmatch(name)
     return folder + slash + match["session"] if match and match["archived"] else None
 
 
 def session_roots_of(workspace: str, folders: Sequence[str]) -> list[SessionRoot]:
-    """The configured folders, in their order, as the disk is now."""
+    """Return the configured folders, in their order, as the disk is now."""
     roots: list[SessionRoot] = []
     for configured in dict.fromkeys(folders):
         if not configured or "\0" in configured or not is_utf8(configured):
@@ -112,7 +110,7 @@ def _reaches(other: SessionRoot, root: SessionRoot, number: int, place: int) -> 
 
 
 def imported_roots_of(imports: Sequence[ImportedFolder]) -> list[SessionRoot]:
-    """The imported folders, the latest first. Their transcripts have their absolute path, without links."""
+    """Return the imported folders, the latest first. Keys of their transcripts have absolute paths, without links."""
     roots = []
     for imported in reversed(imports):
         real = os.path.realpath(imported.folder)

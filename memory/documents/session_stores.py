@@ -1,4 +1,4 @@
-"""Kinds of sessions, as the store beside their transcripts tells them; the settings choose the kinds that are indexed.
+"""Kinds of sessions, from the store beside their transcripts; the settings choose the kinds to index.
 
 OpenClaw keeps `sessions.json` in a folder of transcripts: {session key: {"sessionId": ..., "sessionFile": ...,
 "spawnedBy": ...}}. The kinds are those that release 2026.9.6 tells apart. That release keeps new sessions in SQLite,
@@ -11,8 +11,8 @@ and its `session-meta` there is about editors that speak ACP.
     <another key>:heartbeat                heartbeats apart from the conversation
     agent:<id>:subagent:<id>, agent:<id>:acp:<id>      sub-agents, of the kind of the session that spawned them
 
-A transcript that no store knows is a person's. The program forgets runs of jobs after a day and archives their
-transcripts: an archive that its folder's store does not know is of the kind that its own first lines tell.
+A transcript that no store knows is a user's. The program forgets runs of jobs after a day and archives their
+transcripts: an archive that its folder's store does not know is of the kind that its own first lines name.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import Any, get_args
 
 from memory.documents.roots import join
 from memory.documents.safe_open import opened_below, stat_below
+from memory.documents.scan import EXCLUDED
 from memory.documents.session_roots import COMPRESSED, SessionRoot, archived_path
-from memory.documents.walk import EXCLUDED
 from schemas.errors import RecalldError
 from schemas.globs import Globs
 from schemas.settings_sections import SessionKind
@@ -159,7 +159,7 @@ def _begun_as(folder: str, parts: tuple[str, ...], compressed: bool, _version: t
 def kinds_of(store: Mapping[str, Any]) -> dict[str, SessionKind]:
     """Return the kind of each transcript, by its file's name, that a store knows.
 
-    A file of several sessions is a person's as soon as one of them is.
+    A file of several sessions is a chat as soon as one of them is.
     """
     entries = {key: entry for key, entry in store.items() if isinstance(entry, dict)}
     found: dict[str, set[SessionKind]] = {}

@@ -1,228 +1,84 @@
-"""List an agent's notes by name and stat. No file is opened, no link is followed."""
+"""Walker of folders: lists documents by name and stat. It opens no file and follows no link."""
 
 from __future__ import annotations
 
 import errno
 import os
-import stat
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from memory.documents import scan_problems
-from memory.documents.known_files import KnownFiles
-from memory.documents.roots import LONG_TERM_NAMES, Root, is_folder_name, is_note_name, is_utf8, join, parts_below
-from memory.documents.scan_problems import ScanProblems
-from schemas.conditions import Condition, ConditionCode
-from schemas.documents import DocumentKey, FileStat
-
-#: The `source` of every document of a workspace or an extra path.
-MEMORY_SOURCE = "memory"
-
-#: Nanoseconds of the earliest and of the latest time of a file that an index keeps, in 1677 and in 2262. The two
-#: integers of 64 bits below are left for stats that no file has (`memory.index.transcript_slices`).
-EARLIEST_NS, LATEST_NS = 2 - 2**63, 2**63 - 1
-
-_LONG_TERM = tuple(DocumentKey(MEMORY_SOURCE, name) for name in LONG_TERM_NAMES)
-
-
-#: What `Scan.left_out` calls what globs exclude.
-EXCLUDED, EXCLUDED_FOLDERS = "excluded", "excluded folders"
+from memory.documents.roots import is_folder_name, is_utf8, parts_below
+from memory.documents.scan import ScanProblems
+from schemas.conditions import ConditionCode
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """What is on disk.
+class FolderRules:
+    """Rules for what lies right inside one folder.
 
-    `documents` are all of them, or those that are not as an index knows them, if the scan was told what it knows;
-    then there are so many `unchanged` ones, and `archived` names the sessions that unchanged archives were made of.
-    `complete` is False when a folder could not be listed; nothing below one of `unlisted` (absolute paths) may
-    be taken for deleted then. `problems`: what is wrong with them. `left_out` counts the files that do not
-    count: those that globs exclude (`EXCLUDED`), the folders that were not looked into for that
-    (`EXCLUDED_FOLDERS`), and transcripts by the kinds of their sessions.
+    `is_document` judges a file by its name. `takes` judges a document and `enters` a folder, each by its path as in
+    keys; None accepts all. Both count what they leave out. No walk enters a hidden or ignored folder.
     """
 
-    documents: dict[DocumentKey, FileStat]
-    complete: bool
-    problems: tuple[Condition, ...]
-    unlisted: tuple[str, ...]
-    unchanged: int = 0
-    archived: frozenset[str] = frozenset()
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """How many documents there are on the disk."""
-        return len(self.documents) + self.unchanged
-
-    def hides(self, path: str | os.PathLike[str]) -> bool:
-        """Whether an absolute path lies where the scan could not look, so that its absence means nothing."""
-        if self.complete:
-            return False
-        text = os.fspath(path)
-        return not self.unlisted or any(text.startswith(above.rstrip(os.sep) + os.sep) for above in self.unlisted)
+    is_document: Callable[[str], bool]
+    takes: Callable[[str], bool] | None = None
+    enters: Callable[[str], bool] | None = None
 
 
-@dataclass(slots=True)
-class _Found:
-    documents: dict[DocumentKey, FileStat] = field(default_factory=dict)
-    problems: ScanProblems = field(default_factory=ScanProblems)
-    unlisted: list[str] = field(default_factory=list)
-    but: KnownFiles | None = None
-    left_out: Counter[str] = field(default_factory=Counter)
+def walk(
+    top: str,
+    start: str,
+    rules: Callable[[str], FolderRules],
+    problems: ScanProblems,
+    *,
+    goes_on: Callable[[str], bool] | None = None,
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the path and stat of each document below a folder. Costs a stat per document and a listing per folder.
 
-    def add(self, key: DocumentKey, stat: FileStat) -> None:
-        # The long-term memory's two names are compared with each other first.
-        if self.but is None or key in _LONG_TERM or self.but.differs(key, stat):
-            self.documents[key] = stat
-
-    def count(self) -> int:
-        return len(self.documents) + (self.but.unchanged if self.but is not None else 0)
-
-    def drop_second_name(self) -> None:
-        """Where file names ignore case, or with a hard link, both spellings of the long-term memory are one file."""
-        documents = self.documents
-        first, second = _LONG_TERM[:2]
-        if first in documents and second in documents and documents[first].inode == documents[second].inode:
-            del documents[second]
-        for key in _LONG_TERM:
-            if self.but is not None and key in documents and not self.but.differs(key, documents[key]):
-                del documents[key]
-
-    def absent(self, folder: str, code: ConditionCode, configured: str) -> None:
-        self.unlisted.append(folder)
-        self.problems.add(code, configured)
-
-    def unlistable(self, folder: str, error: OSError) -> None:
-        self.unlisted.append(folder)
-        self.problems.unlistable(folder, error)
-
-
-def scan_roots(roots: Sequence[Root], *, but: KnownFiles | None = None) -> Scan:
-    """List the documents of all roots, those aside that are as they are known. Costs a stat for each document and a
-    listing for each folder."""
-    found = _Found(but=but)
-    for root in roots:
-        if root.covered:
-            continue
-        if root.has_folders:
-            _scan_folder(found, root)
-        elif root.names:
-            _scan_names(found, root)
-        else:
-            found.problems.add(ConditionCode.EXTRA_PATH_INVALID, root.configured)
-    found.drop_second_name()
-    return Scan(
-        documents=found.documents,
-        complete=not found.unlisted,
-        problems=found.problems.conditions(),
-        unlisted=tuple(dict.fromkeys(found.unlisted)),
-        left_out=found.left_out,
-    )
-
-
-def file_stat(result: os.stat_result) -> FileStat:
-    """Return what is remembered of a stat, whatever the times that the file system gives.
-
-    A write time stays in order. A change time is a fingerprint alone, so that a clock that is centuries off still tells
-    one edit from the next.
+    A path is as in keys: `start`, then the way below `top`. `rules` get the path of each folder, with its slash at the
+    end. `goes_on` gets each folder that was opened; the walk ends when it returns False. `problems` get the odd entries
+    and the folders that the system does not list.
     """
-    mtime_ns = min(max(result.st_mtime_ns, EARLIEST_NS), LATEST_NS)
-    ctime_ns = result.st_ctime_ns & LATEST_NS
-    # Mostly they are equal, and one number for both: of a million files that is 32 MB less.
-    return FileStat(result.st_size, mtime_ns, result.st_ino, mtime_ns if mtime_ns == ctime_ns else ctime_ns)
-
-
-def _scan_names(found: _Found, root: Root) -> None:
-    out: set[int] = set()
-    for name in sorted(root.names or ()):
-        path = join(root.folder, name)
-        try:
-            result = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            if not os.path.isdir(root.folder):  # noqa: PTH112 - a plain string, many times
-                found.absent(root.folder, ConditionCode.FOLDER_MISSING, root.folder)
-            elif name not in LONG_TERM_NAMES or root.prefix:
-                found.problems.add(ConditionCode.EXTRA_PATH_MISSING, root.configured)
-            continue
-        except OSError as error:
-            found.unlistable(root.folder, error)
-            continue
-        if root.areas and not root.admits(join(root.prefix, name)):
-            out.add(result.st_ino)
-            found.left_out[EXCLUDED] += 1
-        elif stat.S_ISREG(result.st_mode):
-            if result.st_ino not in out:  # the same file by its second name
-                found.add(DocumentKey(MEMORY_SOURCE, join(root.prefix, name)), file_stat(result))
-        elif stat.S_ISLNK(result.st_mode):
-            found.problems.add(ConditionCode.FILE_IS_LINK, path)
-        elif not stat.S_ISDIR(result.st_mode):
-            found.problems.add(ConditionCode.FILE_NOT_REGULAR, path)
-
-
-def _scan_folder(found: _Found, root: Root) -> None:
-    top = root.path
-    if root.below:
-        # A link inside the workspace; a configured folder may be one.
-        if os.path.islink(top):  # noqa: PTH114 - a plain string
-            found.problems.add(ConditionCode.FILE_IS_LINK, top)
-            return
-        if not os.path.lexists(top):
-            return
-    elif not os.path.isdir(top):  # noqa: PTH112 - a plain string
-        found.absent(top, ConditionCode.EXTRA_PATH_MISSING, root.configured)
-        return
-    hole = join(root.prefix, *root.hole) if root.hole else None
-    if root.closes(root.prefix):
-        found.left_out[EXCLUDED_FOLDERS] += 1
-        return
-    limited = bool(root.areas)
-    waiting = [(top, root.prefix)]
+    waiting = [(top, start)]
     while waiting:
-        folder, prefix = waiting.pop()
-        if found.count() > scan_problems.MAX_DOCUMENTS:
-            found.unlisted.append(top)
-            found.problems.add(ConditionCode.TOO_MANY_DOCUMENTS, folder, most=scan_problems.MAX_DOCUMENTS)
-            return
-        start = prefix if not prefix or prefix.endswith("/") else prefix + "/"
+        folder, start = waiting.pop()
+        of_folder = rules(start)
+        is_document, takes, enters = of_folder.is_document, of_folder.takes, of_folder.enters
         try:
             with os.scandir(folder) as entries:
+                if goes_on is not None and not goes_on(folder):
+                    return
                 for entry in entries:
                     name = entry.name
-                    wanted = is_note_name(name) and (root.names is None or (folder != top and name in root.names))
-                    if entry.is_dir(follow_symlinks=False):
-                        if is_folder_name(name):
-                            if limited and root.closes(start + name):
-                                found.left_out[EXCLUDED_FOLDERS] += 1
-                            elif start + name != hole and (root.names is None or folder == top):
-                                waiting.append((entry.path, start + name))
-                            continue
-                    elif wanted and entry.is_file(follow_symlinks=False):
-                        if limited and not root.admits(start + name):
-                            found.left_out[EXCLUDED] += 1
-                            continue
-                        try:
-                            result = entry.stat(follow_symlinks=False)
-                        except FileNotFoundError:
-                            continue
-                        except OSError as error:
-                            if error.errno != errno.ENAMETOOLONG:
-                                raise
-                            found.problems.add(ConditionCode.PATH_TOO_LONG, entry.path)
-                            continue
-                        found.add(DocumentKey(MEMORY_SOURCE, start + name), file_stat(result))
-                        continue
-                    tell_odd_entry(found.problems, entry, root.real, is_document=wanted)
+                    wanted = is_document(name)
+                    if wanted and entry.is_file(follow_symlinks=False):
+                        path = start + name
+                        if takes is None or takes(path):
+                            try:
+                                result = entry.stat(follow_symlinks=False)
+                            except FileNotFoundError:
+                                continue
+                            except OSError as error:
+                                if error.errno != errno.ENAMETOOLONG:
+                                    raise
+                                problems.add(ConditionCode.PATH_TOO_LONG, entry.path)
+                                continue
+                            yield path, result
+                    elif is_folder_name(name) and entry.is_dir(follow_symlinks=False):
+                        if enters is None or enters(start + name):
+                            waiting.append((entry.path, f"{start}{name}/"))
+                    else:
+                        _add_odd_entry(problems, entry, top, is_document=wanted)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            found.unlistable(folder, error)
+            problems.add_unlistable(folder, error)
 
 
-def tell_odd_entry(problems: ScanProblems, entry: os.DirEntry[str], top: str, *, is_document: bool) -> None:
-    """Say of an entry that is neither a document nor a folder to look into why it is left out, if anybody may wonder.
+def _add_odd_entry(problems: ScanProblems, entry: os.DirEntry[str], top: str, *, is_document: bool) -> None:
+    """Add the condition of an entry that a user may miss: neither a document nor a folder that the walk enters.
 
-    `is_document`: by its name. A link that leads to what lies below `top` anyway is no loss.
+    `is_document`: by its name. A link to what lies below `top` anyway is no loss.
     """
     name = entry.name
     if not is_utf8(name):
@@ -231,7 +87,7 @@ def tell_odd_entry(problems: ScanProblems, entry: os.DirEntry[str], top: str, *,
     elif entry.is_symlink():
         if is_document or (is_folder_name(name) and os.path.isdir(entry.path)):  # noqa: PTH112 - Path raises for a loop of links
             target = os.path.realpath(entry.path)
-            if parts_below(target, top) is None or not os.path.exists(target):  # noqa: PTH110 - a plain string
+            if parts_below(target, os.path.realpath(top)) is None or not os.path.exists(target):  # noqa: PTH110 - a plain string
                 problems.add(ConditionCode.FILE_IS_LINK, entry.path)
     elif is_document and not entry.is_dir(follow_symlinks=False):
         problems.add(ConditionCode.FILE_NOT_REGULAR, entry.path)

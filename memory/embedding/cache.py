@@ -110,7 +110,7 @@ class EmbeddingCache:
             return self._file.guarded(self._count)
 
     def disk_bytes(self) -> int:
-        """Bytes on disk, the write-ahead log included."""
+        """Return the bytes on disk, including the write-ahead log."""
         return self._file.disk_bytes()
 
     def evict(self) -> int:
@@ -142,7 +142,7 @@ class EmbeddingCache:
             return self._file.guarded(self._file.cut_the_log) or evicted
 
     def close(self) -> None:
-        """Write what is left of the last-use marks and let go of the file."""
+        """Write the remaining last-use marks and close the file."""
         with self._lock:
             with contextlib.suppress(StoreFull, StoreBusy, apsw.Error):  # last-use marks are worth no failure
                 if self._touched:
@@ -227,7 +227,7 @@ class EmbeddingCache:
         return _one(self._file.connection(), "SELECT count(*) FROM embeddings") or 0
 
     def _number_of(self, connection: apsw.Connection, identity: str, *, make: bool = False) -> int | None:
-        """The identity's number; it never changes, so it is remembered."""
+        """Return the identity's number. It never changes, so it is remembered."""
         if identity in self._identities:
             return self._identities[identity]
         number = _one(connection, "SELECT id FROM identities WHERE identity = ?", (identity,))
@@ -246,7 +246,8 @@ class EmbeddingCache:
 
 
 def _decode(found: Mapping[str, bytes]) -> dict[str, Vector]:
-    """Vectors of all blobs that hold one. All of an identity have one width; SQLite does not check pages, so we do."""
+    """Return the vectors of all sound blobs. All vectors of an identity have one width; SQLite does not verify
+    pages."""
     widths = Counter(map(len, found.values())).most_common(1)
     if not widths or widths[0][0] % 2 or not widths[0][0]:
         return {}
@@ -258,7 +259,7 @@ def _decode(found: Mapping[str, bytes]) -> dict[str, Vector]:
 
 
 def _key(text_hash: str) -> bytes:
-    """Half the bytes of a hexadecimal hash; anything else as it is."""
+    """Return the bytes of a hexadecimal hash, half as many as its digits; any other text as it is."""
     if len(text_hash) == 32:
         with contextlib.suppress(ValueError):
             return bytes.fromhex(text_hash)
@@ -277,7 +278,7 @@ MOST_UNSAVED = 4_096
 
 
 class VectorWriteBuffer:
-    """Writes vectors of one identity into the cache, holding those that it cannot take just now. Thread-safe.
+    """Write buffer of the cache for one identity. It holds vectors while the cache is full or locked. Thread-safe.
 
     Without a cache it keeps nothing.
     """

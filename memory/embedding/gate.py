@@ -95,19 +95,19 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Admission(StrEnum):
-    """With what right a request leaves."""
+    """Kind of a request that may leave."""
 
     NORMAL = "normal"
     PROBE = "probe"
 
 
 class Gate(ABC):
-    """One account and model, shared by everybody who uses them. Thread-safe.
+    """Rate limiter of one account and model, shared by all processes that use them. Thread-safe.
 
-    Cool-down: nothing leaves before the time that the provider named, or, when it only said "slow down",
-    for a pause that doubles each time. Outage: after `OUTAGE_FAILURES` passing failures in a row the same
-    pauses, and after each of them one request (a probe). Breaker: after a refusal for good nothing leaves for
-    `PROBE_SECONDS`, then one probe. An answered probe ends outage and breaker.
+    Cool-down: no request leaves before the time that the provider named. If it only said "slow down", the pause doubles
+    each time. Outage: after `OUTAGE_FAILURES` passing failures in a row the same pauses, and after each of them one
+    request (a probe). Breaker: after a refusal for good no request leaves for `PROBE_SECONDS`, then one probe. An
+    answered probe ends outage and breaker.
     """
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Gate(ABC):
 
     @abstractmethod
     def delay(self) -> float:
-        """Seconds until a request may leave as far as cool-down and outage are concerned, as last known. Cheap."""
+        """Return the seconds until cool-down and outage let a request leave, as last known. Cheap."""
 
     @property
     @abstractmethod
@@ -244,5 +244,5 @@ class LocalGate(Gate):
 
 
 def pause_after(failures: int) -> float:
-    """Seconds of the pause after so many failures in a row (at least 1)."""
+    """Return the seconds of the pause after this number of failures in a row (at least 1)."""
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 10))

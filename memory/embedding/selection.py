@@ -26,7 +26,7 @@ from memory.embedding.providers.voyage import VoyageProvider
 from schemas.settings import MemorySettings
 from schemas.settings_sections import Credentials
 
-#: What the bundled local model is called.
+#: Name of the bundled local model.
 BUNDLED_MODEL = "multilingual-use-v3"
 
 _KEYWORDS_ONLY = "keywords only"
@@ -34,7 +34,7 @@ _KEYWORDS_ONLY = "keywords only"
 #: Identity of an index without vectors, in place of a provider's.
 NO_VECTORS = "none"
 
-#: What works without a key.
+#: Setting that works without a key.
 _FREE = 'provider = "local"'
 
 
@@ -123,9 +123,9 @@ def fallback_choice(memory: MemorySettings, credentials: Credentials) -> Provide
 
 
 def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -> ProviderChoice | None:
-    """The provider whose vectors have this identity, as far as these settings and keys can have it; None otherwise.
+    """Return the provider whose vectors have this identity, if these settings and keys allow it; None otherwise.
 
-    A key is never sent to another address than it was set for.
+    A key is never sent to another address than its own.
     """
     try:
         facts = json.loads(identity)
@@ -157,7 +157,7 @@ def made_like(identity: str, memory: MemorySettings, credentials: Credentials) -
         # Two APIs of one server.
         own = own.model_copy(update={"remote": memory.remote.model_copy(update={"base_url": facts["base_url"]})})
     choice = _made(own, credentials, name, "the index that answers was made with it")
-    # Anything that was understood otherwise shows here.
+    # Any difference in the interpretation shows here.
     for provider in (choice.provider, choice.earlier):
         if provider is not None and provider.identity == identity:
             return replace(choice, provider=provider, earlier=None)
@@ -232,7 +232,8 @@ def _why(memory: MemorySettings, credentials: Credentials, name: str) -> str | N
 def _make(
     memory: MemorySettings, credentials: Credentials, name: str, preset: Preset | None = None
 ) -> EmbeddingProvider | Lacking:
-    """The provider, or why it cannot be had and what to do. Without a `preset` the address in the settings decides."""
+    """Return the provider, or the reason and remedy without one. Without a `preset` the address in the settings
+    decides."""
     if name == "stub":
         return StubProvider(dimensions=memory.output_dimensionality or 64)
     if name == "local":

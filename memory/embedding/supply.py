@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from memory.embedding.backlog import Ticket
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import NO_VECTORS, ProviderChoice
@@ -50,7 +50,7 @@ class EmbeddingSupply:
 
     @property
     def identity(self) -> str:
-        """The provider's identity, `NO_VECTORS` without one."""
+        """Return the provider's identity, `NO_VECTORS` without one."""
         return self.choice.provider.identity if self.choice.provider else NO_VECTORS
 
     @property
@@ -78,7 +78,7 @@ class EmbeddingSupply:
 
     @property
     def chunks_per_second(self) -> float:
-        """The measured rate of the provider, or what one can expect of it; 0 without a provider."""
+        """Return the measured or expected rate of the provider; 0 without a provider."""
         return self._batcher.chunks_per_second if self._batcher else 0.0
 
     def estimate_seconds(self, count: int, *, lane: Lane) -> float:

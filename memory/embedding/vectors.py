@@ -72,19 +72,19 @@ def check_and_round(raw: Matrix, *, expected: int, dimensions: int | None) -> Ma
 
 
 def to_bytes16(matrix: Matrix) -> list[bytes]:
-    """Rounded rows as little-endian float16, two bytes a dimension."""
+    """Return rounded rows as little-endian float16, two bytes a dimension."""
     half = np.ascontiguousarray(matrix, dtype="<f2")
     return [row.tobytes() for row in half]
 
 
 def from_bytes16(blob: bytes) -> Vector:
-    """The rounded vector that `to_bytes16` made a blob of."""
+    """Return the rounded vector of a blob of `to_bytes16`."""
     row: Vector = matrix_from_bytes16([blob])[0]
     return row
 
 
 def matrix_from_bytes16(blobs: Sequence[bytes]) -> Matrix:
-    """Several blobs of one width at once, shape (blobs, dimensions)."""
+    """Return the vectors of several blobs of one width, shape (blobs, dimensions)."""
     return _unit(_half(blobs))
 
 

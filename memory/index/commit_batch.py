@@ -1,4 +1,4 @@
-"""Documents on their way into the index together: what is to be written, and what it waits for."""
+"""Batches of documents that are committed together, and the report of an indexing run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MAX_DOCUMENTS_PER_COMMIT = 128
 
 @dataclass(slots=True)
 class IndexReport:
-    """What an indexing run did, in documents and chunks.
+    """Counts of an indexing run, in documents and chunks.
 
-    `again` says why some documents were passed over and must be looked at again, None when none were. `left` are
-    documents that the run had no time for, or not for all of. `commits` is the number of transactions.
+    `again` is the reason why some documents need another attempt, None without any. `left` counts documents that the
+    run did not finish in time. `commits` is the number of transactions.
     """
 
     documents: int = 0
@@ -42,18 +42,18 @@ class IndexReport:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one document, or one slice of a transcript, differs from one store."""
+    """Difference between one document, or one slice of a transcript, and one store."""
 
     write: DocumentWrite | TranscriptWrite
     added: tuple[CutChunk, ...]
 
     @property
     def completes(self) -> bool:
-        """Whether the document is up to date once this is committed."""
+        """Return True if this commit brings the document up to date."""
         return not isinstance(self.write, TranscriptWrite) or self.write.final
 
     def finished(self, vectors: Mapping[str, Vector | Refusal], identity: str) -> DocumentWrite | TranscriptWrite:
-        """The write with its new chunks and what is known of their vectors, by text hash."""
+        """Return the write with its new chunks and their vectors or refusals, looked up by text hash."""
         added = []
         for chunk in self.added:
             value = vectors.get(chunk.text_hash) if identity != NO_VECTORS else None
@@ -73,10 +73,10 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Group:
+class CommitBatch:
     """Documents that are committed together.
 
-    `done` are those with nothing (more) to write; `touched` ones only have a new stat.
+    `done` are documents with nothing left to write. For `touched` documents only the stat changes.
     """
 
     plans: list[Plan] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Group:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to commit it."""
+        """Return True if the batch is large enough to commit."""
         return self.chunks >= MAX_CHUNKS_PER_COMMIT or len(self) >= MAX_DOCUMENTS_PER_COMMIT
 
     def add(self, plan: Plan) -> None:

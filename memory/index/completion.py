@@ -1,42 +1,51 @@
-"""When a generation under construction holds everything, it takes the place of the one that answers."""
+"""Completion of the generation under construction, which then replaces the answering one.
+
+Transcripts that are no longer on the disk move along, because no other copy of them exists. With
+`sync.sessions.forget_deleted` they are dropped.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import structlog
 
-from memory.documents.ignored_documents import left_out
-from memory.documents.session_roots import SESSIONS_SOURCE
-from memory.documents.unmounted_folders import with_emptied
+from memory.chunking.chunker import text_hash
+from memory.documents.comparison import left_out, with_emptied
+from memory.documents.session_roots import is_transcript_name
 from memory.embedding.selection import NO_VECTORS
+from memory.index.commit_batch import MAX_CHUNKS_PER_COMMIT
 from memory.index.fingerprint import embedding_of, redaction_of
 from memory.index.indexer import Indexer
-from memory.index.transcript_carryover import carry_over, missing_transcripts
-from memory.store.dead_letters import EMBEDDING_REFUSED
+from memory.redaction import redactor_for
+from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN
 from memory.store.errors import OtherVersion
-from schemas.documents import DocumentKey
+from memory.store.reader import IndexedFile, StoreReader, TranscriptMark
+from memory.store.writer import NewChunk, Store, TranscriptWrite
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 
 log = structlog.get_logger(__name__)
 
-#: Entry of `meta`: the account (a digest) that was asked for vectors last.
+#: Entry of `meta`: digest of the account that last received texts.
 _ASKED = "account"
 
-#: Entry of `meta`: since the generation was made, all that it lacked of the disk was asked for.
+#: Entry of `meta`: the documents missing from this generation were requested once.
 _COMPARED = "compared"
 
 
 def differences(indexer: Indexer) -> list[DocumentKey]:
-    """Documents in which disk and the index that is written differ, those that failed or are left out aside."""
+    """Return the documents in which the disk and the written index differ, without failed and ignored ones."""
     store, files = indexer.target(), indexer.files
     indexed = {file.key: file.stat for file in store.files()}
     scan = with_emptied(files.scan(), files, indexed)
     changed = [key for key, stat in scan.documents.items() if key not in indexed or not indexed[key].agrees_with(stat)]
     absent = [key for key in indexed if key not in scan.documents]
     if scan.complete:
-        changed += [key for key in absent if key.source != SESSIONS_SOURCE]
-    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
-    forgotten = files.forgotten_transcripts(transcripts, scan, store)
+        changed += [key for key in absent if not key.is_transcript]
+    transcripts = [key for key in absent if key.is_transcript]
+    forgotten = files.transcripts.forgotten(transcripts, scan, store)
     changed += forgotten
-    # Those of imported folders are not found by a scan that was not asked for them.
+    # A scan finds transcripts of imported folders only on request.
     others = {*transcripts, *missing_transcripts(indexer)}.difference(scan.documents, forgotten)
     if others:
         imported = files.scan(imported=True).documents
@@ -45,15 +54,16 @@ def differences(indexer: Indexer) -> list[DocumentKey]:
             for key in sorted(others)
             if key in imported and (key not in indexed or not indexed[key].agrees_with(imported[key]))
         ]
-    # A document with refused chunks was read, and its next version will be.
+    # A document with refused chunks was read, so its next version is read as well.
     failed = {letter.key for letter in store.dead_letters() if letter.error_class != EMBEDDING_REFUSED}
     aside = failed | left_out(store, files)
     return [key for key in changed if key not in aside]
 
 
 def unasked_differences(indexer: Indexer) -> list[DocumentKey] | None:
-    """What the answering generation lacks, where nobody asked for that since it was made (somebody deleted the one
-    before); None where somebody did, or one that is under construction is to be completed anyway.
+    """Return the documents missing from CURRENT, once per generation.
+
+    Return None if they were already requested, or if NEXT is being built.
     """
     if indexer.generations.next() is not None or indexer.target().meta(_COMPARED) is not None:
         return None
@@ -61,14 +71,14 @@ def unasked_differences(indexer: Indexer) -> list[DocumentKey] | None:
 
 
 def note_asked(indexer: Indexer) -> None:
-    """Say that what the generation lacked was asked for."""
+    """Record that the documents missing from the generation were requested."""
     indexer.target().set_meta({_COMPARED: "1"})
 
 
 def release_refused(indexer: Indexer) -> int:
-    """Let texts be asked for again that another account of the same provider refused: how many there are.
+    """Release texts that another account of the same provider refused; return the number of documents.
 
-    A different key is the same identity, so nothing is built anew for it; but it may be allowed more.
+    Another key keeps the identity, so no new generation is built. The new account may be allowed more.
     """
     provider = indexer.supply.choice.provider
     account = provider.account if provider is not None else ""
@@ -82,16 +92,18 @@ def release_refused(indexer: Indexer) -> int:
 
 
 def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
-    """Notes that the answering generation holds, that the one that is written lacks, and that may be on the disk all
-    the same: where it is not mounted, or cannot be listed. As long as there are any, the old one goes on answering."""
+    """Return the notes of CURRENT that the written generation lacks and that may still exist on the disk.
+
+    They lie in folders that are not mounted or cannot be listed. CURRENT keeps answering while there are any.
+    """
     try:
         reader = indexer.generations.open_reader()
     except OtherVersion:
-        return []  # a person has it made anew
+        return []  # its rebuild is the user's decision
     if reader is None:
         return []
     try:
-        held = [file.key for file in reader.files() if file.key.source != SESSIONS_SOURCE]
+        held = [file.key for file in reader.files() if not file.key.is_transcript]
     finally:
         reader.close()
     scan = with_emptied(indexer.files.scan(), indexer.files, held)
@@ -103,19 +115,19 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
 
 
 def complete_generation(indexer: Indexer) -> bool:
-    """Put the generation under construction in place if nothing is missing from it; True when it was."""
+    """Make the generation under construction the answering one if nothing is missing from it; return True if it was."""
     store = indexer.target()
     if indexer.generations.next() is None or differences(indexer) or hidden_notes(indexer):
         return False
     carry_over(indexer, missing_transcripts(indexer))
     wanted = indexer.fingerprint()
     if embedding_of(wanted.description) != NO_VECTORS and store.pending_chunks(1):
-        return False  # also in a process without a key: what answers has vectors
+        return False  # even in a process without a key: CURRENT has vectors
     before = _identity_of_current(indexer)
     note_asked(indexer)
     done = indexer.generations.complete(wanted.digest)
     if done and before is not None and redaction_of(before) != redaction_of(wanted.description):
-        # What is to be masked from now on stands in there unmasked. Who is reading it finishes first.
+        # The old generation holds unmasked text that the new rules mask. Open readers finish first.
         indexer.generations.sweep(older_than_seconds=0.0, kept_corrupt=0)
     if done:
         log.info("generation_completed", agent=indexer.agent.id, generation=indexer.generations.current())
@@ -133,3 +145,93 @@ def _identity_of_current(indexer: Indexer) -> str | None:
         return reader.meta("identity")
     finally:
         reader.close()
+
+
+#: Mark of a transcript whose file is gone: if the file returns, the indexer reads it from its start.
+_NOWHERE = TranscriptMark(0, 0, "", "")
+
+
+def missing_transcripts(indexer: Indexer) -> list[DocumentKey]:
+    """Return the transcripts of the answering generation that the written one lacks, or holds in part only.
+
+    Ignored transcripts are left out. So are files that an older version took for transcripts by their names.
+    """
+    if indexer.generations.next() is None:
+        return []
+    reader = _answering(indexer)
+    if reader is None:
+        return []
+    target = indexer.target()
+    try:
+        sessions = (file.key for file in reader.files() if file.key.is_transcript)
+        transcripts = [key for key in sessions if is_transcript_name(key.path.rpartition("/")[2])]
+        lacking = [key for key in transcripts if (known := target.file(key)) is None or known.stat == FORGOTTEN]
+    finally:
+        reader.close()
+    out = indexer.files.transcripts.left_out(lacking)
+    return [key for key in lacking if key not in out]
+
+
+def carry_over(indexer: Indexer, keys: Sequence[DocumentKey]) -> None:
+    """Copy these transcripts from the answering generation, with the vectors that fit the new identity."""
+    reader = _answering(indexer)
+    if reader is None:
+        return
+    target = indexer.target()
+    try:
+        for key in keys:
+            known = reader.file(key)
+            if known is not None:
+                _copy(indexer, reader, target, known)
+    finally:
+        reader.close()
+
+
+def _answering(indexer: Indexer) -> StoreReader | None:
+    """Open the answering generation; return None if there is none, or if only another version can read it."""
+    try:
+        return indexer.generations.open_reader()
+    except OtherVersion:
+        return None
+
+
+def _copy(indexer: Indexer, reader: StoreReader, target: Store, known: IndexedFile) -> None:
+    numbers = [chunk.id for chunk in reader.chunks_of(known.key)]
+    starts = range(0, max(1, len(numbers)), MAX_CHUNKS_PER_COMMIT)
+    # After a crash the copy starts again: the store takes over the chunks that it has by their text.
+    continues = target.transcript(known.key)
+    for start in starts:
+        part = numbers[start : start + MAX_CHUNKS_PER_COMMIT]
+        write = TranscriptWrite(
+            key=known.key,
+            continues=continues,
+            mark=_NOWHERE,
+            stat=known.stat if start == starts[-1] else FORGOTTEN,
+            keep=0 if start == 0 else None,
+            added=tuple(_chunks(indexer, reader, part, first=start)),
+            final=start == starts[-1],
+            notes=known.notes,
+        )
+        target.write([write])
+        continues = _NOWHERE
+
+
+def _chunks(indexer: Indexer, reader: StoreReader, numbers: Sequence[int], *, first: int) -> Iterator[NewChunk]:
+    redact = redactor_for(indexer.agent, SESSIONS_SOURCE)
+    rows, times = reader.chunk_rows(numbers), reader.times_of(numbers)
+    # Redaction rules that are newer than the indexed text apply as well.
+    texts = {number: redact(row.text) for number, row in rows.items()}
+    hashes = {number: text_hash(text) for number, text in texts.items()}
+    identity = embedding_of(indexer.target().meta("identity"))
+    vectors = indexer.held_vectors(list(hashes.values()), identity=identity)
+    for ordinal, number in enumerate((number for number in numbers if number in rows), start=first):
+        row = rows[number]
+        yield NewChunk(
+            ordinal=ordinal,
+            start_line=row.start_line,
+            end_line=row.end_line,
+            text=texts[number],
+            text_hash=hashes[number],
+            vector=vectors.get(hashes[number]),
+            said_at=times.get(number),
+        )

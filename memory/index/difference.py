@@ -1,4 +1,4 @@
-"""What an edit keeps: chunks are identified by their content within their document."""
+"""Difference between the stored and the new chunks of a document; a chunk is identified by its text."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from schemas.settings_sections import Chunking
 
 @dataclass(frozen=True, slots=True)
 class CutChunk:
-    """A chunk of the new version of a document, as cut from its text.
+    """Chunk cut from the new version of a document.
 
-    `said_at`: Unix time of what was said in it; None in a note.
+    `said_at` is the Unix time of its messages, None in a note.
     """
 
     ordinal: int
@@ -30,7 +30,7 @@ class CutChunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkDifference:
-    """`added` to insert, `moved` kept ones whose place changed, `removed` ids to delete."""
+    """Changes to the stored chunks: `added` ones to insert, kept ones that `moved`, and `removed` ids to delete."""
 
     added: tuple[CutChunk, ...]
     moved: tuple[KeptChunk, ...]
@@ -59,12 +59,12 @@ def difference(stored: Sequence[StoredChunk], cut: Sequence[CutChunk]) -> ChunkD
     return ChunkDifference(tuple(added), tuple(moved), removed)
 
 
-#: UTF-8 bytes of a chunk where no provider says how many it takes.
+#: Largest number of UTF-8 bytes in a chunk without a provider.
 _MAX_BYTES = 8191
 
 
 def byte_limit(provider: EmbeddingProvider | None) -> int:
-    """UTF-8 bytes that a chunk may have at most."""
+    """Return the largest number of UTF-8 bytes in a chunk."""
     return provider.limits.input_bytes if provider is not None else _MAX_BYTES
 
 

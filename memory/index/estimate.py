@@ -1,4 +1,5 @@
-"""What bringing documents up to date would cost. Reads and cuts as the indexer does; pays and writes nothing."""
+"""Estimate of the cost of bringing documents up to date. It reads and cuts like the indexer; it pays and writes
+nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from typing import TypeVar
 
 from memory.chunking.chunker import estimate_tokens
 from memory.documents.agent_files import AgentFiles, DocumentGone
-from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.prices import price_of
@@ -28,21 +28,24 @@ from schemas.settings import MemorySettings
 
 Item = TypeVar("Item")
 
-#: Texts that are looked up at a time.
+#: Texts in one look-up.
 _GROUP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run would do and pay.
+    """Work and cost of a run.
 
-    `documents` changed or are new, with `messages` that nobody indexed yet; `vanished` ones would be forgotten,
-    `failed` ones cannot be read. `chunks` would get a vector, or wait for one already; they hold `texts` different
-    texts, `cached` of which somebody paid for, so that `to_embed` would be sent: `tokens` estimated ones
-    (`estimate_tokens`) in about `requests` requests. `price` is US dollars for a million tokens, None
-    when unknown; `dollars` and `seconds` follow from it and from the provider's rate; with `batch` the texts go
-    through its Batch API, whose price it is, and nobody knows when they come back. Without a provider there are no
-    vectors, and all of these are 0.
+    `documents` are new or changed, with `messages` that are not indexed yet. `vanished` documents would be forgotten;
+    `failed` ones cannot be read.
+
+    `chunks` would get a vector, or already wait for one. They hold `texts` different texts, of which `cached` ones are
+    paid for. The other `to_embed` texts hold about `tokens` tokens (`estimate_tokens`) and fill about `requests`
+    requests.
+
+    `price` is in US dollars per million tokens, None if unknown. `dollars` and `seconds` follow from the price and the
+    provider's rate. With `batch`, the texts go through the provider's Batch API at its price, and the time is unknown.
+    Without a provider there are no vectors, and these figures are 0.
     """
 
     documents: int = 0
@@ -63,7 +66,7 @@ class Estimate:
 
 @dataclass(slots=True)
 class _Work:
-    """What the documents lack. `texts`: text hash -> estimated tokens, in the order in which they would be sent."""
+    """Work that the documents need. `texts` maps text hashes to estimated tokens, in sending order."""
 
     documents: int = 0
     vanished: int = 0
@@ -86,15 +89,14 @@ def estimate(
     bought: set[tuple[str, str]] | None = None,
     batch_from: int | None = None,
 ) -> Estimate:
-    """Say what it would cost to bring these documents up to date, and to fill in the vectors that wait already.
+    """Return the cost of bringing these documents up to date and of filling in the pending vectors.
 
-    With `fresh` a new generation is built, which takes over every vector that the answering one holds. `bought` is
-    what batch jobs and other agents' estimates buy, as (provider identity, text hash): it is cached by then; this one's
-    is added. From
-    `batch_from` texts on the provider's Batch API is used where the settings want it; None is never.
+    With `fresh`, a new generation is built, which takes over all vectors of the answering one. `bought` holds (provider
+    identity, text hash) pairs that batch jobs or other agents' estimates buy; this estimate adds its own. The
+    provider's Batch API is used from `batch_from` texts on if the settings enable it; None means never.
 
     Raises:
-        StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be looked at.
+        StoreUnreadable, StoreCorrupt, StoreBusy: the index or the cache cannot be read.
     """
     wanted = wanted_fingerprint(memory, choice, generations)
     provider = choice.provider
@@ -124,7 +126,7 @@ def estimate(
         and memory.remote.batch.enabled
         and batch_api_of(provider) is not None
     )
-    # What the settings say is the price of the provider that they ask for, not of the one that took over.
+    # A price in the settings belongs to the configured provider, not to its fallback.
     priced = memory if choice.taken_over is None else MemorySettings()
     price = price_of(priced, choice.name, provider.model, batch=batch)
     tokens = round(sum(sizes))
@@ -148,7 +150,7 @@ def estimate(
 
 
 def requests_for(sizes: Iterable[float], limits: ProviderLimits) -> int:
-    """How many requests texts of these sizes (in tokens) fill, in this order."""
+    """Return the number of requests that texts of these sizes (in tokens) fill, in this order."""
     requests, inputs, tokens = 0, 0, 0.0
     for size in sizes:
         if not requests or inputs >= limits.inputs or tokens + size > limits.tokens:
@@ -173,7 +175,7 @@ def _work(
         except Transient as error:
             if isinstance(error, StoreBusy):
                 raise
-            work.documents += 1  # it changes this very moment, so it is one of those that changed
+            work.documents += 1  # the document changes at this moment
     return work
 
 
@@ -190,7 +192,7 @@ def _look_at(
     unchanged = known is not None and stat is not None and known.stat.agrees_with(stat)
     if target is not None and unchanged and not is_read_otherwise(key, files=files, store=target):
         return
-    if stat is not None and key.source == SESSIONS_SOURCE:
+    if stat is not None and key.is_transcript:
         _look_at_transcript(memory, key, files, target, choice, work)
         return
     stored = target.chunks_of(key) if target is not None and known is not None else []
@@ -222,7 +224,7 @@ def _look_at_transcript(
     choice: ProviderChoice,
     work: _Work,
 ) -> None:
-    """Count what a transcript has to say that the index does not know, slice by slice."""
+    """Count the messages and chunks of a transcript that the index lacks, slice by slice."""
     stale: dict[str, list[int]] = {}
     try:
         for part in slices_of(key, files=files, store=target, memory=memory, provider=choice.provider):
@@ -232,7 +234,7 @@ def _look_at_transcript(
                         stale.setdefault(chunk.text_hash, []).append(chunk.id)
             work.messages += part.messages
             for added in part.chunks:
-                # One that is there already is taken over as it is, with its vector or without.
+                # The indexer takes over a stored chunk unchanged, with or without a vector.
                 if not (same := stale.get(added.text_hash)):
                     work.chunks += 1
                     work.texts.setdefault(added.text_hash, estimate_tokens(added.text))
@@ -245,7 +247,7 @@ def _look_at_transcript(
 
 
 def _add_pending(target: StoreReader, work: _Work) -> None:
-    """Count the chunks that wait for a vector and will still be there."""
+    """Count the pending chunks that the run keeps."""
     pending = {number: text_hash for number, text_hash in target.pending_hashes().items() if number not in work.removed}
     work.chunks += len(pending)
     unseen = {text_hash: number for number, text_hash in pending.items() if text_hash not in work.texts}
@@ -255,7 +257,7 @@ def _add_pending(target: StoreReader, work: _Work) -> None:
 
 
 def _held(reader: StoreReader, hashes: Sequence[str]) -> set[str]:
-    """Those of the texts whose vectors a generation holds."""
+    """Return the texts whose vectors a generation holds."""
     return {text_hash for group in _groups(hashes) for text_hash in reader.vectors_by_hash(group)}
 
 
@@ -264,7 +266,7 @@ def _groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 
 def _seconds(inputs: int, tokens: int, requests: int, limits: ProviderLimits) -> float:
-    """What takes longest: computing, or one of the limits a minute."""
+    """Return the longest of the times for computing, for the requests and for the tokens per minute."""
     return max(
         inputs / limits.chunks_per_second,
         requests * 60 / limits.requests_per_minute if limits.requests_per_minute else 0.0,

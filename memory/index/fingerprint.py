@@ -1,7 +1,7 @@
-"""One identity for an index: everything that decides what its rows look like.
+"""Identity of an index: every setting and version that decides the contents of its rows.
 
-Computed the same by every process from settings alone, without secrets. When it changes, a new
-generation is built aside (`memory.index.generations`).
+All processes compute it alike from settings alone, without secrets. When it changes, a new generation is built beside
+the old one (`memory.index.generations`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from memory.redaction import redaction_facts
 from memory.transcripts.folding import TRANSCRIPT_VERSION
 from schemas.settings import MemorySettings
 
-#: Raised when the tables change in a way that migrations cannot carry over.
+#: Version of tables that no migration can convert from an earlier one.
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """`digest`: 32 hex characters; `description`: the same facts as sorted JSON, for people."""
+    """Identity of an index: `digest` has 32 hex characters, `description` holds the same facts as sorted JSON."""
 
     digest: str
     description: str
@@ -49,12 +49,21 @@ def fingerprint(memory: MemorySettings, provider_identity: str) -> Fingerprint:
 
 
 def embedding_of(description: str | None) -> str:
-    """The provider identity in a fingerprint's description, `NO_VECTORS` without a description."""
+    """Return the provider identity in a fingerprint's description, `NO_VECTORS` without a description."""
     return str(json.loads(description).get("embedding", NO_VECTORS)) if description else NO_VECTORS
 
 
+def name_in(identity: str) -> str:
+    """Return the provider's name in its identity, "none" without a provider."""
+    try:
+        facts = json.loads(identity)
+    except ValueError:
+        return "none"
+    return str(facts.get("provider", "none")) if isinstance(facts, dict) else "none"
+
+
 def redaction_of(description: str) -> object:
-    """The redaction rules in a fingerprint's description; None when it does not say."""
+    """Return the redaction rules in a fingerprint's description, None if it has none."""
     facts = json.loads(description)
     return facts.get("redaction") if isinstance(facts, dict) else None
 
@@ -62,12 +71,11 @@ def redaction_of(description: str) -> object:
 def wanted_fingerprint(memory: MemorySettings, choice: ProviderChoice, generations: Generations) -> Fingerprint:
     """Return the identity that an agent's index should have.
 
-    A provider that was asked for and cannot be made (a missing key, say) is no reason to throw vectors away, nor what
-    somebody who has the key is building: the embedding of the generation under construction, else of the one that
-    answers, is kept then, and keywords go on.
+    A configured provider may be unavailable in this process, for example without its key. The embedding of NEXT, else
+    of CURRENT, stays then: vectors are kept, and keywords are still indexed.
 
     Raises:
-        StoreUnreadable, StoreCorrupt: a generation had to be asked and cannot be.
+        StoreUnreadable, StoreCorrupt: a generation has to be opened and cannot be.
     """
     if choice.provider is not None:
         return fingerprint(memory, choice.provider.identity)

@@ -1,4 +1,4 @@
-"""Making, finishing, setting aside and sweeping generations. The writing half of `memory.index.generations`."""
+"""Creation, completion, quarantine and removal of generations: the writing half of `memory.index.generations`."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from memory.store.sqlite.reader import SqliteReader
 from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import Store
 
-#: How much larger than the present generation the new one may become: other chunks, wider vectors.
+#: Possible size of a new generation relative to the present one: other chunks, wider vectors.
 GROWTH = 1.5
 
-#: Bytes on top of it: its write-ahead log, and what everything else goes on writing meanwhile.
+#: Extra bytes for its write-ahead log and for other programs that write meanwhile.
 RESERVE_BYTES = 64 * 1024 * 1024
 
 _FILE_AND_LOG = ("", "-wal")
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Bytes that this user may still write there; None when the system does not say."""
+    """Return the bytes that this user may still write to a folder; None if the system does not report them."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -48,10 +48,10 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def require_room(current: Path, *, free: Callable[[Path], int | None] = free_bytes) -> None:
-    """See to it that a generation that replaces the file `current` fits beside it.
+    """Check that a new generation fits on the disk beside the file `current`.
 
     Raises:
-        NoRoom: it does not, as far as one can tell.
+        NoRoom: too few bytes are free.
     """
     left = free(current.parent)
     needed = int(sum(_size(current.with_name(current.name + end)) for end in _FILE_AND_LOG) * GROWTH) + RESERVE_BYTES
@@ -73,10 +73,10 @@ def _megabytes(amount: int) -> str:
     return f"{amount / 1_000_000:,.0f} MB"
 
 
-#: Damaged files that are kept to be looked at.
+#: Damaged files that are kept for inspection.
 KEPT_CORRUPT_FILES = 2
 
-#: A job is over after a minute or so; nobody is in the middle of anything after this long.
+#: Seconds after which a replaced store is closed. A job takes about a minute.
 RETIREMENT_SECONDS = 600.0
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -86,13 +86,15 @@ _COMPANIONS = ("", "-wal", "-shm")
 
 
 class GenerationWriter(Generations):
-    """One agent's folder, for workers. The folder is made when it is needed. `free` says how many bytes are free there.
-    `outdated` says whether the fingerprints that are asked for were decided upon before the pointers changed, and
-    `decided_at` when, as Unix time: generations that somebody else began later, with other settings, are left alone.
+    """Generations of one agent, for workers. The folder is made on demand.
 
-    Changes of the pointers exclude each other across processes; nothing else waits. Stores stay open from
-    one call to the next. One whose generation was replaced stays usable for `RETIREMENT_SECONDS`, for those
-    who are in the middle of something: what they write to it is merely not looked at any more.
+    `free` returns the bytes free in a folder. `outdated` returns True if the pointers changed after the fingerprint was
+    computed. `decided_at` returns the Unix time of the settings: generations begun later with other settings are left
+    alone.
+
+    A lock across processes protects changes of the pointers. Stores stay open between calls. The store of a replaced
+    generation stays usable for `RETIREMENT_SECONDS`, so that running jobs can finish; readers no longer see its
+    changes.
 
     Raises, from every method:
         StoreUnreadable: the folder cannot be read or written.
@@ -115,21 +117,21 @@ class GenerationWriter(Generations):
         self._lock = threading.RLock()
         self._open_stores: dict[str, Store] = {}
         self._retired: list[tuple[float, Store]] = []
-        # What `open_writer` returned last, and for which pointers and fingerprint.
+        # Last result of `open_writer`, with its fingerprint and pointers.
         self._last: tuple[object, list[Store]] | None = None
 
     def open_writer(self, fingerprint: str, description: str) -> list[Store]:
-        """The generations that a worker writes to, the one that must be right first. Not to be closed.
+        """Return the generations that a worker writes to, the target first. The caller must not close them.
 
-        No generation yet: one is made and answers at once. NEXT has this fingerprint: NEXT, and then
-        CURRENT, which goes on answering and is kept up to date. CURRENT has it: that one alone. Neither
-        has: a new NEXT is made, and then CURRENT as before.
+        Without a generation, a new one is made and answers at once. If NEXT has this fingerprint: NEXT, then CURRENT,
+        which keeps answering and is kept up to date. If CURRENT has it: CURRENT alone. Otherwise a new NEXT is made,
+        followed by CURRENT.
 
         Raises:
-            StoreCorrupt: a generation is damaged; `generation` on the error names the one to set aside.
-            NoRoom: a new NEXT is needed and would not fit on the disk; CURRENT goes on answering.
-            Superseded: NEXT would be given up or begun for a fingerprint that is `outdated`.
-            SettingsOlder: the same for one that was decided upon before these generations were begun.
+            StoreCorrupt: a generation is damaged; `generation` on the error names it.
+            NoRoom: a new NEXT does not fit on the disk; CURRENT keeps answering.
+            Superseded: NEXT would be dropped or begun for an `outdated` fingerprint.
+            SettingsOlder: the settings are older than these generations.
         """
         with self._lock:
             if self._last is not None and self._last[0] == (fingerprint, self._writer_token()):
@@ -142,19 +144,17 @@ class GenerationWriter(Generations):
             return list(stores)
 
     def is_first(self, store: Store) -> bool:
-        """Whether a store of `open_writer` is still the one that must be right: what is written to another one alone
-        may never be found."""
+        """Return True if a store is still the target. Changes written to another store alone may be lost."""
         name = self._existing(NEXT) or self._existing(CURRENT)
         return name is not None and self._open_stores.get(name) is store
 
     def open_stores(self) -> list[Store]:
-        """The stores that `open_writer` has open, in no promised order."""
+        """Return the stores that `open_writer` has open, in any order."""
         with self._lock:
             return list(self._open_stores.values())
 
     def open_existing(self) -> list[Store]:
-        """The generations that there are, the one under construction first; none is made. Not to be closed. Without one
-        that only another version can read.
+        """Return NEXT and CURRENT, as far as they exist and this version can read them. The caller must not close them.
 
         Raises:
             StoreCorrupt: like `open_writer`.
@@ -172,7 +172,7 @@ class GenerationWriter(Generations):
             self._retired.clear()
 
     def _choose(self, fingerprint: str, description: str) -> list[str]:
-        """Settle which generations are to be written, making what is missing; the folder is locked."""
+        """Return the names of the generations to write, making missing ones. The caller holds the folder's lock."""
         current = self._existing(CURRENT)
         target = self._existing(NEXT)
         if target is not None and target == current:
@@ -182,7 +182,7 @@ class GenerationWriter(Generations):
             self._point(CURRENT, found)
             current = found
         if current is None and target is not None and self._has(target, fingerprint):
-            self._point(CURRENT, target)  # better half an index than none
+            self._point(CURRENT, target)  # half an index is better than none
             self._unpoint(NEXT)
             current, target = target, None
         if current is None:
@@ -193,7 +193,7 @@ class GenerationWriter(Generations):
         wanted = self._has(current, fingerprint)
         if wanted and target is None:
             return [current]
-        # The folder is locked: nobody begins a generation between this look and what follows from it.
+        # The folder is locked: no other process begins a generation between this check and the change.
         if self._outdated():
             raise Superseded("another generation was begun or put in place meanwhile; this is looked at again")
         if self._decided_at() < (begun_at(target or current) or 0.0) <= time.time():
@@ -211,8 +211,10 @@ class GenerationWriter(Generations):
         return [target, current]
 
     def _left_behind(self, fingerprint: str, *, but: str | None) -> str | None:
-        """The generation that the lost pointer must have named: of those that no pointer names the one that holds most,
-        one with this fingerprint first; None when there is none. It may hold what is not on the disk any more.
+        """Return the name of the unreferenced generation that a lost CURRENT most probably named, None without any.
+
+        Generations with this fingerprint come first, then those with the most files. The result may hold documents that
+        are no longer on the disk.
         """
         best: tuple[tuple[bool, int, str], str] | None = None
         for path in self.leftovers()[0]:
@@ -234,13 +236,12 @@ class GenerationWriter(Generations):
         return best[1] if best is not None else None
 
     def start_rebuild(self, fingerprint: str, description: str) -> None:
-        """Begin a fresh NEXT, whatever there is already, and however little space. What was being built is left to
-        `sweep`."""
+        """Begin a new NEXT in any case, even with little free space. `sweep` deletes the previous NEXT."""
         with self._locked():
             self._point(NEXT, self._create(fingerprint, description))
 
     def go_on_rebuilding(self, fingerprint: str, description: str) -> bool:
-        """Begin a NEXT, unless one with this fingerprint is under construction: that one goes on. Whether one does.
+        """Begin a NEXT with this fingerprint unless there is one; return True if there was.
 
         Raises:
             NoRoom: like `open_writer`.
@@ -255,7 +256,8 @@ class GenerationWriter(Generations):
             return False
 
     def _make_room(self, current: str) -> None:
-        """See to it that a generation like the current one fits beside it; the folder is locked."""
+        """Check that a copy of the current generation fits beside it, sweeping if needed. The caller holds the folder's
+        lock."""
         try:
             require_room(self._folder / current, free=self._free)
         except NoRoom:
@@ -263,9 +265,9 @@ class GenerationWriter(Generations):
             require_room(self._folder / current, free=self._free)
 
     def complete(self, fingerprint: str) -> bool:
-        """Let NEXT answer from now on, if it has this fingerprint. False when there is nothing to do.
+        """Make NEXT the answering generation if it has this fingerprint; return True if it was made so.
 
-        The generation that answered before stays on the disk for those who read it, until `sweep`.
+        The replaced generation stays on the disk for its readers until `sweep`.
         """
         with self._locked():
             target = self._existing(NEXT)
@@ -275,13 +277,13 @@ class GenerationWriter(Generations):
             self._point(CURRENT, target)
             self._unpoint(NEXT)
             if current is not None:
-                os.utime(self._folder / current)  # from now on it is counted as replaced
+                os.utime(self._folder / current)  # its age as a replaced generation counts from now
             return True
 
     def set_aside(self, name: str) -> Path:
-        """Rename a damaged generation, and drop the pointers to it. Returns its new path.
+        """Rename a damaged generation, drop the pointers to it and return its new path.
 
-        Nothing happens when it is gone: somebody else has set it aside.
+        Do nothing if another process has already renamed it.
         """
         with self._lock, self._locked():
             aside = self._folder / f"{name}.corrupt-{int(time.time())}"
@@ -296,9 +298,9 @@ class GenerationWriter(Generations):
             return aside
 
     def set_aside_damaged(self, *, suspect: str | None = None) -> list[Path]:
-        """Set aside the suspect, and every generation that a pointer names and that does not hold together.
+        """Set aside the suspect and every damaged generation that a pointer names; return their new paths.
 
-        `suspect` is what `StoreCorrupt.generation` said. Returns the new paths.
+        `suspect` is `StoreCorrupt.generation`.
         """
         damaged = {} if suspect is None or not (self._folder / suspect).exists() else {suspect: None}
         for name in (self._existing(CURRENT), self._existing(NEXT)):
@@ -307,9 +309,10 @@ class GenerationWriter(Generations):
         return [self.set_aside(name) for name in damaged]
 
     def sweep(self, *, older_than_seconds: float, kept_corrupt: int = KEPT_CORRUPT_FILES) -> None:
-        """Delete generations that no pointer names since that many seconds, and all but the newest corrupt ones.
+        """Delete unreferenced generations of this age, and all but the newest corrupt ones.
 
-        Whoever reads a deleted one goes on reading it: its name goes at once, its space with the last reader.
+        A deleted file disappears from the folder at once. Its readers go on reading; its space returns when the last
+        one closes.
         """
         if not self._folder.is_dir():
             return
@@ -318,7 +321,7 @@ class GenerationWriter(Generations):
 
     def _sweep(self, *, older_than_seconds: float, kept_corrupt: int) -> None:
         named = {self._pointer(CURRENT), self._pointer(NEXT)}
-        # One of those that nobody names answered until somebody, or the disk, lost the pointer to it.
+        # CURRENT is missing, so one of the unreferenced generations was the live one: keep them all.
         lost = self._existing(CURRENT) is None
         corrupt: list[tuple[int, Path]] = []
         now = time.time()
@@ -333,7 +336,7 @@ class GenerationWriter(Generations):
             _delete(path)
 
     def sweep_unused(self, *, older_than_seconds: float) -> None:
-        """Delete generations that no pointer names since that many seconds; damaged ones stay."""
+        """Delete unreferenced generations of this age; damaged ones stay."""
         with self._locked():
             for path in self.leftovers()[0] if self._existing(CURRENT) is not None else ():
                 if time.time() - path.stat().st_mtime >= older_than_seconds:
@@ -351,13 +354,13 @@ class GenerationWriter(Generations):
         return self._open_stores[name]
 
     def _readable(self, names: Sequence[str]) -> Iterator[Store]:
-        """Open generations, without one that only another version can read."""
+        """Open the generations that this version of recalld can read."""
         for name in names:
             with suppress(OtherVersion):
                 yield self._store(name)
 
     def _retire(self, *, keep: Collection[str]) -> None:
-        """Put away the stores that are not to be kept, and close those that were put away long ago."""
+        """Retire the stores that are not to be kept, and close those whose retirement is over."""
         now = time.monotonic()
         for name in [name for name in self._open_stores if name not in keep]:
             self._retired.append((now, self._open_stores.pop(name)))
@@ -366,7 +369,7 @@ class GenerationWriter(Generations):
             self._retired.pop(0)[1].close()
 
     def _writer_token(self) -> object:
-        """Differs when the pointers changed, or a file that is open for writing is not there any more."""
+        """Return a value that differs after a change of the pointers or the loss of an open file."""
         there = all((self._folder / name).exists() for name in self._open_stores)
         return self._token(CURRENT), self._token(NEXT), there
 
@@ -390,12 +393,12 @@ class GenerationWriter(Generations):
             return False
 
     def _existing(self, pointer: str) -> str | None:
-        """What a pointer names, unless that file is gone."""
+        """Return the name in a pointer if that file exists."""
         name = self._pointer(pointer)
         return name if name is not None and (self._folder / name).exists() else None
 
     def _point(self, pointer: str, name: str) -> None:
-        """Replace a pointer in one step that survives a power cut."""
+        """Replace a pointer atomically and durably."""
         draft = self._folder / f"{pointer}.tmp"
         with draft.open("w", encoding="utf-8") as file:
             file.write(f"{name}\n")
@@ -424,11 +427,11 @@ class GenerationWriter(Generations):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Exclude other processes and threads from changing pointers; the folder exists afterwards."""
+        """Hold the lock of the folder, which is made if needed. It excludes other processes and threads."""
         try:
-            # What agents remember is their owner's alone, as their transcripts are.
+            # Memory is private to its owner, like the transcripts.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A descriptor of its own each time: flock then excludes threads of this process, too.
+            # With a new descriptor each time, flock also excludes threads of this process.
             descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)

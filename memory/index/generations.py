@@ -1,15 +1,15 @@
-"""Which of an agent's index files answers, and which one is under construction. The reading half.
+"""Generations of an agent's index: the answering one and the one under construction. The reading half.
 
 One folder per agent holds immutable names and two small pointer files:
 
-    CURRENT                              the name of the generation that answers
-    NEXT                                 the name of the one being built, if any
+    CURRENT                              name of the generation that answers
+    NEXT                                 name of the generation under construction, if any
     20261121T101112-3f2a9c41-9d0e.sqlite a generation (and its -wal and -shm)
-    *.sqlite.corrupt-<unix time>         a damaged one, kept to be looked at
+    *.sqlite.corrupt-<unix time>         a damaged one, kept for inspection
     lock                                 held (flock) while pointers change
 
-A generation never changes its name and never gets another's, so no reader ever has a file swapped under
-it. `memory.index.generation_writer` is the other half.
+A generation never changes its name, and names are never reused: no reader has a file swapped under it.
+`memory.index.generation_writer` is the other half.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ NEXT = "NEXT"
 #: The name of a damaged generation that was set aside.
 CORRUPT = re.compile(r".+\.sqlite\.corrupt-\d+\Z")
 
-# What a pointer may say.
+# Allowed contents of a pointer.
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]*\.sqlite")
 _LONGEST_NAME = 256
 
-#: How often a generation is looked up anew when it went away between reading the pointer and opening the file.
+#: Attempts to open a generation that is replaced and deleted after its pointer was read.
 _ATTEMPTS = 5
 
 
-#: Seconds after which a file's time of change tells whether it was changed again: some file systems count in seconds.
+#: Age from which a modification time shows every later change: some file systems count whole seconds.
 _SETTLED_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What the files of the answering generation look like from outside. Equal looks that are `settled` mean that
-    nothing was committed in between."""
+    """State of the answering generation's files. Equal `settled` states mean that nothing was committed in between."""
 
     pointer: object
     files: tuple[tuple[int, int, int] | None, ...]
@@ -56,7 +55,7 @@ class Looks:
 
 
 class Generations:
-    """One agent's folder, for readers. Nothing is made or changed; the folder need not exist.
+    """Generations of one agent, for readers. Nothing is made or changed; the folder need not exist.
 
     `shelf` is where readers may hold vectors in memory.
     """
@@ -65,25 +64,25 @@ class Generations:
         self._folder = folder
         self._options = options
         self._shelf = shelf
-        # The token of CURRENT, and what it said then.
+        # Token and contents of CURRENT.
         self._named: tuple[object, str | None] = (None, None)
 
     def current(self) -> str | None:
-        """File name of the generation that answers, None when there is none."""
+        """Return the file name of the answering generation, None without one."""
         return self._pointer(CURRENT)
 
     def next(self) -> str | None:
-        """File name of the generation under construction, None when there is none."""
+        """Return the file name of the generation under construction, None without one."""
         name = self._pointer(NEXT)
         # A crash right after a flip leaves both pointers on the same file.
         return None if name is not None and name == self.current() else name
 
     def pointer_token(self) -> object:
-        """A value that differs after a flip: readers reopen then. Costs one `stat`."""
+        """Return a value that differs after a flip, so that readers reopen. Costs one `stat`."""
         return self._token(CURRENT)
 
     def looks(self) -> Looks:
-        """Look at the files without opening the index. Costs a few `stat`s.
+        """Return the state of the files without opening the index. Costs a few `stat`s.
 
         Raises:
             StoreUnreadable: the pointer cannot be read.
@@ -102,16 +101,16 @@ class Generations:
         )
 
     def open_reader(self) -> StoreReader | None:
-        """Open the generation that answers, None when there is none.
+        """Open the answering generation, None without one.
 
         Raises:
             StoreUnreadable: it cannot be opened; the message says why.
-            StoreCorrupt: it is damaged; a worker sets it aside and builds it again.
+            StoreCorrupt: it is damaged; a worker sets it aside and builds a new one.
         """
         return self._open(CURRENT)
 
     def open_named(self, name: str) -> StoreReader | None:
-        """Open one generation by its file name, None when it is gone.
+        """Open a generation by its file name, None if it is gone.
 
         Raises:
             StoreUnreadable, StoreCorrupt: like `open_reader`.
@@ -125,9 +124,9 @@ class Generations:
             return None
 
     def target_reader(self, fingerprint: str) -> StoreReader | None:
-        """Open the generation to compare the disk with: NEXT if it has this fingerprint, else CURRENT if it has.
+        """Open the generation to compare with the disk: NEXT if it has this fingerprint, else CURRENT if it has.
 
-        None when neither has: then nothing is indexed yet the way it is wanted.
+        Return None if neither has.
 
         Raises:
             StoreUnreadable, StoreCorrupt: like `open_reader`.
@@ -142,8 +141,11 @@ class Generations:
         return None
 
     def leftovers(self) -> tuple[list[Path], list[Path]]:
-        """Generations that no pointer names (readers may still use them; a sweep deletes them later), and damaged ones
-        that were set aside. Where a pointer cannot be read, each may be the one that it names."""
+        """Return the unreferenced generations and the damaged ones that were set aside.
+
+        Readers may still use unreferenced generations; a sweep deletes them later. If a pointer cannot be read, none
+        counts as unreferenced.
+        """
         try:
             paths = sorted(self._folder.iterdir())
         except OSError:
@@ -156,7 +158,7 @@ class Generations:
         return [path for path in paths if path.name.endswith(".sqlite") and path.name not in named], damaged
 
     def _open(self, pointer: str) -> StoreReader | None:
-        """Open what a pointer names; look again when it was flipped and swept in between."""
+        """Open the generation that a pointer names; try again if it was flipped and swept in between."""
         for _ in range(_ATTEMPTS):
             name = self._pointer(pointer)
             if name is None:
@@ -176,12 +178,12 @@ class Generations:
             with (self._folder / pointer).open("rb") as file:
                 name = file.read(_LONGEST_NAME).decode("ascii", "replace").strip()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None  # a folder is as good as a spoilt pointer; the writer sets it aside
+            return None  # a folder counts as a damaged pointer; the writer sets it aside
         except OSError as error:
             raise StoreUnreadable(
                 f"{self._folder / pointer} cannot be read ({error.strerror}); mend its permissions or its disk"
             ) from error
-        # A name, never a path: a pointer must not lead out of its folder. One that a disk spoilt names nothing.
+        # Only a name: a pointer must not lead out of its folder. Damaged contents count as no pointer.
         return name if _NAME.fullmatch(name) else None
 
     def _token(self, pointer: str) -> object:
@@ -197,7 +199,7 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def begun_at(name: str) -> float | None:
-    """Unix time at which a generation was begun, by its name."""
+    """Return the Unix time in a generation's name, None without one."""
     try:
         return float(timegm(time.strptime(name[:15], "%Y%m%dT%H%M%S")))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is to be done about a document: read it as it is now, cut it, compare it with the index."""
+"""Planning of a document: read its present state, cut it and compare it with the index."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Generator, Iterator, Sequence
 import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone
-from memory.documents.session_roots import SESSIONS_SOURCE
-from memory.documents.unmounted_folders import emptied
+from memory.documents.comparison import emptied
 from memory.embedding.supply import EmbeddingSupply
-from memory.index.commit_batch import Group, IndexReport, Plan
+from memory.index.commit_batch import CommitBatch, IndexReport, Plan
 from memory.index.difference import CutChunk, cut_document, difference
 from memory.index.transcript_slices import is_read_otherwise, longest_beginning, slices_of, stat_of_the_same
 from memory.redaction import redact, redactor_for
@@ -25,14 +24,14 @@ log = structlog.get_logger(__name__)
 
 
 class Planner:
-    """Plans for one agent's documents. `group` is where they go; whoever takes it away puts a new one there.
+    """Planner of one agent's documents. Plans gather in `batch`, which the indexer takes and replaces.
 
-    `resumable` says that the document under way has further parts, and that the next run may begin with them.
-    `commits_first` asks for a commit of all that is planned before the next part.
+    `resumable` is True if the present document has further parts and the next run may begin with them. `commits_first`
+    is True if all planned changes must be committed before the next part.
     """
 
     def __init__(self, agent: AgentSettings, files: AgentFiles, supply: EmbeddingSupply) -> None:
-        self.group = Group()
+        self.batch = CommitBatch()
         self.resumable = False
         self.commits_first = False
         self._agent = agent
@@ -41,9 +40,9 @@ class Planner:
         self._emptied: dict[str, int] | None = None
 
     def plan(self, store: Store, key: DocumentKey, report: IndexReport) -> Generator[None]:
-        """Put what is to be done about one document into the group; yields after each part of it.
+        """Add the changes of one document to the batch; yield after each part.
 
-        Every failure of this one document is kept to this one document.
+        A failure of this document does not affect the others.
         """
         self.resumable = self.commits_first = False
         try:
@@ -56,16 +55,16 @@ class Planner:
             store.add_dead_letter(key, reason=redact(error.reason), error_class=type(error).__name__)
             log.warning("document_failed", agent=self._agent.id, path=key.path, reason=error.reason)
             report.failed += 1
-            self.group.done.append(key)
+            self.batch.done.append(key)
         except RecalldError:
             raise
         except Exception as error:  # noqa: BLE001 - recorded as the document's dead letter
             record_failure(store, self._agent.id, key, error)
             report.failed += 1
-            self.group.done.append(key)
+            self.batch.done.append(key)
 
     def _steps(self, store: Store, key: DocumentKey, report: IndexReport) -> Iterator[None]:
-        # The revision is taken before the source is read: whoever commits in between wins, and we read again.
+        # Taken before the source is read: if another process commits in between, the indexer reads again.
         revision = store.revision(key)
         known = store.file(key)
         try:
@@ -75,9 +74,9 @@ class Planner:
                 return
             otherwise = known is not None and is_read_otherwise(key, files=self._files, store=store)
             if known is not None and known.stat.agrees_with(stat) and not otherwise:
-                self.group.done.append(key)
+                self.batch.done.append(key)
                 report.unchanged += 1
-            elif key.source == SESSIONS_SOURCE:
+            elif key.is_transcript:
                 same = None if known is None or otherwise else stat_of_the_same(key, files=self._files, store=store)
                 if known is not None and same is not None:
                     self._touch(known, same, report)
@@ -108,12 +107,12 @@ class Planner:
             removed=delta.removed,
             notes=source.notes,
         )
-        self.group.add(Plan(write, delta.added))
+        self.batch.add(Plan(write, delta.added))
 
     def _touch(self, known: IndexedFile, stat: FileStat, report: IndexReport) -> None:
-        """The document was read, and is the same."""
-        self.group.touched[known.key] = known.stat_when_the_same(stat)
-        self.group.hashes[known.key] = known.content_hash
+        """Plan a new stat for a document with unchanged contents."""
+        self.batch.touched[known.key] = known.stat_when_the_same(stat)
+        self.batch.hashes[known.key] = known.content_hash
         report.unchanged += 1
 
     def _transcript(
@@ -124,7 +123,7 @@ class Planner:
             is_first = known is None and part.write.continues is None
             if is_first and self._renamed(store, key, stat, part.chunks[:1]):
                 break
-            self.group.add(Plan(part.write, part.chunks))
+            self.batch.add(Plan(part.write, part.chunks))
             self.resumable = part.resumable and not part.write.final
             yield
         else:
@@ -132,11 +131,14 @@ class Planner:
         yield from self._steps(store, key, report)
 
     def _renamed(self, store: Store, key: DocumentKey, stat: FileStat, first: Sequence[CutChunk]) -> bool:
-        """Give what the index has of this transcript under another name its new name; True if there was anything.
+        """Give a renamed transcript's rows its new name; return True if there were any.
 
-        The other name's file is gone, and the new one begins with each line that the index has read of it.
+        The old file is gone, and the new one begins with every line that the index has read of it.
         """
-        names = [*self._files.earlier_names(key), *(name for one in first for name in store.begun_by(one.text_hash))]
+        names = [
+            *self._files.transcripts.earlier_names(key),
+            *(name for one in first for name in store.begun_by(one.text_hash)),
+        ]
         marks = {name: mark for name in names if (mark := self._left_mark(store, name, stat)) is not None}
         was = longest_beginning(key, marks, files=self._files) if marks else None
         if was is None or not store.rename_document(was, key):
@@ -145,9 +147,9 @@ class Planner:
         return True
 
     def _left_mark(self, store: Store, name: DocumentKey, stat: FileStat) -> TranscriptMark | None:
-        """Return how far a transcript was read that has left its name; None for one that is there, or not all in lines.
+        """Return the mark of a transcript that has left its name; None if its file exists or if its last line is open.
 
-        `stat`: of the file that may be it. Its inode tells a rename only where the old name has another file by now.
+        `stat` describes the possible new file. Its inode proves a rename only if another file has the old name.
         """
         known, mark = store.file(name), store.transcript(name)
         if known is None or mark is None or known.stat.size > mark.offset:
@@ -162,30 +164,30 @@ class Planner:
 
     def _forget(self, store: Store, key: DocumentKey, revision: int, report: IndexReport) -> Iterator[None]:
         if revision > 0 and self._files.forgets(key) and not self._files.forgets(key, store):
-            # Its archive may be among what is planned.
+            # Its archive may be among the planned documents.
             self.commits_first = True
             yield
             self.commits_first = False
         if revision > 0 and self._files.forgets(key, store) and not self._is_emptied(store, key):
-            self.group.deletes.append(DocumentDelete(key, revision))
+            self.batch.deletes.append(DocumentDelete(key, revision))
             report.deleted += 1
             return
         if revision <= 0 and self._files.root_is_there(key) and any(one.key == key for one in store.dead_letters()):
-            store.drop_dead_letter(key)  # it never was in the index, and nobody can mend it any more
-        self.group.done.append(key)
+            store.drop_dead_letter(key)  # the document was never indexed and cannot be repaired any more
+        self.batch.done.append(key)
 
     def _is_emptied(self, store: Store, key: DocumentKey) -> bool:
-        """Whether the folder of an absent note holds nothing at all any more, as when its disk is not mounted."""
-        if key.source == SESSIONS_SOURCE:
+        """Return True if the folder of an absent note is empty, as when its disk is not mounted."""
+        if key.is_transcript:
             return False
         if self._emptied is None:
-            # Once for all documents of a job: it asks for every file of the index.
+            # Computed once for all documents of a job: it lists every file of the index.
             self._emptied = emptied(self._files, (file.key for file in store.files()))
-        return self._files.folder_of(key) in self._emptied
+        return self._files.notes.folder_of(key) in self._emptied
 
 
 def record_failure(store: Store, agent: str, key: DocumentKey, error: Exception) -> None:
-    """Record a failure that nobody foresaw as the document's dead letter."""
+    """Record an unexpected failure as the document's dead letter."""
     log.exception("document_failed", agent=agent, path=key.path)
     reason = f"unexpected {type(error).__name__}: {error}"
     store.add_dead_letter(key, reason=redact(reason), error_class=type(error).__name__)

@@ -1,4 +1,4 @@
-"""The reader of an agent's answering generation, shared by concurrent searches and exchanged after a flip."""
+"""Readers of answering generations: shared by concurrent searches, replaced after a flip, bounded in number."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 
 from memory.index.generations import Generations
 from memory.store.reader import StoreReader
 
-#: Indexes that are open at most, where a process may open any number of files.
+#: Largest number of open indexes.
 MOST_OPEN = 128
 
-#: And at least, however few that are.
+#: Number of indexes that may be open even with few descriptors.
 FEWEST_OPEN = 8
 
-#: Descriptors that a process needs for all the rest: its own files, connections of clients and to providers, and the
-#: connections to indexes that are kept beside each one's first (`memory.store.sqlite.connection`).
+#: Descriptors for everything else: files, connections of clients and to providers, and further connections to the
+#: same index (`memory.store.sqlite.connection`).
 RESERVED_DESCRIPTORS = 330
 
 #: Descriptors of an open index with one connection: the database, its log and the log's index.
@@ -27,7 +27,7 @@ DESCRIPTORS_PER_INDEX = 3
 
 
 def most_open() -> int:
-    """How many indexes this process may keep open, by its limit of open files (`ulimit -n`)."""
+    """Return the number of indexes that this process may keep open under its limit of open files (`ulimit -n`)."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return MOST_OPEN
@@ -35,10 +35,10 @@ def most_open() -> int:
 
 
 class OpenReaders:
-    """The open indexes of a process, the one that was used longest ago first. Thread-safe.
+    """Open indexes of a process, the least recently used first. Thread-safe.
 
-    An index in use is closed only when its last user is done, so that there may be more for a moment: one for every
-    thread that reads.
+    An index in use is closed after its last user. Until then there may be more than the limit: one for each reading
+    thread.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -51,24 +51,23 @@ class OpenReaders:
             return len(self._open)
 
     def used(self, reader: SharedReader) -> list[SharedReader]:
-        """Note that a reader is open and was used just now; returns those that are too many, and should rest."""
+        """Record the use of an open reader; return the readers beyond the limit, which should rest."""
         with self._lock:
             self._open[reader] = None
             self._open.move_to_end(reader)
             return list(islice(self._open, max(0, len(self._open) - self._most)))
 
     def closed(self, reader: SharedReader) -> None:
-        """Note that a reader is closed."""
+        """Record that a reader is closed."""
         with self._lock:
             self._open.pop(reader, None)
 
 
 class SharedReader:
-    """Hands one open reader to all searches of an agent.
+    """Reader of one agent's index, shared by all its searches.
 
-    A flip of the generation is noticed by one `stat` a call; the reader of the replaced generation is
-    closed when its last user is done, so that nobody ever has it closed under them. `open_readers` bounds how many
-    agents have theirs open: who was not asked for longest rests, until it is asked again.
+    Each lease notices a flip by one `stat`. The reader of the replaced generation is closed after its last user.
+    `open_readers` bounds the number of open indexes: the least recently used one rests until its next lease.
     """
 
     def __init__(self, generations: Generations, *, open_readers: OpenReaders | None = None) -> None:
@@ -79,29 +78,18 @@ class SharedReader:
         self._lease: _Lease | None = None
         self._closed = False
 
-    @contextmanager
-    def lease(self) -> Iterator[StoreReader | None]:
-        """The current generation's reader for the time of the block; None when there is no index yet.
-
-        Raises:
-            StoreCorrupt, StoreUnreadable: the generation is there and cannot be opened.
-        """
-        lease = self._take(passing=False)
-        try:
-            yield lease.reader if lease is not None else None
-        finally:
-            if lease is not None:
-                self._give_back(lease)
+    def visit(self) -> AbstractContextManager[StoreReader | None]:
+        """Lease for a round over many agents: a resting reader rests again afterwards, and makes no other one rest."""
+        return self.lease(passing=True)
 
     @contextmanager
-    def visit(self) -> Iterator[StoreReader | None]:
-        """Like `lease`, for who looks at every agent: what was not open is not open afterwards, and nobody else rests
-        for it.
-
+    def lease(self, *, passing: bool = False) -> Iterator[StoreReader | None]:
+        """Yield the current generation's reader; None without an index.
         Raises:
-            StoreCorrupt, StoreUnreadable: like `lease`.
+            StoreCorrupt, StoreUnreadable: the generation exists and cannot be opened.
+            RuntimeError: this reader is closed.
         """
-        lease = self._take(passing=True)
+        lease = self._take(passing=passing)
         try:
             yield lease.reader if lease is not None else None
         finally:
@@ -109,14 +97,14 @@ class SharedReader:
                 self._give_back(lease)
 
     def close(self) -> None:
-        """Close as soon as nobody reads. Later leases open anew, privately to nobody's harm, and fail."""
+        """Close once the last lease is returned. Later calls to `lease` raise RuntimeError."""
         with self._lock:
             self._closed = True
             retired = self._retire()
         _close(retired)
 
     def rest(self) -> None:
-        """Close the reader as soon as nobody uses it; the next lease opens anew."""
+        """Close once the last lease is returned; the next lease opens a new reader."""
         with self._lock:
             retired = self._retire()
         _close(retired)
@@ -129,7 +117,7 @@ class SharedReader:
                 raise RuntimeError("this search manager is closed")
             token = self._generations.pointer_token()
             lease = self._lease
-            # Without an index the next call looks again: the pointer may be there by then.
+            # Without an index, the next call looks for the pointer again.
             if lease is None or token != self._token:
                 reader = self._generations.open_reader()
                 retired = self._retire()
@@ -143,7 +131,7 @@ class SharedReader:
                 if self._open_readers is not None and not passing:
                     resting = self._open_readers.used(self)
         _close(retired)
-        # With no lock held: each of them has its own.
+        # This reader's lock is free by now: each of the others has its own.
         for other in resting:
             other.rest()
         return lease
@@ -155,7 +143,7 @@ class SharedReader:
         _close(lease.reader if done else None)
 
     def _retire(self) -> StoreReader | None:
-        """Take the reader out of service; returned when nobody uses it, else closed by its last user."""
+        """Take the reader out of service; return it if it has no users, else its last user closes it."""
         lease, self._lease = self._lease, None
         if self._open_readers is not None:
             self._open_readers.closed(self)

@@ -1,8 +1,8 @@
-"""A transcript's way into the index: what was appended, in slices that are committed one after the other.
+"""Slices of a transcript on its way into the index: the appended lines, in commits that follow each other.
 
-A slice goes on exactly where the one before it ended, and the index knows where that was (`TranscriptMark`), so that
-a run may stop after any of them. A file that only grew is read from there; one that was put in another's place
-(compressed, rotated, written anew) is compared by its running hash first, and read from its start when it differs.
+A slice continues where the one before it ended. The index stores that place (`TranscriptMark`), so that a run may stop
+after any slice. A file that only grew is read from there. A replaced file (compressed, rotated, rewritten) is first
+compared by its running hash, and read from its start if it differs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.open_transcripts import OpenTranscript
-from memory.documents.walk import EARLIEST_NS
+from memory.documents.content import OpenTranscript
+from memory.documents.scan import EARLIEST_NS
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.index.difference import CutChunk, byte_limit
 from memory.redaction import redactor_for
@@ -30,26 +30,26 @@ from schemas.settings import MemorySettings
 #: New chunks in one slice.
 SLICE_CHUNKS = 500
 
-#: Bytes of the file in one slice, so that a transcript that says little is not read again from far behind.
+#: Bytes of the file in one slice, so that a transcript with few messages still makes progress.
 SLICE_BYTES = 64 * 1024 * 1024
 
-#: Lines in one slice: even empty ones take microseconds each.
+#: Lines in one slice: even an empty line takes microseconds.
 SLICE_LINES = 100_000
 
 
-#: A write time that no file has: a document counts as changed until its last slice is in.
+#: Write time that no file has: the document counts as changed until its last slice is committed.
 _UNFINISHED = EARLIEST_NS - 1
 
-#: The same, for a file that was written to while it was read: its lines may be of two contents, so that the next run
-#: compares all of them, not the last one alone.
+#: The same for a file that was written to while it was read. Its lines may be of two contents, so the next run compares
+#: all of them and not only the last one.
 _WRITTEN_MEANWHILE = EARLIEST_NS - 2
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSlice:
-    """One step: `write` without its chunks, the chunks that it adds, and the number of messages that it read.
+    """One step: `write` without its chunks, the chunks to add, and the number of messages read.
 
-    `resumable`: a run that ends after it is spared what came before. One inside a line is not.
+    `resumable` is False for a slice that ends inside a line: the next run reads that line again.
     """
 
     write: TranscriptWrite
@@ -60,7 +60,7 @@ class TranscriptSlice:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """What a mark's state holds: how the fold goes on, and the last line, to know the file again by."""
+    """Contents of a mark's state: the state of the fold, and the last line, which identifies the file."""
 
     fold: str
     last_size: int
@@ -71,13 +71,13 @@ class _Position:
 
     @property
     def format(self) -> str | None:
-        """The name of the format in which the file was read; None when no line was of one."""
+        """Return the name of the file's format, None if no line had one."""
         kept: dict[str, str | None] = json.loads(self.fold)
         return kept.get("format")
 
     @classmethod
     def decode(cls, state: str) -> _Position | None:
-        """None for a document that was taken over from another generation, whose file was not there."""
+        """Return the decoded state; None for a document copied from another generation without its file."""
         return cls(*json.loads(state)) if state else None
 
 
@@ -89,29 +89,29 @@ def slices_of(
     memory: MemorySettings,
     provider: EmbeddingProvider | None,
 ) -> Iterator[TranscriptSlice]:
-    """Yield what brings a transcript in the index up to date; the last slice is the one with `write.final`.
+    """Yield the slices that bring a transcript up to date; the last one has `write.final`.
 
-    `store` is what the first slice goes on from, None for an index that knows nothing yet.
+    The first slice continues from `store`, None for an empty index.
 
     Raises:
-        DocumentGone, DocumentRefused, DocumentUnreadable, TranscriptDamaged: see there; slices before stay good.
-        Transient: it is being replaced, or the system is out of descriptors.
+        DocumentGone, DocumentRefused, DocumentUnreadable, TranscriptDamaged: see there; earlier slices stay valid.
+        Transient: the file is being replaced, or the system is out of descriptors.
     """
-    with files.opened_transcript(key) as opened:
+    with files.transcripts.opened(key) as opened:
         yield from _Slicing(key, opened, store, memory, provider).run()
 
 
 def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> FileStat | None:
-    """The stat of a transcript that holds exactly what the index has of it; None when there is more to do.
+    """Return the stat of a transcript with unchanged contents; None if there are changes.
 
-    Reads it whole if its size is that of before, and not at all otherwise. Raises like `slices_of`.
+    Reads the whole file if its size is unchanged, and nothing otherwise. Raises like `slices_of`.
     """
     known, mark = store.file(key), store.transcript(key)
     if known is None or mark is None or not mark.lines or known.stat.size != mark.offset:
-        return None  # such as a last line without its end, which the mark says nothing of
+        return None  # for example after an open last line, which the mark does not cover
     if known.stat.mtime_ns in (_UNFINISHED, _WRITTEN_MEANWHILE):
         return None
-    with files.opened_transcript(key) as opened:
+    with files.transcripts.opened(key) as opened:
         if opened.compressed or opened.stat.size != known.stat.size:
             return None
         rest = _after_the_same(opened, mark)
@@ -123,15 +123,15 @@ def stat_of_the_same(key: DocumentKey, *, files: AgentFiles, store: StoreReader)
 def longest_beginning(
     key: DocumentKey, marks: Mapping[DocumentKey, TranscriptMark], *, files: AgentFiles
 ) -> DocumentKey | None:
-    """Return the document with the most lines that a transcript begins with, each of them the same; None without one.
+    """Return the document with the most lines that are the beginning of this transcript; None without one.
 
-    Reads as many lines as `marks` say. Raises like `slices_of`, but for a transcript that is damaged.
+    Reads as many lines as `marks` cover. Raises like `slices_of`, except for a damaged transcript.
     """
     names = {mark.digest: name for name, mark in marks.items() if mark.lines}
     most = max((mark.lines for mark in marks.values()), default=0)
     found: DocumentKey | None = None
     digest = NO_LINES_DIGEST
-    with files.opened_transcript(key) as opened, suppress(TranscriptDamaged):
+    with files.transcripts.opened(key) as opened, suppress(TranscriptDamaged):
         for line in islice(opened.lines(), most):
             if not line.ended:
                 break
@@ -141,15 +141,15 @@ def longest_beginning(
 
 
 def is_read_otherwise(key: DocumentKey, *, files: AgentFiles, store: StoreReader) -> bool:
-    """Whether the index read a transcript in another format than the one that a person named since then."""
-    named = files.named_format(key)
+    """Return True if the user has named another format since the index read a transcript."""
+    named = files.transcripts.named_format(key)
     mark = store.transcript(key) if named is not None else None
     position = _Position.decode(mark.state) if mark is not None else None
     return position is not None and position.format != named
 
 
 class _Slicing:
-    """One run over one open transcript."""
+    """Run over one open transcript."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Slicing:
         self._memory = memory
         self._limits = byte_limit(provider)
         self._redact = redactor_for(memory, "sessions")
-        # What the index holds, and what a slice that ends inside a line leaves there.
+        # Mark in the index, and mark that a slice ending inside a line leaves there.
         self._stored = store.transcript(key) if store is not None else None
         self._standing = self._stored
         known = store.file(key) if store is not None and self._stored is not None else None
@@ -177,7 +177,7 @@ class _Slicing:
     def run(self) -> Iterator[TranscriptSlice]:
         try:
             fold, lines = self._begin()
-        except TranscriptDamaged as damage:  # before the mark: what the index has stays
+        except TranscriptDamaged as damage:  # before the mark: the indexed part stays
             raise self._named(damage) from damage.__cause__
         self._keep, self._messages = fold.closed, fold.messages
         tail: RawLine | None = None
@@ -199,7 +199,7 @@ class _Slicing:
                     yield self._slice(fold, self._closed, stat=self._unfinished(fold.offset), final=False)
                     begun_at, begun_lines, self._closed = fold.offset, fold.lines, []
         except TranscriptDamaged as damage:
-            # What was said before the damage stays, and is found; a mended file goes on after it.
+            # Messages before the damage are indexed; a repaired file continues after them.
             if fold.offset > begun_at:
                 self._closed += fold.open()
                 yield from self._full_slices()
@@ -217,13 +217,13 @@ class _Slicing:
         return damage.of(self._opened.file_name, indexed=self._stored is not None)
 
     def _begin(self) -> tuple[TranscriptFold, Iterator[RawLine]]:
-        """The fold to go on with, and the lines that it has not seen."""
+        """Return the fold to continue, and the lines that it has not read."""
         mark = self._stored
         position = _Position.decode(mark.state) if mark is not None else None
-        # A generation that other settings or another version wrote may hold a state that nobody can go on from.
+        # Other settings or another version may have written a state that this fold cannot continue.
         fold = self._fold(position.fold) if position is not None else None
         if fold is not None and self._opened.format not in (None, fold.format):
-            fold = None  # a person said since then how it is to be read
+            fold = None  # the user has named another format since then
         if mark is not None and position is not None and fold is not None:
             lines = self._lines_after(mark, position)
             if lines is not None:
@@ -233,7 +233,7 @@ class _Slicing:
         return self._new_fold(None), self._opened.lines()
 
     def _lines_after(self, mark: TranscriptMark, position: _Position) -> Iterator[RawLine] | None:
-        """What follows the mark, if the file still begins with what the index has seen."""
+        """Return the lines after the mark if the file still begins with the indexed lines, else None."""
         stat = self._opened.stat
         known = self._known.stat if self._known is not None else None
         if not mark.lines:
@@ -270,7 +270,7 @@ class _Slicing:
         )
 
     def _full_slices(self) -> Iterator[TranscriptSlice]:
-        """All but the last slice of chunks that one line brought: they stand at the mark before that line."""
+        """Yield all but the last slice of the chunks of one line. Their mark is the one before that line."""
         while len(self._closed) > SLICE_CHUNKS:
             mark = self._standing or TranscriptMark(0, 0, "", "")
             write = self._write(mark, stat=self._unfinished(mark.offset), final=False, notes=())
@@ -314,7 +314,7 @@ class _Slicing:
 
 
 def _after_the_same(opened: OpenTranscript, mark: TranscriptMark) -> Iterator[RawLine] | None:
-    """What follows the mark, None when something else is before it; lines are compared, not looked into."""
+    """Return the lines after the mark, None if the lines before it differ. Compares digests without parsing."""
     lines = opened.lines()
     digest = NO_LINES_DIGEST
     for _ in range(mark.lines):

@@ -1,4 +1,4 @@
-"""Give chunks without vectors theirs: those whose provider was slow, away or not there when they were committed."""
+"""Filling in of pending vectors, whose provider was slow, absent or unreachable when their chunks were committed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from memory.store.writer import Refusal, Store
 from schemas.documents import Lane
 from schemas.errors import Terminal, Transient
 
-#: Chunks are taken for about so many seconds of work: an interruption costs no more, and progress shows.
+#: Seconds of work in one round: an interruption costs no more, and progress is visible.
 SECONDS_A_ROUND = 4.0
 
-#: Chunks of a round, however slow or fast the provider is.
+#: Bounds of the chunks in a round, for slow and fast providers.
 FEWEST, MOST = 64, 4 * MAX_CHUNKS_PER_COMMIT
 
-#: A round that takes longer than this is given up; what arrives later is in the cache.
+#: Seconds after which a round is given up; later answers reach the cache.
 ROUND_TIMEOUT_SECONDS = 30.0
 
-#: How often a round that waits looks whether it should stop.
+#: Seconds between two checks of a waiting round whether it should stop.
 _LOOK_SECONDS = 0.2
 
 
 @dataclass(slots=True)
 class FillReport:
-    """What a run did. `left` tells whether chunks still wait; `error` says why it stopped early, None if it did not."""
+    """Counts of a run. `left` is True if chunks still wait; `error` is the reason of an early stop."""
 
     ready: int = 0
     refused: int = 0
@@ -38,13 +38,13 @@ class FillReport:
 
 
 class Rounds:
-    """Who is told of rounds of embedding. This one bounds nothing and tells nobody."""
+    """Observer of the rounds of embedding. This one sets no bound and records nothing."""
 
-    #: Chunks of a round at most.
+    #: Largest number of chunks in a round.
     most = MOST
 
     def begins(self, chunks: Sequence[PendingChunk]) -> None:
-        """These chunks are asked for now; the round before is over."""
+        """Record that a round with these chunks begins and that the round before is over."""
 
 
 def fill_vectors(
@@ -62,18 +62,19 @@ def fill_vectors(
 ) -> FillReport:
     """Fill in vectors for about `seconds`, the oldest chunks first, on an agent's account.
 
-    `held` gives the vectors that the agent's indexes hold for text hashes: what the cache forgot is not paid again.
-    `on_ready` is told of each round: how many vectors were committed, and how many seconds they took. With `only`,
-    chunks of other texts (by hash) are somebody else's; they do not count as left. Once `stopping`, no answer is waited
-    for any longer. `rounds` are told of each round and may make it smaller.
-    Without a provider, or where no vectors can be written, nothing happens, and nothing counts as left.
+    `held` returns vectors that the agent's indexes hold, by text hash, so that texts evicted from the cache are not
+    paid for again. `on_ready` receives the number of committed vectors and the seconds of each round. With `only` (text
+    hashes), other chunks belong to other jobs and do not count as left. After `stopping`, the run waits for no more
+    answers. `rounds` records each round and may reduce its size.
 
-    Raises what `memory.store.errors` names when the store cannot be written; earlier rounds stay.
+    Without a provider, or if vectors cannot be written, nothing happens and no chunk counts as left.
+
+    Raises the errors of `memory.store.errors` if the store cannot be written; earlier rounds stay.
     """
     report = FillReport()
     rounds = rounds or Rounds()
     if not supply.available or store.vector_reason is not None:
-        return report  # nothing is left that anybody could do
+        return report
     deadline = clock() + seconds
     while report.error is None and clock() < deadline and not stopping():
         begun = clock()
@@ -95,7 +96,7 @@ def _one_round(
     stopping: Callable[[], bool],
     rounds: Rounds,
 ) -> int:
-    """Embed the next chunks and commit what came back; how many that were."""
+    """Embed the next chunks and commit the answers; return the number of committed chunks."""
     most = min(rounds.most, max(FEWEST, min(MOST, int(SECONDS_A_ROUND * supply.chunks_per_second))))
     chunks = store.pending_chunks(most, among=only)
     if chunks:

@@ -1,12 +1,11 @@
-"""What searches found, kept for exactly the revision of the index that they read.
+"""Cache of answers, each for exactly the revision of the index that the search read.
 
-A question is everything that decides what a search finds, except the index itself: whose memory, the redacted query,
-how much is wanted, from where, what is withheld from who asks, how the sides are put together, and with whose vectors.
-Beside each answer stands the index's revision (`StoreReader.change_token`: generation and number of the last commit).
-It is an answer for that revision and no other one, so a commit or a flip of the generation outdates it at once.
+The key is everything that decides a search's results, except the index itself: the agent, the redacted query, number
+and sources of results, the documents withheld from the session, the settings of ranking, and the embedding provider.
+An answer holds for one revision (`StoreReader.change_token`: generation and number of the last commit), so a commit or
+a new generation outdates it at once.
 
-Not kept here is what is true of a moment only: how far the index is behind, whether a session is cited or may ask at
-all, how long it took.
+Facts of a moment are not kept: pending documents, citations and scope of a session, the time that a search took.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from schemas.search import Mode
 if TYPE_CHECKING:
     from memory.search.retrieval import Wanted
 
-#: Bytes of all kept answers of a process: about 8,000 with six passages of 700 characters.
+#: Bytes of all cached answers of a process: about 8,000 with six passages of 700 characters.
 MAX_KEPT_BYTES = 48 * 1024 * 1024
 
-#: What Python needs for an answer and for a passage of it beside their texts, in bytes, measured and rounded up.
+#: Memory of an answer and of a passage beside their texts, in bytes, measured and rounded up.
 _ANSWER_BYTES = 1_200
 _PASSAGE_BYTES = 450
 
-#: What a search is told and what does not decide what it finds.
+#: Fields of `Wanted` that do not decide the results.
 _PASSING = frozenset({"deadline", "timeout_seconds", "now"})
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Whose memory is asked, and everything that decides what is found in it but the index."""
+    """Everything that decides the results of a search, except the index."""
 
     agent: str
     asked: tuple[Hashable, ...]
@@ -48,49 +47,49 @@ class Question:
 def question_of(
     agent: str, wanted: Wanted, *, max_snippet_chars: int, embedding: tuple[str, str] | None
 ) -> Question | None:
-    """The question that a search asks; None when its answer depends on the time of day, too.
+    """Return the key of a search's answer; None if the answer depends on the time, too.
 
-    `embedding` is identity and model of whose vectors are searched, None with keywords only.
+    `embedding` is identity and model of the provider, None with keywords only.
     """
     if wanted.hybrid.temporal_decay.enabled:
         return None
-    # All that it is told: what will be added one day decides, too, until somebody says that it does not.
+    # A new field of `Wanted` decides, too, until it is listed in `_PASSING`.
     asked = tuple(getattr(wanted, field.name) for field in fields(wanted) if field.name not in _PASSING)
     return Question(agent, asked, max_snippet_chars, embedding)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """What was found, best first, and how."""
+    """Passages, best first, and the mode of the search that found them."""
 
     passages: tuple[Passage, ...]
     mode: Mode
 
 
 class AnswerCache:
-    """The answers of all agents of a process, the least recently used forgotten first. Thread-safe."""
+    """Least recently used cache of the answers of all agents of a process. Thread-safe."""
 
     def __init__(self, *, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[Question, tuple[object, KeptAnswer, int]] = OrderedDict()
         self._bytes = 0
-        #: Searches that were answered from here, and those that looked here in vain.
+        #: Searches with and without a cached answer.
         self.hits = 0
         self.misses = 0
 
     @property
     def kept_bytes(self) -> int:
-        """About how much memory the answers take."""
+        """Return the estimated size of all answers."""
         return self._bytes
 
     def knows(self, question: Question) -> bool:
-        """Whether there is an answer, perhaps an outdated one. Nothing is counted."""
+        """Return True if there is an answer, perhaps an outdated one. It counts as neither hit nor miss."""
         with self._lock:
             return question in self._kept
 
     def get(self, question: Question, revision: object) -> KeptAnswer | None:
-        """The answer for this revision of the index; one for another revision is forgotten."""
+        """Return the answer for this revision of the index, and forget an answer for another one."""
         with self._lock:
             known = self._kept.get(question)
             if known is None:
@@ -105,7 +104,7 @@ class AnswerCache:
             return known[1]
 
     def put(self, question: Question, revision: object, answer: KeptAnswer) -> None:
-        """Keep a complete answer that was found while the index was at this revision from beginning to end."""
+        """Keep a complete answer of a search during which the index stayed at this revision."""
         size = _size(question, answer)
         if size > self._max_bytes:
             return

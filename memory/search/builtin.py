@@ -1,4 +1,4 @@
-"""The manager over recalld's own index. Reads only; indexing is somebody else's business."""
+"""Search manager over recalld's own index. It only reads; workers index."""
 
 from __future__ import annotations
 
@@ -8,29 +8,26 @@ from contextlib import AbstractContextManager
 import structlog
 
 from memory.documents.agent_files import AgentFiles, DocumentGone, DocumentRefused
-from memory.documents.session_roots import SESSIONS_SOURCE
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import ProviderChoice
 from memory.index.generations import Generations
 from memory.index.provider_fallback import takeover_token
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, REWRITING, PatternTooCostly, redactor_for
+from memory.search.engine import AgentSearch, Deadline, SearchRun, SearchSteps, late_redactor
 from memory.search.freshness import Freshness
 from memory.search.get import page, remembered_page, transcript_page
-from memory.search.index_probe import Glances, KnownExtent
-from memory.search.late_redaction import Hiding
+from memory.search.index_probe import IndexProbe, IndexSizeCache
 from memory.search.long_term import resolve_for
 from memory.search.manager import SearchManager, with_corpora
-from memory.search.resources import Embedder, SearchResources
-from memory.search.run import Deadline, SearchRun
+from memory.search.resources import QueryEmbedder, SearchResources
 from memory.search.scope import Session, allows, session_of
-from memory.search.steps import Searched, SearchSteps
 from memory.status.agent import agent_status
 from memory.status.sources import StatusSources
 from memory.store.errors import StoreCorrupt
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
-from schemas.documents import DocumentKey
+from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
 from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import GetAnswer, GetRequest, PendingState, SearchAnswer, SearchRequest
@@ -47,9 +44,9 @@ _NOT_A_DOCUMENT = (
 
 
 class BuiltinManager(SearchManager):
-    """Answers from the agent's folder of generations.
+    """Search manager of one agent's folder of generations.
 
-    `pending` says how far the index is behind and `inbox` takes the request of `sync`; both may be absent.
+    `pending` reads the queue and `inbox` takes the request of `sync`; both may be absent.
     """
 
     def __init__(
@@ -73,15 +70,14 @@ class BuiltinManager(SearchManager):
             settings.indexes_path / agent.id, StoreOptions.of(settings.store), shelf=self._resources.shelf
         )
         self._reader = SharedReader(self._generations, open_readers=self._resources.open_readers)
-        #: What can be said of the index without searching it.
-        self.glances = Glances(agent.id, self._generations, self._reader)
+        self.probe = IndexProbe(agent.id, self._generations, self._reader)
         self._freshness = Freshness(settings, agent, pending=pending, inbox=inbox)
-        self._searched = Searched(
+        self._searched = AgentSearch(
             agent=agent,
             files=self._files,
             resources=self._resources,
             reader=self._reader,
-            extent=KnownExtent(),
+            size=IndexSizeCache(),
             freshness=self._freshness,
             embedder=lambda: self._embedder,
         )
@@ -92,8 +88,8 @@ class BuiltinManager(SearchManager):
         return self._agent.limits
 
     @property
-    def _embedder(self) -> Embedder:
-        """The provider in use; another one after a fallback took over, or gave way."""
+    def _embedder(self) -> QueryEmbedder:
+        """Return the embedder in use, which changes when a fallback takes over or gives way."""
         token = takeover_token(self._settings, self._agent)
         if token != self._chosen[0]:
             self._chosen = (token, self._resources.embedder(self._agent))
@@ -120,7 +116,7 @@ class BuiltinManager(SearchManager):
         try:
             key = resolve_for(session, self._files, request.path)
             redact = redactor_for(self._agent, key.source, budget=ASKING)
-            if key.source == SESSIONS_SOURCE:
+            if key.is_transcript:
                 return transcript_page(self._files, key, first=request.from_, count=request.lines, redact=redact)
             source = self._files.read(key)
             return page(key.path, redact(source.text), first=request.from_, count=request.lines)
@@ -128,7 +124,7 @@ class BuiltinManager(SearchManager):
             _log.warning("read_refused", agent=self._agent.id)
             return GetAnswer(path=request.path, status="not_found", refused=True, error=_NOT_A_DOCUMENT)
         except DocumentGone:
-            kept = self._remembered(key, request) if key.source == SESSIONS_SOURCE else None
+            kept = self._remembered(key, request) if key.is_transcript else None
             gone = "not found: there is no such document (any more)"
             return kept or GetAnswer(path=request.path, status="not_found", error=gone)
         except (Permanent, Transient) as error:
@@ -138,16 +134,16 @@ class BuiltinManager(SearchManager):
         return allows(self._agent.scope, session, agent=self._agent.id)
 
     def _remembered(self, key: DocumentKey, request: GetRequest) -> GetAnswer | None:
-        """A page of a transcript whose file is gone and whose memory is not."""
+        """Return a page of a transcript whose file is gone and which the index still has."""
         try:
             with self._reader.lease() as reader:
                 if reader is None:
                     return None
                 kept = remembered_page(reader, key, first=request.from_, count=request.lines)
-                hiding = Hiding.needed(reader, self._agent)
-                if kept is None or hiding is None:
+                redact = late_redactor(reader, self._agent)
+                if kept is None or redact is None:
                     return kept
-                return kept.model_copy(update={"text": hiding.text(kept.text, source=key.source)})
+                return kept.model_copy(update={"text": redact(key.source, kept.text)})
         except RecalldError as error:
             return GetAnswer(path=request.path, status="error", unavailable=True, error=str(error))
 
@@ -194,20 +190,16 @@ class BuiltinManager(SearchManager):
 
     @property
     def chosen(self) -> ProviderChoice:
-        """The choice of an embedding provider that the settings lead to."""
+        """Return the choice of an embedding provider by the settings."""
         return self._embedder.chosen
 
     @property
     def provider(self) -> EmbeddingProvider | None:
-        """The embedding provider that the settings ask for, None with keywords only."""
+        """Return the embedding provider of the settings, None with keywords only."""
         return self._embedder.chosen.provider
 
-    def ready(self) -> str | None:
-        """None when a search could be answered now, else why not. An index that is still to be made is ready: empty."""
-        return self.glances.look().problem
-
     def reading(self) -> AbstractContextManager[StoreReader | None]:
-        """The answering generation for the time of the block, None when there is none; see `SharedReader.visit`."""
+        """Lend the answering generation for the block, None if there is none; see `SharedReader.visit`."""
         return self._reader.visit()
 
     def close(self) -> None:
@@ -218,7 +210,7 @@ class BuiltinManager(SearchManager):
             self._resources.close()
 
     def _run(self, request: SearchRequest) -> SearchRun | SearchAnswer:
-        """Start a search; its answer for a session that may not ask, and for a corpus that there is not."""
+        """Start a search. Return the answer at once for a session out of scope, and for a corpus without sources."""
         deadline = Deadline(started=time.monotonic(), seconds=self._agent.limits.timeout_ms / 1000)
         if not self._allows(session_of(request.session_key)) or request.corpus == "wiki":
             return SearchAnswer()
@@ -244,7 +236,7 @@ class BuiltinManager(SearchManager):
         )
 
     def _failed(self, error: Exception, deadline: Deadline) -> SearchAnswer:
-        """The answer of a search that raised."""
+        """Return the answer of a search that raised."""
         warning = "memory search is unavailable"
         disabled: bool | None = True
         if isinstance(error, StoreCorrupt):
@@ -280,15 +272,15 @@ def get_search_manager(
     pending: PendingReader | None = None,
     inbox: EventInbox | None = None,
 ) -> tuple[SearchManager | None, str | None]:
-    """Return an agent's manager, or None and one sentence that says why there is none.
+    """Return an agent's manager, or None and the reason in one sentence.
 
     Args:
         settings: the whole tree.
-        agent_id: whose memory.
-        resources: threads and providers, shared by the managers of a process and closed by whoever made them;
-            without them the manager makes its own and closes them with itself.
-        pending: how to ask how far the index is behind; None when nothing can be asked.
-        inbox: where `sync` leaves its request; None when nothing listens.
+        agent_id: the agent.
+        resources: threads and providers that the managers of a process share, and that the caller closes; without
+            them the manager makes its own and closes them with itself.
+        pending: reads the queue; None without a broker.
+        inbox: takes the request of `sync`; None without producers.
     """
     try:
         agent = settings.agent(agent_id)
@@ -300,6 +292,6 @@ def get_search_manager(
         return BuiltinManager(settings, agent, resources=resources, pending=pending, inbox=inbox), None
     except RecalldError as error:
         return None, str(error)
-    except Exception as error:  # noqa: BLE001 - a door must not fall over one agent; the log keeps the reason
+    except Exception as error:  # noqa: BLE001 - the other agents are answered; the log keeps the reason
         _log.exception("search_manager_failed", agent=agent_id)
         return None, f"the memory of agent {agent_id!r} cannot be opened: {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""How far an agent's index is behind its files, and waiting until it is not."""
+"""Freshness of an agent's index: the documents that wait, and waiting for them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from schemas.ports import Event, EventInbox, PendingReader
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings
 
-#: How often a search that waits for pending documents looks.
+#: Seconds between two looks of a search that waits for pending documents.
 _PENDING_POLL_SECONDS = 0.01
 
-#: Milliseconds that a search waits for what was written before it, where it does not say.
+#: Milliseconds that a search without `waitMs` waits for documents that were written before it.
 DEFAULT_WAIT_MS = 500
 
-#: More documents than this behind are a backlog.
+#: More pending documents are a backlog.
 _BACKLOG_DOCUMENTS = 20
 
 
 class Freshness:
-    """One agent's. `pending` says how far the index is behind, `inbox` takes the wish to flush; both may be absent."""
+    """Freshness of one agent. `pending` reads the queue, `inbox` takes requests to flush; both may be absent."""
 
     def __init__(
         self, settings: Settings, agent: AgentSettings, *, pending: PendingReader | None, inbox: EventInbox | None
@@ -36,8 +36,7 @@ class Freshness:
         self._closing = threading.Event()
 
     def state(self, *, vectors: int) -> PendingState | None:
-        """How far an answer is behind, `vectors` chunks without theirs included; None when the queue was asked and
-        does not answer."""
+        """Return the pending work, with `vectors` chunks without a vector; None if the queue does not answer."""
         if self._pending is None:
             return PendingState(vectors=vectors)
         pending = self._pending.pending(self._agent.id)
@@ -50,8 +49,8 @@ class Freshness:
             vectors=vectors,
         )
 
-    def blind(self) -> Condition | None:
-        """Return why files that were changed just now are not noticed; None when they are, or when it is not known."""
+    def unwatched(self) -> Condition | None:
+        """Return the reason for which changed files are not noticed; None if they are, or if that is unknown."""
         if self._pending is None:
             return None
         facts = self._pending.broker()
@@ -62,16 +61,16 @@ class Freshness:
         return not_watched(glanced_states(self._pending.processes()))
 
     def wait(self, wait_ms: int | None, at_most_seconds: float) -> None:
-        """Let what was written before this search be queued at once, and wait until it is indexed.
+        """Have earlier changes queued at once, and wait until they are indexed.
 
-        Nobody who did not ask for it (`wait_ms` is None) waits for a backlog.
+        A search that does not ask for it (`wait_ms` is None) does not wait for a backlog.
         """
         wanted = DEFAULT_WAIT_MS if wait_ms is None else wait_ms
         if self._pending is None or not wanted:
             return
         deadline = time.monotonic() + min(wanted / 1000, at_most_seconds)
         if self._pending.pending(self._agent.id) is None:
-            return  # the queue is away
+            return  # the queue does not answer
         if self._inbox is not None and self._agent.sync.on_search and self._is_watched():
             self._inbox.ask(Event(kind="flush", agent=self._agent.id), deadline - time.monotonic())
         most = _BACKLOG_DOCUMENTS if wait_ms is None else math.inf
@@ -83,9 +82,9 @@ class Freshness:
                 return
 
     def close(self) -> None:
-        """Let nobody wait any longer."""
+        """End all waiting."""
         self._closing.set()
 
     def _is_watched(self) -> bool:
-        """Whether somebody would answer who watches the files."""
+        """Return True if a producer watches the files, and would answer."""
         return read_watch_state(self._home, self._agent.id) is not None

@@ -1,4 +1,4 @@
-"""A page of a transcript, as `memory_get` shows it: what was said on lines of the JSONL file, redacted."""
+"""Pages of documents, as `memory_get` shows them: lines of a note, or the messages on lines of a transcript."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memory.store.reader import StoreReader
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer
 
-#: Lines of an answer when nobody said how many.
+#: Lines of an answer to a request without a number of lines.
 DEFAULT_LINES = 120
 
 #: Characters of one answer at most; whole lines, except a first line that is longer alone.
@@ -18,7 +18,7 @@ MAX_CHARACTERS = 12_000
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines as the index numbers them: ended by LF or CR LF, the last one with or without an end."""
+    """Return the lines as the index numbers them: ended by LF or CR LF, the last one with or without an end."""
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -29,14 +29,13 @@ def page(path: str, text: str, *, first: int | None, count: int | None) -> GetAn
     """Cut a page out of a document.
 
     Args:
-        path: what the answer calls the document.
+        path: of the document, for the answer.
         text: the whole document.
         first: 1-based line to start with; None means 1.
         count: lines wanted; None means 120.
 
-    Pages joined with line feeds are the document again, however they are cut. `truncated` says that
-    the document goes on; `nextFrom` is then the next line. A single line longer than a page is cut, and
-    `warning` says so.
+    Pages joined with line feeds are the document again. `truncated` is True if the document goes on; `nextFrom` is
+    then the next line. A single line longer than a page is cut, with a `warning`.
     """
     lines = lines_of(text)
     start = max(1, first or 1)
@@ -66,7 +65,7 @@ def page(path: str, text: str, *, first: int | None, count: int | None) -> GetAn
     )
 
 
-#: Bytes of a line that is shown; parsing one costs many times its size in memory, and a page holds far less.
+#: Bytes of a line that is shown, at most: parsing takes many times its size in memory, and a page holds far less.
 LONGEST_LINE_BYTES = 4 * 1024 * 1024
 
 
@@ -75,8 +74,8 @@ def transcript_page(
 ) -> GetAnswer:
     """Cut a page out of a transcript, like `memory.search.get.page` out of a note.
 
-    Line n of the text stands for line `from` + n of the file, so that a citation can be opened; it is empty where
-    nobody said anything.
+    Line n of the text stands for line `from` + n of the file, so that a citation can be opened; a line without a
+    message is empty.
 
     Raises:
         DocumentGone, DocumentRefused, DocumentUnreadable, TranscriptDamaged, Transient: like `AgentFiles.read`.
@@ -85,7 +84,7 @@ def transcript_page(
     from memory.transcripts.rendering import render_lines
 
     start = max(1, first or 1)
-    with files.opened_transcript(key) as opened:
+    with files.transcripts.opened(key) as opened:
         shown = render_lines(
             opened.lines(longest=LONGEST_LINE_BYTES),
             first=start,
@@ -111,9 +110,9 @@ def transcript_page(
 
 
 def remembered_page(reader: StoreReader, key: DocumentKey, *, first: int | None, count: int | None) -> GetAnswer | None:
-    """What the index kept of these lines of a transcript whose file is gone; None when it knows nothing of it.
+    """Return these lines of a transcript whose file is gone, from the index; None if the index does not have it.
 
-    The text is that of the chunks that hold the lines, without what a chunk repeats of the one before it.
+    The text is that of the chunks with these lines, without the overlap of neighbouring chunks.
     """
     stored = [chunk for chunk in reader.chunks_of(key) if chunk.ordinal >= 0]
     if not stored:
@@ -139,12 +138,12 @@ def remembered_page(reader: StoreReader, key: DocumentKey, *, first: int | None,
         total_lines=total,
         truncated=goes_on,
         next_from=shown + 1 if goes_on else None,
-        warning="the file is gone; this is what the index kept of these lines",
+        warning="the file is gone; these lines come from the index",
     )
 
 
 def _beyond(before: str, text: str) -> str:
-    """The text without its first lines, as far as `before` ends with them."""
+    """Return the text without those of its first lines that `before` ends with."""
     end = len(text)
     while end > 0:
         head = text[:end]

@@ -1,4 +1,4 @@
-"""Long-term memory is the owner's alone: sessions that others may listen to neither find it nor read it."""
+"""Protection of long-term memory: sessions in which others may listen neither find it nor read it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from memory.documents.agent_files import AgentFiles, DocumentRefused
 from memory.documents.roots import LONG_TERM_NAMES, is_personal
-from memory.documents.walk import MEMORY_SOURCE
 from memory.search.scope import Session
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import StoreReader
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import MEMORY_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError
 
 _NAMES = frozenset(name.casefold() for name in LONG_TERM_NAMES)
@@ -19,10 +18,10 @@ _NAMES = frozenset(name.casefold() for name in LONG_TERM_NAMES)
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """Tells what is withheld from a session from other documents of an index, whatever they are called.
+    """Documents that are withheld from a session, also under other names.
 
-    A hard link to such a file is that file. So it was if it was one when the two were indexed.
-    `names` knows such a document by its name, `kept` are those of the workspace, `inodes` is what the disk calls them.
+    A hard link to such a file is that file, also if it was a hard link when it was indexed. `names` recognizes such a
+    document by its name, `kept` are those of the workspace, `inodes` are their numbers on the disk.
     """
 
     names: Callable[[DocumentKey], bool]
@@ -30,19 +29,19 @@ class Withheld:
     inodes: frozenset[int]
 
     def __call__(self, reader: StoreReader, keys: Collection[DocumentKey]) -> frozenset[DocumentKey]:
-        """Those of some documents that are withheld."""
+        """Return those documents among `keys` that are withheld."""
         inodes = self.inodes | set(_indexed_inodes(reader, self.kept))
         return frozenset(key for key in keys if self.names(key) or _is_one_of(reader, key, inodes))
 
 
 def withheld_from(session: Session, files: AgentFiles) -> Withheld | None:
-    """Return what a search for this session must not find; None when it may find all.
+    """Return the documents that a search of this session must not find; None if it may find all.
 
-    What is known of one of several people is for the owner alone: a session key names a sender, who proves nothing.
+    Notes about one of several people are for the owner alone: a session key names a sender, and proves nothing.
     """
     if session.is_owner:
         return None
-    stats: dict[DocumentKey, FileStat | None] = dict(files.personal())
+    stats: dict[DocumentKey, FileStat | None] = dict(files.notes.personal())
     if not session.is_private:
         stats |= dict(_long_term_on_disk(files))
     inodes = frozenset(stat.inode for stat in stats.values() if stat is not None)
@@ -54,24 +53,24 @@ def is_long_term(key: DocumentKey) -> bool:
 
     A disk that does not tell upper from lower case opens the file by any of the spellings.
     """
-    return key.source == MEMORY_SOURCE and key.path.rpartition("/")[2].casefold() in _NAMES
+    return not key.is_transcript and key.path.rpartition("/")[2].casefold() in _NAMES
 
 
 def resolve_for(session: Session, files: AgentFiles, path: str) -> DocumentKey:
-    """The document that a path from outside names, if the session may read it.
+    """Return the document of a path from outside, if the session may read it.
 
     Raises:
-        DocumentRefused: like `AgentFiles.resolve`; to who may not read it, long-term memory is no document.
+        DocumentRefused: like `AgentFiles.resolve`; also for long-term memory that is withheld from the session.
     """
     key = files.resolve(path)
-    withheld = withheld_from(session, files) if key.source == MEMORY_SOURCE else None
+    withheld = withheld_from(session, files) if not key.is_transcript else None
     if withheld is not None and (withheld.names(key) or _is_the_same_file(files, key, withheld)):
         raise DocumentRefused("long-term memory is for private sessions")
     return key
 
 
 def _is_personal(key: DocumentKey) -> bool:
-    return key.source == MEMORY_SOURCE and is_personal(key.path)
+    return not key.is_transcript and is_personal(key.path)
 
 
 def _long_term_on_disk(files: AgentFiles) -> Iterator[tuple[DocumentKey, FileStat | None]]:
@@ -80,7 +79,7 @@ def _long_term_on_disk(files: AgentFiles) -> Iterator[tuple[DocumentKey, FileSta
         try:
             yield key, files.stat(key)
         except RecalldError:
-            yield key, None  # what has been indexed of it is known by the index
+            yield key, None  # the index knows the inode that it read
 
 
 def _indexed_inodes(reader: StoreReader, kept: Collection[DocumentKey]) -> Iterator[int]:
@@ -91,14 +90,14 @@ def _indexed_inodes(reader: StoreReader, kept: Collection[DocumentKey]) -> Itera
 
 
 def _is_one_of(reader: StoreReader, key: DocumentKey, inodes: Collection[int]) -> bool:
-    """Whether what the index has of a document was read from one of these files."""
-    indexed = reader.file(key) if inodes and key.source == MEMORY_SOURCE else None
-    # Of what is to be read anew nobody knows what it was read from: rather withheld than shown to strangers.
+    """Return True if the index read a document from one of these files."""
+    indexed = reader.file(key) if inodes and not key.is_transcript else None
+    # The inode of a forgotten document is unknown. It is rather withheld than shown to strangers.
     return indexed is not None and (indexed.stat == FORGOTTEN or indexed.stat.inode in inodes)
 
 
 def _is_the_same_file(files: AgentFiles, key: DocumentKey, withheld: Withheld) -> bool:
-    """Return True if a disk with rules of its own, or a hard link, gives what is withheld this name, too."""
+    """Return True if a withheld file has this name, too: by a hard link, or by the disk's rules for names."""
     try:
         asked = files.stat(key)
         kept = [files.stat(one) for one in withheld.kept]

@@ -1,4 +1,4 @@
-"""What every door asks a memory for, whichever backend answers."""
+"""Interface of an agent's memory for tools and services, whichever backend answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.settings import AgentSettings
 from schemas.settings_sections import Limits
 from schemas.status import AgentStatus, Availability
 
-_NO_WIKI = "this memory has no wiki, so nothing was looked at; leave out the corpus, or ask for memory or sessions"
+_NO_WIKI = "this memory has no wiki, so nothing was searched; leave out the corpus, or ask for memory or sessions"
 
 _Answered = TypeVar("_Answered", SearchAnswer, GetAnswer)
 
@@ -27,19 +27,19 @@ class SearchableMemory(ABC):
 
     @abstractmethod
     def search(self, request: SearchRequest) -> SearchAnswer:
-        """Look for something; answers within `limits.timeout_ms`, with what is there by then."""
+        """Return the answer within `limits.timeout_ms`, with the results found by then."""
 
     async def searched(self, request: SearchRequest) -> SearchAnswer:
-        """`search`, for an event loop: a memory that can wait without a thread does."""
+        """Return the answer of `search` on an event loop, if possible without a waiting thread."""
         return await asyncio.to_thread(self.search, request)
 
     @abstractmethod
     def read_file(self, request: GetRequest) -> GetAnswer:
-        """Read lines of a document of this agent; any other path is refused with one uniform answer."""
+        """Read lines of a document of this agent; refuse any other path with one uniform answer."""
 
 
 def with_corpora(answer: _Answered, corpus: Corpus | None) -> _Answered:
-    """Add the outcome of each corpus to an answer, where all of them or the wiki was asked for."""
+    """Add the outcome of each corpus to an answer, if the request names all of them or the wiki."""
     if corpus not in ("all", "wiki"):
         return answer
     memory = CorpusOutcome(
@@ -55,7 +55,7 @@ def with_corpora(answer: _Answered, corpus: Corpus | None) -> _Answered:
 
 
 class SearchManager(SearchableMemory):
-    """All that doors ask of an agent's memory."""
+    """An agent's memory with its status and its probes."""
 
     @abstractmethod
     def status(self, *, deep: bool = False) -> AgentStatus:
@@ -63,7 +63,7 @@ class SearchManager(SearchableMemory):
 
     @abstractmethod
     def sync(self) -> str | None:
-        """Ask for a comparison of files and index; None when asked, else why that was not possible."""
+        """Request a comparison of files and index; return None, or the reason why that is not possible."""
 
     @abstractmethod
     def probe_embedding_availability(self) -> Availability:
@@ -75,18 +75,15 @@ class SearchManager(SearchableMemory):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything; searches that run finish first."""
+        """Close everything; running searches finish first."""
 
 
 _WARNING = "memory is unavailable"
 _ACTION = "see `recalld config show`"
 
 
-class AbsentMemory(SearchableMemory):
-    """Says why there is no memory to those who may ask for it. Who is out of scope does not learn even that.
-
-    `reason`: one sentence, as `memory.search.builtin.get_search_manager` says it.
-    """
+class UnavailableMemory(SearchableMemory):
+    """Memory that cannot be opened. Its answers give the `reason`, except to sessions out of scope."""
 
     def __init__(self, agent: AgentSettings, reason: str) -> None:
         self._agent = agent
@@ -98,14 +95,14 @@ class AbsentMemory(SearchableMemory):
         return self._agent.limits
 
     def search(self, request: SearchRequest) -> SearchAnswer:
-        """Nothing, and the reason."""
+        """Return no result, and the reason."""
         if not self._allows(request.session_key):
             return SearchAnswer()
         answer = SearchAnswer(disabled=True, unavailable=True, error=self._reason, warning=_WARNING, action=_ACTION)
         return with_corpora(answer, request.corpus)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
-        """Nothing, and the reason."""
+        """Return no result, and the reason."""
         if not self._allows(request.session_key):
             return GetAnswer(path=request.path, status="not_found")
         answer = GetAnswer(

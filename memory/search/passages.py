@@ -1,4 +1,4 @@
-"""What an answer shows of the passages that a search found."""
+"""Passages of an answer: snippet, lines, citation and copies of each hit."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from memory.search.ranking.overlap import shared
 from memory.search.ranking.snippets import Snippet, make_snippet
 from memory.search.retrieval import Found
 from memory.store.reader import ChunkRow
-from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from schemas.documents import DocumentKey
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Other documents with the text of a passage."""
+    """Another document with the text of a passage."""
 
     path: str
     source: str
@@ -28,10 +28,10 @@ class Copy:
 class Passage:
     """One result. All lines are 1-based and inclusive.
 
-    `start_line` to `end_line` are those of the whole passage (a chunk): whoever reads on with `get` wants all of it.
-    `snippet` is the part of it that matched, and `snippet_start_line` to `snippet_end_line` hold exactly that. A
-    transcript's lines are messages, which a chunk joins without saying where one ends: there the lines that are known
-    to hold the snippet are the passage's. `copies` are in other documents, one in each, the best first.
+    `start_line` to `end_line` hold the whole passage (a chunk), for a client that reads on with `get`. `snippet` is its
+    matching part, and `snippet_start_line` to `snippet_end_line` hold exactly that. A transcript's lines are messages,
+    whose ends a chunk does not mark: there the snippet has the lines of the passage. `copies` are in other documents,
+    one in each, the best first.
     """
 
     path: str
@@ -47,7 +47,7 @@ class Passage:
     copies: tuple[Copy, ...] = ()
 
     def seen_in(self, is_there: Callable[[DocumentKey], bool]) -> Passage:
-        """Return the passage as it stands in the best document that is there; unchanged if none of them is."""
+        """Return the passage as it stands in the best document that still exists; unchanged if none does."""
         if not self.copies:
             return self
         lines = (self.start_line, self.end_line, self.snippet_start_line, self.snippet_end_line)
@@ -58,19 +58,19 @@ class Passage:
 
     @property
     def citation(self) -> str:
-        """`path#L5-L9`, or `path#L5` for a single line: the passage, which is what a result is about.
+        """Return `path#L5-L9`, or `path#L5` for a single line: the lines of the passage.
 
-        It can be opened as it stands, and is the same whatever part of the passage a question brought up.
+        It can be opened as it stands, and is the same for every snippet of the passage.
         """
         last = "" if self.start_line == self.end_line else f"-L{self.end_line}"
         return f"{self.path}#L{self.start_line}{last}"
 
 
 def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
-    """The hits of a search, best first.
+    """Yield the passages of a search, best first.
 
-    Neighbouring chunks repeat some text. None of it is shown twice: a snippet is taken from what better ones left, and
-    a hit of which they left no word is left out.
+    Neighbouring chunks repeat some text, and no text is shown twice: a snippet avoids the snippets of better hits, and
+    a hit without a word of its own is left out.
     """
     shown: dict[DocumentKey, list[tuple[ChunkRow, Snippet]]] = {}
     for fused, row in found.hits:
@@ -85,7 +85,7 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
         if snippet is None:
             continue
         better.append((row, snippet))
-        is_note = row.key.source != SESSIONS_SOURCE
+        is_note = not row.key.is_transcript
         yield Passage(
             path=row.key.path,
             source=row.key.source,
@@ -102,21 +102,21 @@ def passages(found: Found, *, max_snippet_chars: int) -> Iterator[Passage]:
 
 
 def _copies(row: ChunkRow, snippet: Snippet, others: Iterable[ChunkRow]) -> Iterator[Copy]:
-    """Yield where a passage stands in other documents, once for each."""
+    """Yield the places of a passage in other documents, one for each."""
     keys = {row.key}
     for other in others:
         if other.key in keys:
             continue
         keys.add(other.key)
         first, last = other.start_line, other.end_line
-        if other.key.source != SESSIONS_SOURCE and (start := other.text.find(snippet.text)) >= 0:
+        if not other.key.is_transcript and (start := other.text.find(snippet.text)) >= 0:
             first += other.text.count("\n", 0, start)
             last = first + snippet.text.count("\n")
         yield Copy(other.key.path, other.key.source, other.start_line, other.end_line, first, last)
 
 
 def _shown_of(row: ChunkRow, better: Iterable[tuple[ChunkRow, Snippet]]) -> Iterator[tuple[int, int]]:
-    """The parts of a chunk that snippets of others show: first character, and the one after the last."""
+    """Yield the parts of a chunk that snippets of others show: first character, and the one after the last."""
     for other, snippet in better:
         common = shared(row, other)
         if common is None:

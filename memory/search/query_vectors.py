@@ -1,6 +1,6 @@
-"""The vector of a query: cached, within the deadline, and never waiting twice for a dead provider.
+"""Vector of a query: cached, within the deadline, and without waiting twice for a provider that does not answer.
 
-A query passes the gate that every request to its provider's account passes, and does not queue behind batches.
+A query passes the same gate as every request to its provider's account, and does not queue behind batches.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _log = structlog.get_logger(__name__)
 #: Query vectors kept in memory, per provider: 2,048 of 512 dimensions are 4 MB.
 CACHED_QUERIES = 2048
 
-#: Seconds during which a provider that failed is not asked again, unless its gate knows better when: after the first
-#: failure, and after many in a row; doubled in between.
+#: Seconds of back-off of a provider that failed, unless its gate knows better: after the first failure, and after many
+#: in a row; doubled in between.
 FIRST_FAILURE_MEMORY_SECONDS = 1.0
 FAILURE_MEMORY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Why there is no vector for a query, in words."""
+    """Reason why there is no vector for a query, in words."""
 
     reason: str
 
 
 class QueryVectors:
-    """Embeds queries with one provider. Thread-safe; work runs on the executor that is handed in.
+    """Vectors of queries by one provider. Thread-safe; work runs on the given executor.
 
-    `coordination` holds the gate that queries pass and where they are counted; by default this process is alone.
-    A local model is loaded in the background (`warm_up`); until then there is no vector and the answer says so.
-    `model_wait_seconds` makes a query wait that long for the model: for a process that asks once and ends.
+    `coordination` holds the gate that queries pass and their meter; by default this process is alone. A local model is
+    loaded in the background (`warm_up`); until then there is no vector and the answer says so. `model_wait_seconds`
+    makes a query wait that long for the model: for a process that searches once and ends.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class QueryVectors:
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Vector] = OrderedDict()
         self._running: dict[str, Future[Vector]] = {}
-        # How many wait for each of them.
+        # Query -> number of searches that wait for it.
         self._waiting: Counter[str] = Counter()
         self._warm: Future[None] | None = None
         self._is_warm = False
@@ -82,14 +82,14 @@ class QueryVectors:
         self._failures = 0
 
     def warm_up(self) -> None:
-        """Start loading the model unless that is done or under way. Returns at once."""
+        """Start loading the model unless that is done or under way. Return at once."""
         with self._lock:
             if self._is_warm or self._warm is not None or self._failed_lately() is not None:
                 return
             self._warm = self._executor.submit(self._load)
 
     def wait_until_warm(self, timeout_seconds: float) -> bool:
-        """Wait for the model; whether it is ready then."""
+        """Wait for the model; return True if it is ready then."""
         warm = self._warm
         if warm is not None and timeout_seconds > 0:
             try:
@@ -99,9 +99,9 @@ class QueryVectors:
         return self._is_warm
 
     def get(self, query: str, *, agent: str = "") -> PendingVector:
-        """Start embedding a query, or find it in the cache. Waits for nothing but a loading model, if told to.
+        """Start embedding a query, or find it in the cache. Wait for a loading model only, up to `model_wait_seconds`.
 
-        `agent` pays for it. While the provider asks to wait, or refuses for good, nothing is sent.
+        The query counts as usage of `agent`. While the provider asks to wait, or refuses for good, nothing is sent.
         """
         with self._lock:
             known = self._cache.get(query)
@@ -116,7 +116,7 @@ class QueryVectors:
             self.wait_until_warm(self._model_wait_seconds)
         with self._lock:
             if not self._is_warm:
-                # Whoever is asked over the network has no model here, only what sends the requests.
+                # A provider with an account has no model here, only a client.
                 what = "client" if self.provider.account else "embedding model"
                 reason = self._failed_lately() or f"the {what} of {self.provider.name!r} is still loading"
                 return PendingVector(Unavailable(reason), None, self)
@@ -128,13 +128,13 @@ class QueryVectors:
             return PendingVector(None, running, self, query)
 
     def failure(self) -> str | None:
-        """Why the provider is not asked at the moment; None when it is."""
+        """Return the reason why the provider gets no request at the moment; None if it does."""
         with self._lock:
             failed = self._failed_lately()
         return failed or self._held_back()
 
     def probe(self, timeout_seconds: float, *, agent: str = "") -> Unavailable | None:
-        """Embed a word, past the memory of failures but not past the gate; None when that works."""
+        """Embed a word in spite of a back-off, but not past the gate; return None if that works."""
         with self._lock:
             self._failure = None
             self._cache.pop("probe", None)
@@ -145,7 +145,7 @@ class QueryVectors:
         return outcome if isinstance(outcome, Unavailable) else None
 
     def give_up(self, query: str) -> None:
-        """Wait no longer for a query. When nobody else does, it is not sent, if it was not sent yet."""
+        """Wait no longer for a query. If no other search waits for it, and it was not sent yet, it is not sent."""
         with self._lock:
             self._waiting[query] -= 1
             running = self._running.get(query)
@@ -153,7 +153,7 @@ class QueryVectors:
                 self._forget(query)
 
     def note_failure(self, reason: str) -> None:
-        """Remember that the provider does not answer. Searches that found out together found it out once."""
+        """Begin or extend the back-off of the provider. Searches that fail together count as one failure."""
         with self._lock:
             if self._failed_lately() is not None:
                 return
@@ -163,11 +163,11 @@ class QueryVectors:
         _log.warning("query_embedding_failed", provider=self.provider.name, reason=reason)
 
     def close(self) -> None:
-        """Let go of the provider."""
+        """Close the provider."""
         self.provider.close()
 
     def _held_back(self) -> str | None:
-        """Why nothing may leave now, as far as everybody who uses the account knows."""
+        """Return the reason why the account's gate lets no request pass now; None if it does."""
         refused = self._gate.refusal()
         if refused is not None:
             return str(refused)
@@ -187,7 +187,7 @@ class QueryVectors:
     def _load(self) -> None:
         try:
             self.provider.warm_up()
-        except Exception as error:  # noqa: BLE001 - whatever a model's library raises is the reason that searches report
+        except Exception as error:  # noqa: BLE001 - any error of a model's library is the reason that searches report
             self.note_failure(_sentence(error))
             with self._lock:
                 self._warm = None
@@ -200,7 +200,7 @@ class QueryVectors:
             text = _within(query, self.provider.limits.input_bytes)
             vector = self._ask_twice(Item(text, estimate_tokens(text), agent))
         except Permanent:
-            # This query's fault, not the provider's: the next one is asked as usual.
+            # The query caused this error, not the provider: there is no back-off.
             raise
         except Exception as error:
             if not _known_to_the_gate(error):
@@ -223,7 +223,7 @@ class QueryVectors:
         self._waiting.pop(query, None)
 
     def _ask_twice(self, item: Item) -> Vector:
-        """One more try where the first one failed in passing: most such failures are over at once."""
+        """Embed with one more try after a transient failure: most of them are over at once."""
         try:
             return self._ask(item)
         except Transient as error:
@@ -235,7 +235,7 @@ class QueryVectors:
         with self._lock:
             failed = self._failed_lately()
         if failed is not None:
-            # While this query waited for its turn.
+            # The back-off began while this query waited for a thread.
             raise _HeldBack(failed)
         try:
             admission = self._gate.enter(tokens=item.tokens, urgency=Urgency.QUERY)
@@ -253,63 +253,55 @@ class QueryVectors:
         finally:
             self._gate.leave(admission, ended)
             billed = answer.tokens if answer is not None else None
-            # Not on this query's time; at the end of the process there is nobody left to count.
+            # Not on this query's time. At the end of the process the executor refuses it.
             with suppress(RuntimeError):
                 self._executor.submit(self._meter.count, [item], failed=ended is not None, billed=billed)
         return vector
 
 
 class _HeldBack(RecalldError):
-    """The gate let nothing pass."""
+    """Refusal of a query by its gate or by a back-off."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PendingVector:
-    """A query vector that is there, on its way, or unavailable."""
+    """Vector of a query that is ready (`value`), on its way (`future`), or unavailable."""
 
-    __slots__ = ("_future", "_owner", "_query", "_value")
-
-    def __init__(
-        self,
-        value: Vector | Unavailable | None,
-        future: Future[Vector] | None,
-        owner: QueryVectors,
-        query: str = "",
-    ) -> None:
-        self._value = value
-        self._future = future
-        self._owner = owner
-        self._query = query
+    value: Vector | Unavailable | None
+    future: Future[Vector] | None
+    owner: QueryVectors
+    query: str = ""
 
     def awaited(self, patience_seconds: float) -> Future[Vector] | None:
-        """What is over when there is nothing to wait for any more; None when that is so after so many seconds."""
-        if self._future is None or self._future.done():
+        """Return the future to wait for; None if it is done after `patience_seconds`."""
+        if self.future is None or self.future.done():
             return None
-        wait_for((self._future,), patience_seconds)
-        return None if self._future.done() else self._future
+        wait_for((self.future,), patience_seconds)
+        return None if self.future.done() else self.future
 
     def wait(self, timeout_seconds: float) -> Vector | Unavailable:
-        """The vector, or why there is none after so many seconds."""
-        if self._future is None:
-            return self._value if self._value is not None else Unavailable("nothing was asked")
+        """Return the vector, or the reason why there is none after `timeout_seconds`."""
+        if self.future is None:
+            return self.value if self.value is not None else Unavailable("there was no query to embed")
         try:
-            return self._future.result(max(0.0, timeout_seconds))
+            return self.future.result(max(0.0, timeout_seconds))
         except FutureTimeout:
-            reason = f"the embedding provider {self._owner.provider.name!r} did not answer in time"
-            self._owner.note_failure(reason)
-            self._owner.give_up(self._query)
+            reason = f"the embedding provider {self.owner.provider.name!r} did not answer in time"
+            self.owner.note_failure(reason)
+            self.owner.give_up(self.query)
             return Unavailable(reason)
         except Exception as error:  # noqa: BLE001 - recorded by `note_failure` where it was raised
             return Unavailable(_sentence(error))
 
 
 def _known_to_the_gate(error: Exception) -> bool:
-    """Whether the gate knows when the provider may be asked again."""
+    """Return True if the gate knows when the provider takes requests again."""
     told = isinstance(error, Transient) and error.retry_after is not None
     return told or isinstance(error, Throttled | Terminal | _HeldBack)
 
 
 def _within(text: str, limit_bytes: int) -> str:
-    """The start of a query that a provider takes."""
+    """Return the longest start of a query that a provider takes."""
     if len(text) * 4 <= limit_bytes:
         return text
     return text.encode("utf-8", "replace")[:limit_bytes].decode("utf-8", "ignore")

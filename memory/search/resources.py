@@ -1,4 +1,4 @@
-"""What the managers of a process share: threads, and one provider for all agents that chose the same."""
+"""Resources that the managers of a process share: threads, caches, and one provider for all agents that chose it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from memory.embedding.coordination import Coordinate, alone
@@ -19,10 +20,10 @@ from memory.store.sqlite.vector_cache import VectorShelf
 from schemas.settings import AgentSettings, Settings
 
 
-class Lane(Executor):
-    """One party's way to shared threads. At most `width` of its calls run at a time, the rest waits here.
+class BoundedExecutor(Executor):
+    """Executor on shared threads that runs at most `width` calls at a time.
 
-    A waiting call holds no thread. The threads are closed by whoever made them.
+    A waiting call holds no thread. The owner of the threads closes them.
     """
 
     def __init__(self, threads: Executor, width: int) -> None:
@@ -37,12 +38,12 @@ class Lane(Executor):
         """See `Executor.submit`.
 
         Raises:
-            RuntimeError: the lane or the threads are closed.
+            RuntimeError: this executor or its threads are closed.
         """
-        call = _Call(fn, args, kwargs)
+        call = _Call(partial(fn, *args, **kwargs))
         with self._lock:
             if self._closed:
-                raise RuntimeError("this lane is closed")
+                raise RuntimeError("this executor is closed")
             self._waiting.append(call)
             if self._running == self._width:
                 return call.future
@@ -57,7 +58,7 @@ class Lane(Executor):
         return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - Executor's
-        """Take no more calls. Those that run are waited for by the threads' owner, not here, whatever `wait` says."""
+        """Take no more calls. The owner of the threads waits for running ones, whatever `wait` says."""
         with self._lock:
             self._closed = True
             dropped = list(self._waiting) if cancel_futures else []
@@ -67,7 +68,7 @@ class Lane(Executor):
             call.future.cancel()
 
     def _work(self) -> None:
-        """Run what waits until nothing does; on one of the shared threads."""
+        """Run calls on one of the shared threads until none waits."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -77,31 +78,27 @@ class Lane(Executor):
             call.run()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Call:
-    __slots__ = ("_args", "_fn", "_kwargs", "future")
-
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.future: Future[Any] = Future()
-        self._fn = fn
-        self._args = args
-        self._kwargs = kwargs
+    work: Callable[[], Any]
+    future: Future[Any] = field(default_factory=Future)
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():
             return
         try:
-            result = self._fn(*self._args, **self._kwargs)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the call gets it
+            result = self.work()
+        except BaseException as error:  # noqa: BLE001 - the caller gets it from the future
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
 
 
-#: Searches that are worked on at a time; those that wait for a provider are not counted, those that wait for pending
-#: documents are.
+#: Searches that run at a time. A search that waits for a provider does not count, a search that waits for pending
+#: documents does.
 SEARCH_THREADS = 64
 
-#: Searches that look into a store at a time, and keyword sides of theirs that are looked up beside the vector side.
+#: Searches that read a store at a time, and keyword sides that run beside their vector side.
 STORE_SLOTS = 8
 
 #: Queries that one provider embeds at a time, and all providers together.
@@ -110,11 +107,11 @@ EMBEDDING_THREADS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Embedder:
-    """What was chosen for an agent, and how its queries are embedded; `vectors` is None when only keywords are.
+class QueryEmbedder:
+    """Embedding of an agent's queries; `vectors` is None with keywords only.
 
-    `choice` embeds queries: it made the index that answers. `chosen` is what the settings ask for, and what a new
-    index is being made with.
+    `choice` embeds queries: it made the index that answers. `chosen` is the choice of the settings, with which a new
+    index is being made.
     """
 
     choice: ProviderChoice
@@ -125,7 +122,7 @@ class Embedder:
 class SearchResources:
     """Threads and providers of one process. Close it after the managers that use it.
 
-    `coordinate` says what queries share with others who use their provider.
+    `coordinate` returns what queries share with other users of a provider.
     """
 
     def __init__(self, settings: Settings, *, coordinate: Coordinate = alone, model_wait_seconds: float = 0.0) -> None:
@@ -134,40 +131,40 @@ class SearchResources:
         self._model_wait_seconds = model_wait_seconds
         self._lock = threading.Lock()
         self._vectors: dict[tuple[str, str], QueryVectors] = {}
-        self._lanes: list[Lane] = []
-        #: Vectors of hot agents.
+        self._executors: list[BoundedExecutor] = []
+        #: Vectors of agents with many searches.
         self.shelf = VectorShelf()
-        #: Indexes that are open.
+        #: Open indexes.
         self.open_readers = OpenReaders()
-        #: What was found for questions that may be asked again.
+        #: Answers to earlier searches.
         self.answers = AnswerCache()
-        # Threads are made when they are needed: most services never have more than a few.
+        # Threads start on demand: most services never have more than a few.
         self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, thread_name_prefix="embed-query")
         self.search_threads = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="search")
         self.store_slots = threading.BoundedSemaphore(STORE_SLOTS)
-        # Of their own: a search that waits for its keyword side must not keep that side from a thread.
+        # A separate pool: a search that waits for its keyword side must not take the thread from that side.
         self.keyword_threads = ThreadPoolExecutor(STORE_SLOTS, thread_name_prefix="keywords")
 
-    def embedder(self, agent: AgentSettings) -> Embedder:
-        """The provider that an agent uses now. Loads nothing and connects to nothing yet."""
+    def embedder(self, agent: AgentSettings) -> QueryEmbedder:
+        """Return the embedder that an agent uses now. It loads and connects on first use."""
         chosen = provider_of(self._settings, agent, for_queries=True)
         choice = provider_for_queries(self._settings, agent, chosen)
         if choice.provider is None:
-            return Embedder(choice, chosen, None)
-        # Two keys may mean the same vectors, but not the same limits and bills.
+            return QueryEmbedder(choice, chosen, None)
+        # Two API keys may give the same vectors, but not the same limits and bills.
         key = (choice.provider.identity, choice.provider.account)
         with self._lock:
             vectors = self._vectors.get(key)
             if vectors is None:
-                # A lane of its own: nobody waits for somebody else's provider.
-                self._lanes.append(Lane(self._embedding, PROVIDER_WIDTH))
+                # One executor each, so that a slow provider does not delay the others.
+                self._executors.append(BoundedExecutor(self._embedding, PROVIDER_WIDTH))
                 vectors = self._vectors[key] = QueryVectors(
                     choice.provider,
-                    self._lanes[-1],
+                    self._executors[-1],
                     coordination=self._coordinate(choice.provider),
                     model_wait_seconds=self._model_wait_seconds,
                 )
-        return Embedder(choice, chosen, vectors)
+        return QueryEmbedder(choice, chosen, vectors)
 
     def warm_up(self) -> None:
         """Start loading every chosen model, in the background."""
@@ -177,12 +174,12 @@ class SearchResources:
             vectors.warm_up()
 
     def close(self) -> None:
-        """Let go of providers and end the threads."""
+        """Close the providers and end the threads."""
         with self._lock:
             chosen = list(self._vectors.values())
             self._vectors.clear()
-        for lane in self._lanes:
-            lane.shutdown(cancel_futures=True)
+        for executor in self._executors:
+            executor.shutdown(cancel_futures=True)
         for vectors in chosen:
             vectors.close()
         self._embedding.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""One search over one generation: candidates of both sides, fused, without repetitions, best first."""
+"""Retrieval from one generation: candidates of both sides, fused, without repetitions, best first."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from memory.search.ranking.exact_match import file_names
 from memory.search.ranking.fusion import Fused
-from memory.search.ranking.overlap import repeats, said_by
-from memory.search.ranking.ranker import Copies, HybridSettings, Ranked, parted, ranked
+from memory.search.ranking.overlap import comparable_texts, repeats
+from memory.search.ranking.ranker import Copies, Ranked, parted, ranked
 from memory.search.ranking.terms import sought
 from memory.status.condition_texts import text_of
 from memory.store.errors import KeywordsUnavailable, VectorSearchUnavailable
@@ -23,34 +23,34 @@ from schemas.documents import DocumentKey
 if TYPE_CHECKING:
     from memory.search.query_vectors import PendingVector
     from schemas.search import Mode
+    from schemas.settings_sections import Hybrid
 
-#: Candidates of one side at least and at most, however few or many results are asked for: a list of one is the
-#: beginning of a list of six.
+#: Least and most candidates of one side, so that a list of one is the beginning of a list of six.
 MIN_CANDIDATES, MAX_CANDIDATES = 24, 200
 
-#: Candidates of one side that are looked through for texts that are no copies of better ones.
+#: Candidates of one side that are searched for texts without a better copy, at most.
 MOST_LOOKED = 4_096
 
-#: Chunks of a document that is named in the query among which the best one is looked for.
+#: Chunks of a document that the query names, among which the best one is chosen, at most.
 _MOST_OF_NAMED = 256
 
-#: Share of the deadline that is kept for the store when waiting for the query's vector.
-_STORE_SHARE = 0.1
+#: Share of the deadline that is kept for the store while a search waits for a vector.
+STORE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one search asks for. `deadline` is a monotonic clock's time; `timeout_seconds` how far away it was.
+    """Parameters of one search. `deadline` is on the monotonic clock, `timeout_seconds` after the search's arrival.
 
-    `withheld` says of which of some documents nothing may be found; None means that there are none. Equal ones say the
-    same of the same index. `now` is in Unix seconds: what memory's age is measured from.
+    `withheld` returns the documents among some that the session must not find; None if it may find all. Equal ones
+    return the same for the same index. `now`, in Unix seconds, is the time from which the age of memory counts.
     """
 
     query: str
     max_results: int
     min_score: float
     sources: Sequence[str]
-    hybrid: HybridSettings
+    hybrid: Hybrid
     deadline: float
     timeout_seconds: float
     withheld: Callable[[StoreReader, Collection[DocumentKey]], Collection[DocumentKey]] | None = None
@@ -59,9 +59,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class QuerySide:
-    """The vector side of a search: who embeds, and the vector on its way. `identity` is the provider's.
+    """Vector side of a search: the provider's identity and model, and the vector on its way.
 
-    `threads` run the keyword side meanwhile; None for an index so small that handing over takes longer.
+    `threads` run the keyword side meanwhile; None for an index so small that a switch of threads takes longer.
     """
 
     identity: str
@@ -72,9 +72,9 @@ class QuerySide:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Chunks and their scores, best first; how they were found and what was missing.
+    """Hits with their scores, best first; the mode of the search, and the conditions that limited it.
 
-    `copies` are other chunks that say the same as the one with that id.
+    `copies` maps a chunk's id to other chunks with the same text.
     """
 
     hits: tuple[tuple[Fused, ChunkRow], ...]
@@ -86,30 +86,31 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Near:
-    """The query's vector, and the cosines of the chunks nearest to it."""
+    """Vector of the query, and the cosines of the nearest chunks."""
 
     vector: Vector
     cosines: dict[int, float]
 
 
+@dataclass(slots=True)
 class Progress:
-    """What a search has by now, for who cannot wait for its end. One thread searches, another one asks."""
+    """Partial result of a running search, for the thread that answers at the deadline.
 
-    def __init__(self) -> None:
-        #: What keywords alone find, once they have been looked up.
-        self.by_words: Callable[[], Found] | None = None
+    `by_words` returns the hits by keywords alone, once the search for them has begun.
+    """
+
+    by_words: Callable[[], Found] | None = None
 
 
 def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progress: Progress | None = None) -> Found:
-    """Search both tables and put the candidates together.
+    """Search keywords and vectors, and fuse the candidates.
 
-    Raises whatever the store raises, except that vectors which cannot be searched leave the keywords, and keywords
-    which cannot be searched leave the vectors.
+    Raises the store's errors, except that the search goes on with one side if the other one cannot be searched.
     """
     lacks: list[Condition] = []
     worded = reader.text_reason is None
     candidates = _Candidates(reader, wanted)
-    # Without vectors the keywords are searched even when they are switched off: an answer is better than none.
+    # Without vectors the keywords are searched even if they are switched off: an answer is better than none.
     by_text = worded and (side is None or wanted.hybrid.enabled)
 
     def by_words(count: int) -> list[Hit]:
@@ -131,13 +132,13 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
     asked: set[int] = set()
     bm25: dict[int, float] = {}
     if near is not None and texts is not None and not texts.done():
-        # While the keyword side is still at work.
+        # The keyword side is still at work.
         asked = set(near.cosines)
         bm25 = reader.text_scores(wanted.query, list(asked))
     bm25 |= {hit.id: hit.score for hit in texts.result()} if texts is not None else {}
     cosines: dict[int, float] = {}
     if near is not None:
-        # Each side scores the other side's candidates, too.
+        # Each side also scores the candidates of the other one.
         cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
         if by_text:
             bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25.keys() | asked])
@@ -153,21 +154,21 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
 
 
 def _found_by_words(reader: StoreReader, wanted: Wanted, candidates: _Candidates, texts: Future[list[Hit]]) -> Found:
-    """Raise TimeoutError when even the keywords have not been looked up by the deadline."""
+    """Return the hits by keywords alone. Raise TimeoutError if even they are not there by the deadline."""
     bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
     hits, copies = _named_first(reader, wanted, _ranked(reader, wanted, candidates, {}, bm25, model=""), None)
     return Found(hits=hits, terms=tuple(candidates.terms), mode="keyword", lacks=(), copies=copies)
 
 
 class _Candidates:
-    """Looks for the candidates of both sides. Reads each chunk once."""
+    """Candidates of both sides. Each chunk is read once."""
 
     def __init__(self, reader: StoreReader, wanted: Wanted) -> None:
         k = wanted.max_results * wanted.hybrid.candidate_multiplier
-        #: Texts of one side, copies aside.
+        #: Number of candidates of one side, without copies.
         self.count = min(max(k, MIN_CANDIDATES), max(wanted.max_results, MAX_CANDIDATES))
         self.terms = sought(wanted.query)
-        #: What was read, by id.
+        #: Chunks that have been read, by id.
         self.rows: dict[int, ChunkRow] = {}
         self._reader = reader
         self._wanted = wanted
@@ -175,18 +176,18 @@ class _Candidates:
     def best(self, search: Callable[[int], list[Hit]]) -> list[Hit]:
         """Return the best hits of a side that are not withheld, copies included.
 
-        Others move up, as if neither the withheld ones nor the copies were there.
+        Further hits take the places of withheld ones and of copies.
         """
         count = self.count
         while True:
             hits = search(count)
             permitted = self._permitted(hits)
-            said = said_by([self.rows[hit.id] for hit in permitted], self.terms)
-            texts = list(dict.fromkeys(said[hit.id] for hit in permitted))
+            text_of_hit = comparable_texts([self.rows[hit.id] for hit in permitted], self.terms)
+            texts = list(dict.fromkeys(text_of_hit[hit.id] for hit in permitted))
             looked = len(hits) < count or (count >= MOST_LOOKED and len(permitted) >= self.count)
             if len(texts) >= self.count or looked:
                 among = set(texts[: self.count])
-                return [hit for hit in permitted if said[hit.id] in among]
+                return [hit for hit in permitted if text_of_hit[hit.id] in among]
             count *= 4
 
     def _permitted(self, hits: Sequence[Hit]) -> list[Hit]:
@@ -217,7 +218,7 @@ def _named_first(reader: StoreReader, wanted: Wanted, ranked: Ranked, vector: Ve
 
 
 def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[int]:
-    """Return a chunk of each document that the query names, the best name first: the one that the rest is about."""
+    """Return the chunk of each named document that is nearest to the rest of the query, the best name first."""
     found: dict[DocumentKey, tuple[int, int, str, str]] = {}
     for name in file_names(wanted.query):
         exact = [DocumentKey(source, name.path) for source in wanted.sources]
@@ -235,7 +236,7 @@ def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[i
         about = reader.text_scores(rest, ids) if rest and reader.text_reason is None else {}
         if rest and not about and vector is not None:
             about = reader.vector_scores(vector, ids)
-        # Of equals max() takes the first.
+        # max() takes the first of equals.
         chunks += [max(ids, key=lambda id_: about.get(id_, 0.0))] if ids else []
     return chunks
 
@@ -247,9 +248,9 @@ def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, l
     if embedded_by is not None and embedded_by != side.identity:
         lacks.append(Condition(ConditionCode.OTHER_MODEL))
         return None
-    from memory.search.query_vectors import Unavailable  # only here: a search by keywords starts without it
+    from memory.search.query_vectors import Unavailable  # a search by keywords does not import it
 
-    reserve = _STORE_SHARE * wanted.timeout_seconds
+    reserve = STORE_SHARE * wanted.timeout_seconds
     vector = side.vector.wait(wanted.deadline - reserve - time.monotonic())
     if isinstance(vector, Unavailable):
         lacks.append(Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": vector.reason}))
@@ -258,7 +259,7 @@ def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, l
 
 
 def _started(side: QuerySide | None, work: Callable[[], list[Hit]]) -> Future[list[Hit]]:
-    """Begin the keyword search, beside the vector side when there is one: both leave the interpreter's lock."""
+    """Begin the keyword search, beside the vector side if there is one: both release the interpreter's lock."""
     if side is not None and side.threads is not None:
         return side.threads.submit(work)
     done: Future[list[Hit]] = Future()
@@ -269,7 +270,7 @@ def _started(side: QuerySide | None, work: Callable[[], list[Hit]]) -> Future[li
 def _nearest(
     reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: _Candidates, lacks: list[Condition]
 ) -> _Near | None:
-    """The nearest chunks; None, with the reason in words, when there is no vector or no looking for it."""
+    """Return the nearest chunks; None, and a condition in `lacks`, without a vector or a search for it."""
     vector = _query_vector(reader, wanted, side, lacks)
     if vector is None:
         return None
@@ -311,7 +312,7 @@ def _mode(*, by_text: bool, by_vector: bool) -> Mode:
 
 
 def embedding_identity(reader: StoreReader) -> str | None:
-    """Identity of the provider whose vectors the index holds; None when the index does not say."""
+    """Return the identity of the provider that made the index's vectors; None if the index does not name it."""
     description = reader.meta("identity")
     if description is None:
         return None

@@ -1,6 +1,6 @@
-"""Which session may ask: session keys and scope rules. Pure.
+"""Scope: session keys, and the rules that decide whether a session may search. Pure.
 
-A session key says where a conversation takes place, as OpenClaw writes it:
+A session key names the place of a conversation, as OpenClaw writes it:
 
     agent:<id>:main                          the owner's private session
     agent:<id>:<channel>:direct:<peer>       a private chat ("dm" in older keys)
@@ -9,16 +9,19 @@ A session key says where a conversation takes place, as OpenClaw writes it:
     agent:<id>:cron:<job>, hook:<uuid>       the agent's own jobs
     agent:<id>:subagent:<uuid>               started by another session, which the key does not name
 
-Without a key it is the owner's private session. The command line has none, and a scope is about chats: rules are not
-asked. A channel with a place of another kind does not tell who listens, and is not private; any key of another shape
-is a private chat, too, that rules are asked about.
+A request without a key, as from the command line, belongs to the owner's private session, and no rule applies. The
+listeners of a channel with a place of another kind are unknown, so it is not private. Any key of another shape is a
+private chat to which the rules apply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from schemas.settings_sections import Scope, ScopeRule
 
 ChatType = Literal["direct", "group", "channel"]
 
@@ -29,40 +32,16 @@ _SHARED: tuple[ChatType, ...] = ("group", "channel")
 _PRIVATE = frozenset({"direct", "dm"})
 #: First words of keys that are no channel's name.
 _NO_CHANNELS = frozenset({_MAIN, "cron", "hook", _SUBAGENT, *_SHARED, *_PRIVATE})
-#: How WhatsApp's group addresses end; the oldest keys hold nothing else.
+#: Ending of WhatsApp's group addresses; the oldest keys hold nothing else.
 _WHATSAPP_GROUP = "@g.us"
-
-
-class Rule(Protocol):
-    """One rule; `schemas.settings.ScopeRule` is one."""
-
-    @property
-    def action(self) -> Literal["allow", "deny"]: ...
-    @property
-    def channel(self) -> str | None: ...
-    @property
-    def chat_type(self) -> str | None: ...
-    @property
-    def key_prefix(self) -> str | None: ...
-    @property
-    def raw_key_prefix(self) -> str | None: ...
-
-
-class Rules(Protocol):
-    """All rules of an agent; `schemas.settings.Scope` is one."""
-
-    @property
-    def default(self) -> Literal["allow", "deny"]: ...
-    @property
-    def rules(self) -> Sequence[Rule]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where a question comes from.
+    """Session of a request.
 
     `raw` is the whole key and `key` the same without `agent:<id>:`, both in lower case; None where there is no key.
-    `agent` is the agent that the key names, if it does. `chat_type` is None where the key does not tell who listens.
+    `agent` is the agent that the key names, if any. `chat_type` is None if the key does not tell who listens.
     """
 
     raw: str | None
@@ -73,26 +52,26 @@ class Session:
 
     @property
     def is_owner(self) -> bool:
-        """Return True for the owner's private session: a key that names a person may be another one's."""
+        """Return True for the owner's private session. A key that names a person may belong to another person."""
         return self.key in (None, _MAIN)
 
     @property
     def is_private(self) -> bool:
-        """Whether the key tells that nobody but the owner listens."""
+        """Return True if the key tells that only the owner listens."""
         return self.chat_type == "direct"
 
     @property
     def is_shared(self) -> bool:
-        """Whether the key tells that others listen."""
+        """Return True if the key tells that others listen."""
         return self.chat_type in _SHARED
 
 
-#: Who asks without a key.
+#: Session of a request without a key.
 OWNER = Session(raw=None, agent=None, key=None, channel=None, chat_type="direct")
 
 
 def session_of(session_key: str | None) -> Session:
-    """Read a session key. Never fails; a blank key is none."""
+    """Read a session key. Any text is valid; a blank key counts as no key."""
     raw = session_key.strip().lower() if session_key is not None else ""
     if not raw:
         return OWNER
@@ -105,11 +84,11 @@ def session_of(session_key: str | None) -> Session:
     return Session(raw=raw, agent=agent, key=key, channel=_channel(words), chat_type=_chat_type(words))
 
 
-def allows(scope: Rules, session: Session, *, agent: str) -> bool:
-    """Whether a session may ask for this agent's memory.
+def allows(scope: Scope, session: Session, *, agent: str) -> bool:
+    """Return True if a session may search this agent's memory.
 
-    Never with a key that names another agent; always without a key; else as the first rule says that matches in
-    every field it gives, or `default`.
+    A session without a key may, a key that names another agent may not. Else the first rule decides whose every field
+    matches, or `default`.
     """
     if session.raw is None:
         return True
@@ -128,7 +107,7 @@ def _channel(words: Sequence[str]) -> str | None:
 
 
 def _chat_type(words: Sequence[str]) -> ChatType | None:
-    # A shared place wins over every other word: rather nothing of long-term memory than all of it to strangers.
+    # A shared place wins over every other word, so that strangers never see long-term memory.
     for shared in _SHARED:
         if shared in words:
             return shared
@@ -136,12 +115,12 @@ def _chat_type(words: Sequence[str]) -> ChatType | None:
         return "group"
     if _SUBAGENT in words:
         return None
-    # `telegram:supergroup:42`: a channel and a place in it of which nobody knows who is there.
+    # `telegram:supergroup:42`: a channel and a place in it with unknown listeners.
     placed = len(words) > 2 and words[0] not in _NO_CHANNELS
     return None if placed and not _PRIVATE.intersection(words) else "direct"
 
 
-def _matches(rule: Rule, session: Session) -> bool:
+def _matches(rule: ScopeRule, session: Session) -> bool:
     if rule.channel is not None and rule.channel.strip().lower() != session.channel:
         return False
     if rule.chat_type is not None and rule.chat_type.strip().lower() != session.chat_type:

@@ -1,6 +1,6 @@
-"""The two tools that agents know, over any search manager: `memory_search` and `memory_get`.
+"""Tools of agents over any search manager: `memory_search` and `memory_get`.
 
-Doors (MCP, a runtime's own tool loop) list `TOOLS` and hand what a model calls to `call_tool`.
+Servers (MCP, a runtime's own tool loop) list `TOOLS` and pass a model's calls to `call_tool`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from schemas.errors import UserError
 from schemas.search import Corpus, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.validation_messages import problem_words, shown_name, shown_names
 
-#: A shortened snippet with fewer characters than this says nothing; its result is left out.
+#: Least characters of a shortened snippet; a result with fewer is left out.
 LEAST_CHARACTERS = 40
 
 
 def footer(citation: str) -> str:
-    """What a cited snippet ends with. `citation`: path#L5-L9."""
+    """Return the end of a cited snippet. `citation`: path#L5-L9."""
     return f"\n\nSource: {citation}"
 
 
 def injected(results: Iterable[SearchResult], *, max_chars: int) -> tuple[SearchResult, ...]:
-    """The first results whose snippets, footers included, have at most `max_chars` characters together.
+    """Return the first results whose snippets, footers included, have at most `max_chars` characters together.
 
-    Results with a citation end with it. The last snippet that does not fit is shortened between words, if at least
-    `LEAST_CHARACTERS` of it can be shown; what follows is left out. A citation is whole or absent: only the very
-    first result may go without, where the bound leaves no room for both. The passage's lines stay as they are, those
-    of a note's snippet are those of what is shown of it.
+    Results with a citation end with it. The first snippet that does not fit is shortened between words, if at least
+    `LEAST_CHARACTERS` of it can be shown; the results after it are left out. A citation is whole or absent: only the
+    first result may go without, if there is no room for both. The passage's lines stay the same; the lines of a note's
+    snippet are those of its shown part.
     """
     kept: list[SearchResult] = []
     left = max_chars
@@ -57,7 +57,7 @@ def injected(results: Iterable[SearchResult], *, max_chars: int) -> tuple[Search
 
 
 def _lines(result: SearchResult, shown: str) -> dict[str, int]:
-    """The lines of what is shown of a note's snippet; those of a transcript do not change with it."""
+    """Return the lines of the shown part of a note's snippet; those of a transcript do not change with it."""
     start = result.snippet_start_line
     if start is None or result.source == SESSIONS_SOURCE:
         return {}
@@ -66,7 +66,7 @@ def _lines(result: SearchResult, shown: str) -> dict[str, int]:
 
 
 def _shortened(snippet: str, room: int) -> str:
-    """As much of a longer snippet as fits into `room` characters without cutting a word that would fit."""
+    """Return the start of a snippet that fits into `room` characters, cut between words."""
     return snippet[: cut_at_or_before(snippet, room, lowest=0)].rstrip() if room > 0 else ""
 
 
@@ -79,7 +79,7 @@ Request = TypeVar("Request", bound=BaseModel)
 
 
 class ToolArgumentsRefused(UserError):
-    """What the model sent is no call of a tool: unknown name, unknown or wrong arguments. For the model to read."""
+    """Refusal of a model's call: unknown tool, unknown or wrong arguments. The model reads the message."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, exit_code=2)
@@ -87,7 +87,7 @@ class ToolArgumentsRefused(UserError):
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool as a model sees it. `input_schema` is a JSON schema of the arguments. Both tools only read."""
+    """Tool as a model sees it. `input_schema` is a JSON schema of the arguments. Both tools only read."""
 
     name: str
     title: str
@@ -96,7 +96,7 @@ class ToolDefinition:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the valid arguments."""
+        """Return the names of the valid arguments."""
         return tuple(self.input_schema["properties"])
 
 
@@ -173,27 +173,26 @@ _GET = ToolDefinition(
     },
 )
 
-#: Name -> tool, in the order in which they are listed and used.
+#: Name -> tool, in the order of lists.
 TOOLS: Mapping[str, ToolDefinition] = MappingProxyType({tool.name: tool for tool in (_SEARCH, _GET)})
 
 
 def call_tool(
     manager: SearchableMemory, name: str, arguments: Mapping[str, Any], *, session_key: str | None
 ) -> dict[str, Any]:
-    """Do what a model asks; the answer is ready for JSON, with names in camelCase.
+    """Return the answer to a model's call, ready for JSON, with names in camelCase.
 
     Args:
-        manager: the memory of the agent that the door answers for.
+        manager: the memory of the server's agent.
         name: one of `TOOLS`.
-        arguments: what the model sent.
-        session_key: the session that the door knows it to be in, never something that the model said; None is the
-            owner's private one.
+        arguments: of the model.
+        session_key: of the session, from the server and never from the model; None is the owner's private session.
 
-    Snippets end with their source where the session is cited, and have at most `limits.max_injected_chars` together.
-    A memory that fails is an answer with `disabled`, `unavailable`, `error`, `warning` and `action`.
+    Snippets end with their source if the session gets citations, and have at most `limits.max_injected_chars` together.
+    The answer of a failed memory has `disabled`, `unavailable`, `error`, `warning` and `action`.
 
     Raises:
-        ToolArgumentsRefused: the call is wrong, in one sentence for the model. Nothing else is ever raised.
+        ToolArgumentsRefused: the call is wrong, in one sentence for the model. It is the only error raised.
     """
     tool = TOOLS.get(name)
     if tool is None:
@@ -209,13 +208,13 @@ def call_tool(
 def unavailable(
     name: str, error: str, arguments: Mapping[str, Any] | None = None, *, action: str = "run `recalld status`"
 ) -> dict[str, Any]:
-    """The answer of a tool whose memory cannot be asked, for doors that have no manager.
+    """Return the answer of a tool without a memory, for servers that have no manager.
 
     Args:
-        name: the tool that was called.
-        error: why, as `get_search_manager` says it.
-        arguments: what the model sent; the answer of memory_get names its path.
-        action: what a person can do.
+        name: of the tool.
+        error: the reason, as from `get_search_manager`.
+        arguments: of the model; the answer of memory_get names its path.
+        action: remedy for a person.
     """
     nothing: dict[str, Any] = (
         {"results": []}

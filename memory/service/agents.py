@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from memory.embedding.coordination import Coordinate, alone
 from memory.search.builtin import BuiltinManager, SearchManager, SearchResources, get_search_manager
-from memory.search.index_probe import Glance
-from memory.search.manager import AbsentMemory, SearchableMemory
-from memory.search.resting import RestingPendingReader
+from memory.search.circuit_breaker import GuardedPendingReader
+from memory.search.index_probe import ProbeResult
+from memory.search.manager import SearchableMemory, UnavailableMemory
 from memory.service.metrics import AgentNumbers, ProcessNumbers
 from memory.status.home import HomeSizes, home_sizes
 from memory.status.processes import glanced_states, outdated_conditions, process_conditions
@@ -44,7 +44,7 @@ class ServedAgents:
         coordinate: Coordinate = alone,
     ) -> None:
         self._settings = settings
-        self._pending = RestingPendingReader(pending) if pending is not None else None
+        self._pending = GuardedPendingReader(pending) if pending is not None else None
         self._inbox = inbox
         self._resources = SearchResources(settings, coordinate=coordinate)
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class ServedAgents:
         # The oldest first.
         self._status: OrderedDict[str, tuple[float, AgentStatus]] = OrderedDict()
         self._status_lock = threading.Lock()
-        self._glances: dict[str, Glance] = {}
+        self._probed: dict[str, ProbeResult] = {}
         self._looking = threading.Lock()
         self._looked_at = 0
         self._next_ready = 0
@@ -79,7 +79,7 @@ class ServedAgents:
     def memory(self, agent: str) -> SearchableMemory:
         """Return the memory of one of `ids`; without a manager, one whose answers give the reason."""
         manager, reason = self.manager(agent)
-        return manager or AbsentMemory(self._settings.agent(agent), reason or "there is no such memory")
+        return manager or UnavailableMemory(self._settings.agent(agent), reason or "there is no such memory")
 
     def warm_up(self) -> None:
         """Choose every agent's provider and start loading models, in the background."""
@@ -130,10 +130,10 @@ class ServedAgents:
         shared = len(self.shared_conditions())
         return [self._numbers(agent, shared) for agent in agents]
 
-    def glances(self, agents: Sequence[str]) -> dict[str, Glance]:
+    def probed(self, agents: Sequence[str]) -> dict[str, ProbeResult]:
         """Return the figures of these agents' indexes, as cheap as `numbers`; agents without any are left out."""
         self._look(agents)
-        return {agent: self._glances[agent] for agent in agents if agent in self._glances}
+        return {agent: self._probed[agent] for agent in agents if agent in self._probed}
 
     def shared_conditions(self) -> tuple[Condition, ...]:
         """Return what is wrong with the queue and the processes that work for all agents."""
@@ -195,18 +195,18 @@ class ServedAgents:
                 manager, _ = self.manager(agent)
                 if not isinstance(manager, BuiltinManager):
                     continue
-                glance = manager.glances.last()
-                if glance is None:
+                result = manager.probe.last()
+                if result is None:
                     if time.monotonic() > until:
                         # The others keep their last figures.
                         self._looked_at = place
                         return
-                    glance = manager.glances.look()
-                self._glances[agent] = glance
-                if glance.problem is None:
+                    result = manager.probe.read()
+                self._probed[agent] = result
+                if result.problem is None:
                     self._problems.pop(agent, None)
                 else:
-                    self._problems[agent] = glance.problem
+                    self._problems[agent] = result.problem
 
     def _numbers(self, agent: str, shared: int) -> AgentNumbers:
         manager, _ = self.manager(agent)
@@ -214,8 +214,8 @@ class ServedAgents:
         oldest = None
         if pending is not None:
             oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else 0.0
-        glance = self._glances.get(agent)
-        figures = glance.figures if glance is not None else None
+        probed = self._probed.get(agent)
+        figures = probed.figures if probed is not None else None
         provider = manager.provider if isinstance(manager, BuiltinManager) else None
         endpoint = None
         if provider is not None and self._pending is not None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from memory.documents.roots import note_date
 from memory.search.builtin import BuiltinManager
-from memory.search.index_probe import Glance
-from memory.search.resting import RestingPendingReader
+from memory.search.circuit_breaker import GuardedPendingReader
+from memory.search.index_probe import ProbeResult
 from memory.service.agents import ServedAgents
 from memory.status.agent import endpoint_conditions, trouble_of
 from memory.status.answering import no_vectors
@@ -51,28 +51,28 @@ class Overview:
 
     def __init__(self, agents: ServedAgents, pending: PendingReader | None) -> None:
         self._agents = agents
-        self._pending = RestingPendingReader(pending) if pending is not None else None
+        self._pending = GuardedPendingReader(pending) if pending is not None else None
         self._lock = threading.Lock()
         # The least recently counted first.
         self._days: OrderedDict[str, tuple[object, Mapping[str, Day]]] = OrderedDict()
 
     def queue(self, agents: Sequence[str]) -> QueueAnswer:
         """Return the waiting and running work of these agents, and the counts of their indexes."""
-        glances = self._agents.glances(agents)
+        probed = self._agents.probed(agents)
         now = time.time()
         shared = tuple(trouble_of(one, now=now) for one in self._agents.shared_conditions())
         return QueueAnswer(
             at=round(now, 3),
             version=recalld_version(),
-            agents=tuple(self._agent(agent, glances.get(agent), shared, now) for agent in agents),
+            agents=tuple(self._agent(agent, probed.get(agent), shared, now) for agent in agents),
         )
 
     def dead_letters(self, agents: Sequence[str]) -> DeadLettersAnswer:
         """Return the newest dead letters of these agents. `queue` has the reason for an index that cannot be read."""
         found: list[AgentDeadLetter] = []
-        for agent, glance in self._agents.glances(agents).items():
+        for agent, probed in self._agents.probed(agents).items():
             manager = self._manager(agent)
-            if manager is None or glance.figures is None or not glance.figures.dead_letters:
+            if manager is None or probed.figures is None or not probed.figures.dead_letters:
                 continue
             try:
                 with manager.reading() as reader:
@@ -95,13 +95,15 @@ class Overview:
             return TimelineAnswer(agent=agent, error=str(unreadable))
         return timeline(agent, days, year=year)
 
-    def _agent(self, agent: str, glance: Glance | None, shared: tuple[TroubleState, ...], now: float) -> AgentQueue:
+    def _agent(
+        self, agent: str, probed: ProbeResult | None, shared: tuple[TroubleState, ...], now: float
+    ) -> AgentQueue:
         queue = self._queue(agent, now)
         manager, error = self._agents.manager(agent)
         if not isinstance(manager, BuiltinManager):
             return AgentQueue(agent=agent, queue=queue, troubles=shared, error=error)
         provider = manager.provider
-        figures = glance.figures if glance is not None else None
+        figures = probed.figures if probed is not None else None
         counts = figures.counts if figures is not None else IndexCounts()
         endpoint = self._endpoint(provider.account, provider.model) if provider is not None else None
         lacking = no_vectors(
@@ -115,7 +117,7 @@ class Overview:
         return AgentQueue(
             agent=agent,
             queue=queue,
-            looked=glance is not None,
+            looked=probed is not None,
             counts=Counts.model_validate(counts, from_attributes=True) if figures is not None else None,
             dead_letters=figures.dead_letters if figures is not None else 0,
             revision=figures.revision if figures is not None else "",
@@ -123,7 +125,7 @@ class Overview:
             model=provider.model if provider is not None else None,
             endpoint=endpoint,
             troubles=(*(trouble_of(one, now=now) for one in found), *shared),
-            error=glance.problem if glance is not None else None,
+            error=probed.problem if probed is not None else None,
         )
 
     def _manager(self, agent: str) -> BuiltinManager | None:

@@ -90,7 +90,7 @@ def serve(
 
 @contextlib.contextmanager
 def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
-    """Give the event that ends the service: the caller's, else one that SIGTERM and SIGINT set."""
+    """Yield the event that ends the service: the caller's, else an event that SIGTERM and SIGINT set."""
     if stop is not None or threading.current_thread() is not threading.main_thread():
         yield stop or threading.Event()
         return

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from memory.documents.agent_files import Scan
-from memory.documents.comparison import compare
-from memory.documents.unmounted_folders import with_emptied
+from memory.documents.comparison import compare, with_emptied
 from memory.embedding.batch_jobs.batch_ledger import texts_in_jobs
 from memory.redaction import redact
 from memory.status.answering import answering, no_prefixes, no_vectors

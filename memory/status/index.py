@@ -7,17 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from memory.documents.agent_files import Scan
-from memory.documents.ignored_documents import left_out
-from memory.documents.known_files import KnownFiles
-from memory.documents.session_roots import SESSIONS_SOURCE
-from memory.documents.walk import MEMORY_SOURCE
+from memory.documents.comparison import left_out
+from memory.documents.scan import KnownFiles
 from memory.embedding.selection import NO_VECTORS
 from memory.index.fingerprint import fingerprint
 from memory.index.generations import Generations, begun_at
 from memory.status.sources import StatusSources
 from memory.store.errors import CheckUnfinished
 from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader
-from schemas.documents import DocumentKey
+from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import Availability, BuildState, DeadLetter, DeepFindings, IndexState, SourceCount
@@ -148,12 +146,12 @@ def absent_documents(sources: StatusSources, known: KnownFiles) -> list[Document
 
 def forgotten_transcripts(sources: StatusSources, absent: Iterable[DocumentKey], scan: Scan) -> list[DocumentKey]:
     """Return the absent transcripts that are to be forgotten; none when the index cannot be read any more."""
-    transcripts = [key for key in absent if key.source == SESSIONS_SOURCE]
+    transcripts = [key for key in absent if key.is_transcript]
     if not transcripts:
         return []
     try:
         with sources.lease() as reader:
-            return sources.files.forgotten_transcripts(transcripts, scan, reader) if reader is not None else []
+            return sources.files.transcripts.forgotten(transcripts, scan, reader) if reader is not None else []
     except RecalldError:
         return []
 

@@ -1,4 +1,4 @@
-"""The dead letter of a document that a provider refused parts of."""
+"""Dead letters of documents with refused chunks, and the memory of retried letters."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from schemas.documents import DocumentKey, FileStat
 #: `DeadLetterRow.error_class` of a document that is indexed, some of its chunks without vectors for good.
 EMBEDDING_REFUSED = "EmbeddingRefused"
 
-#: What no file's stat is equal to: the next job reads the document, whatever it looks like.
+#: Stat that no file has: the next job reads the document in any case.
 FORGOTTEN = FileStat(size=-1, mtime_ns=-1, inode=0)
 
 
 def refusal_letter(
     key: DocumentKey, refused: Sequence[RefusedChunk], before: DeadLetterRow | None, *, fresh: bool, now: float
 ) -> DeadLetterRow | None:
-    """Return the letter of a document after a commit, None when nothing of it is refused.
+    """Return the letter of a document after a commit, None without refused chunks.
 
-    `refused` are its refused chunks in order, `before` is the letter it had, `fresh` tells whether this commit
-    brought a refusal: one that only moved keeps the times and attempts of its letter.
+    `refused` are its refused chunks in order, `before` is its present letter, `fresh` is True if this commit added a
+    refusal. Otherwise the letter keeps its times and attempts.
     """
     if not refused:
         return None
@@ -38,7 +38,7 @@ def refusal_letter(
 
 
 def lines_of(start_line: int, end_line: int) -> str:
-    """How a person is told of lines: "line 12" or "lines 12-40"."""
+    """Return lines for a message: "line 12" or "lines 12-40"."""
     return f"line {start_line}" if start_line == end_line else f"lines {start_line}-{end_line}"
 
 
@@ -51,19 +51,19 @@ def _reason(refused: Sequence[RefusedChunk]) -> str:
 #: Entry of `meta`: a JSON array of [source, path, error class, attempts, Unix time of the first failure].
 RETRIED = "retried"
 
-#: Letters that are remembered; of more, the ones that were retried last.
+#: Number of remembered letters, the most recently retried ones.
 MOST_RETRIED = 1000
 
 
 def remembered(raw: str | None, letter: DeadLetterRow) -> str:
-    """The entry with a letter that is about to be removed."""
+    """Return the entry with a letter that is about to be removed."""
     rest = [one for one in _read(raw) if one[:2] != [letter.key.source, letter.key.path]]
     row = [letter.key.source, letter.key.path, letter.error_class, letter.attempts, letter.first_at]
     return json.dumps([*rest, row][-MOST_RETRIED:])
 
 
 def taken(raw: str | None, key: DocumentKey) -> tuple[str, DeadLetterRow] | None:
-    """The entry without a document, and the letter that it had; None when it had none."""
+    """Return the entry without a document and the letter that it held; None without one."""
     rows = _read(raw)
     row = next((one for one in rows if one[:2] == [key.source, key.path]), None)
     if row is None:

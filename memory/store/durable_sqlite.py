@@ -1,7 +1,7 @@
-"""A SQLite file beside the indexes that must survive everything: the embedding cache, the batch jobs' ledger.
+"""Durable SQLite files beside the indexes: the embedding cache and the ledger of batch jobs.
 
-Every commit is on disk before it returns (synchronous FULL). A damaged file is set aside and begun anew, by one process
-for all of them; the others notice by its inode.
+Every commit is on disk before it returns (synchronous FULL). One process sets a damaged file aside and begins a new
+one; the others notice by its inode.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 BUSY_SECONDS = 10.0
 
-#: What the write-ahead log is cut back to after a checkpoint.
+#: Size of the write-ahead log after a checkpoint.
 _LOG_BYTES = 4_000_000
 
-#: Bytes of a write-ahead log that maintenance takes the trouble to cut.
+#: Size from which maintenance cuts the write-ahead log.
 _LOG_WORTH_CUTTING_BYTES = 1_048_576
 
-#: Damaged files that are kept for a look; older ones are deleted.
+#: Damaged files that are kept for inspection; older ones are deleted.
 _DAMAGED_KEPT = 2
 
 _PAGE_BYTES = 16_384
@@ -41,7 +41,7 @@ _PAGE_BYTES = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is in a file: its name in sentences, its tables (SQL), and their version, above 0."""
+    """Contents of a file: its name in messages, its tables (SQL), and their version, above 0."""
 
     name: str
     tables: str
@@ -49,11 +49,11 @@ class Kind:
 
 
 class DurableSqlite:
-    """One connection to such a file, opened when it is first used. For one thread at a time.
+    """One connection to such a file, opened on first use. For one thread at a time.
 
-    `forget` is called whenever what was remembered of the file's rows no longer holds.
+    `forget` is called when the file was replaced, so that remembered rows are dropped.
 
-    `guarded`, and nothing else, raises these in place of SQLite's errors:
+    Only `guarded` raises these in place of SQLite's errors:
         StoreFull: the disk is full; nothing was written.
         StoreBusy: another process held the write lock for too long.
         StoreUnreadable: the file or its folder cannot be used, or another version wrote it.
@@ -67,7 +67,7 @@ class DurableSqlite:
         self._inode = 0
 
     def guarded(self, work: Callable[[], T]) -> T:
-        """Do something with `connection` or `transaction`; once more, on a new file, if this one is damaged."""
+        """Run a function that uses `connection` or `transaction`; run it again on a new file if this one is damaged."""
         with self._translated():
             try:
                 return work()
@@ -76,7 +76,7 @@ class DurableSqlite:
                 return work()
 
     def connection(self) -> apsw.Connection:
-        """The connection to the file that is there now."""
+        """Return the connection to the present file."""
         if self._connection is not None and self._inode != _inode(self._path):
             self._disconnect()  # another process set the file aside and made a new one
         if self._connection is None:
@@ -88,7 +88,7 @@ class DurableSqlite:
         return self._connection
 
     def transaction(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Do all of it or nothing."""
+        """Run a function in a transaction."""
         connection = self.connection()
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -101,11 +101,11 @@ class DurableSqlite:
         return result
 
     def disk_bytes(self) -> int:
-        """Bytes on disk, the write-ahead log included."""
+        """Return the bytes on disk, including the write-ahead log."""
         return sum(part.stat().st_size for part in parts(self._path) if part.exists())
 
     def cut_the_log(self) -> bool:
-        """Empty a write-ahead log that grew, if nobody reads it just now. Whether it had grown."""
+        """Empty a write-ahead log that grew, unless a reader uses it; return True if it had grown."""
         log_file = parts(self._path)[1]
         if not log_file.exists() or log_file.stat().st_size < _LOG_WORTH_CUTTING_BYTES:
             return False
@@ -119,7 +119,7 @@ class DurableSqlite:
         return True
 
     def close(self) -> None:
-        """Let go of the file. Its log stays (see `connect`), empty."""
+        """Close the file. Its log stays (see `connect`), empty."""
         with contextlib.suppress(apsw.Error):
             if self._connection is not None and self._inode == _inode(self._path):
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -133,9 +133,9 @@ class DurableSqlite:
         self._forget()
 
     def _made(self) -> apsw.Connection:
-        """Open the file, making it when it is not there; with the lock held."""
+        """Open the file, making it if it is missing. The caller holds the lock."""
         if not self._path.exists():
-            # A log without its database would be taken for the new one's.
+            # SQLite would apply a stray log to the new database.
             for stray in parts(self._path)[1:]:
                 stray.unlink(missing_ok=True)
             apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE).close()
@@ -166,13 +166,13 @@ class DurableSqlite:
         damaged = self._inode
         self._disconnect()
         with self._alone():
-            # Another process may have replaced the file already; then the one that is there is good.
+            # If another process has replaced the file already, the present one is good.
             if damaged and damaged == _inode(self._path):
                 aside = _set_aside(self._path)
                 log.warning("kept_file_damaged", file=str(self._path), error=str(error), set_aside=str(aside))
 
     def _alone(self) -> contextlib.AbstractContextManager[bool]:
-        """Only one process at a time makes or replaces the file."""
+        """Lock for making or replacing the file, held by one process at a time."""
         return locked(self._path.with_name(self._path.name + ".lock"))
 
     @contextlib.contextmanager
@@ -190,7 +190,8 @@ class DurableSqlite:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file; it ends with the process. Without `wait`, False when somebody else holds it."""
+    """Hold a lock file, which a process releases when it ends. Without `wait`, yield False if another process holds
+    it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -204,7 +205,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 def parts(path: Path) -> tuple[Path, Path, Path]:
-    """The file, its write-ahead log and the log's index."""
+    """Return the paths of the file, its write-ahead log and the log's index."""
     return path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
 
@@ -212,7 +213,7 @@ def connect(path: Path) -> apsw.Connection:
     """Open an existing file."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
-    # A connection to a file that was set aside must not delete, by its name, the log of the new one when it closes.
+    # When a connection to a replaced file closes, it must not delete the new file's log by its name.
     keep = ctypes.c_int(1)
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
     connection.execute("PRAGMA synchronous = FULL")
@@ -221,7 +222,7 @@ def connect(path: Path) -> apsw.Connection:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a damaged file (with its log) and delete all but the newest of such; returns its new name."""
+    """Rename a damaged file with its log, and delete all but the newest of them; return the new path."""
     aside = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
     while aside.exists():
         aside = aside.with_name(aside.name + "x")
@@ -239,7 +240,7 @@ def _set_aside(path: Path) -> Path:
 
 
 def _inode(path: Path) -> int:
-    """The file's inode; 0 when there is none."""
+    """Return the file's inode, 0 without a file."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:

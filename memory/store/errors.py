@@ -1,4 +1,4 @@
-"""What can go wrong in a store."""
+"""Errors of a store."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from schemas.errors import RecalldError, Transient
 
 
 class StoreFull(Transient):
-    """There is no space left where the index lives. Free some; indexing goes on by itself."""
+    """There is no space left on the disk of the index. Free some; indexing continues without a restart."""
 
 
 class NoRoom(StoreFull):
-    """A new generation beside the one that answers would not fit on the disk, so it is not begun."""
+    """A new generation does not fit on the disk beside the present one, so it is not begun."""
 
 
 class Superseded(Transient):
-    """Another generation was begun, given up or put in place meanwhile: look again at what is to be written, and with
-    which provider. Nothing is wrong."""
+    """The generation to write or its provider has changed meanwhile. The job repeats with the new one; nothing is
+    wrong."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry_after=0.2)
 
 
 class SettingsOlder(Superseded):
-    """The index is, or is being, made by processes that read their settings later than this one: it is left to them."""
+    """Processes with newer settings make the index, so this process leaves it to them."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -49,11 +49,11 @@ class StoreUnreadable(RecalldError):
 
 
 class OtherVersion(StoreUnreadable):
-    """Another version of recalld wrote the index. It is left alone; `recalld rebuild` makes one that replaces it."""
+    """Another version of recalld wrote the index, which stays untouched. `recalld rebuild` replaces it."""
 
 
 class KeywordsUnavailable(Transient):
-    """This process's SQLite has no FTS5: keywords can be neither searched nor written, vectors can be searched."""
+    """This process's SQLite has no FTS5: it can search vectors, but neither search nor write keywords."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry_after=60.0)
@@ -64,4 +64,4 @@ class VectorSearchUnavailable(RecalldError):
 
 
 class CheckUnfinished(RecalldError):
-    """Whether an index holds together could not be found out in the time there was."""
+    """The check of an index exceeded its time limit."""

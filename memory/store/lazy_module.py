@@ -1,7 +1,6 @@
-"""A module that is imported when something of it is first used.
+"""Lazy import of a module on its first use.
 
-For numpy in the store: a search by keywords in a process of its own uses none of it, and importing it takes
-longer than the search.
+It serves numpy in the store: a search by keywords does not use numpy, and importing it takes longer than the search.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 
 class LazyModule:
-    """Stands in for a module; every name that was used once is found without a detour from then on."""
+    """Stand-in for a module. A name is resolved once, on its first use."""
 
     def __init__(self, name: str) -> None:
         self.__name = name

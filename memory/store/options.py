@@ -1,4 +1,4 @@
-"""What a store is told when it is opened."""
+"""Options for opening a store."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """How to open an index.
+    """Options for opening an index.
 
-    `vector_enabled`: keep and search vectors at all. `extension_path`: the sqlite-vec library, None for
-    the installed one. `busy_timeout_seconds`: how long a writer waits for another process's transaction.
+    `vector_enabled`: store and search vectors. `extension_path`: the sqlite-vec library, None for the installed one.
+    `busy_timeout_seconds`: longest wait of a writer for another process's transaction.
     """
 
     vector_enabled: bool = True
@@ -24,5 +24,5 @@ class StoreOptions:
 
     @classmethod
     def of(cls, store: StoreSettings) -> StoreOptions:
-        """The options that the settings ask for."""
+        """Return the options in the settings."""
         return cls(vector_enabled=store.vector.enabled, extension_path=store.vector.extension_path)

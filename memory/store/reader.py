@@ -1,4 +1,4 @@
-"""What anybody may ask of one generation of one agent's index. Reading only."""
+"""Read access to one generation of one agent's index."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ Vector: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class VectorState(StrEnum):
-    """Whether a chunk has its vector. `chunks_vec` holds exactly the ready ones."""
+    """State of a chunk's vector. `chunks_vec` holds exactly the ready ones."""
 
     READY = "ready"
     PENDING = "pending"
     REFUSED = "refused"
 
 
-#: A document that was found to be the same this often is not looked at again for its change time alone: where change
-#: times move by themselves, or somebody links all files every night, reading has an end.
+#: Number of unchanged readings after which a new change time alone causes no further one. On some systems change times
+#: move by themselves, or a program links all files every night.
 MOST_TOUCHES = 10
 
 
-#: Documents with the same file name of which `StoreReader.named` tells.
+#: Largest number of documents of one file name that `StoreReader.named` returns.
 MOST_NAMED = 100
 
-#: Transcripts that begin alike of which `StoreReader.begun_by` tells.
+#: Largest number of transcripts with the same beginning that `StoreReader.begun_by` returns.
 MOST_BEGUN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """What the index knows of a document's source, as it was when it was read.
+    """Facts about a document's source at the time when it was read.
 
-    `content_hash` is the SHA-256 hex digest of the bytes. `notes` are remarks for status, such as
-    "invalid UTF-8 was replaced". `touches` counts how often the same content was found again under another stat.
+    `content_hash` is the SHA-256 hex digest of the bytes. `notes` are remarks for status, such as "invalid UTF-8 was
+    replaced". `touches` counts how often the same content was found under another stat.
     """
 
     key: DocumentKey
@@ -56,16 +56,16 @@ class IndexedFile:
     touches: int = 0
 
     def stat_when_the_same(self, stat: FileStat) -> FileStat:
-        """What to remember of a file in which the same content was found again."""
+        """Return the stat to store after the same content was found again."""
         return stat if self.touches < MOST_TOUCHES else stat.without_ctime()
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptMark:
-    """How far a transcript has been indexed: what it takes to go on there.
+    """Place up to which a transcript has been indexed, with the state to continue from.
 
-    `offset` (bytes) and `lines` count what was read from its beginning, `digest` is the hex digest of exactly that.
-    `state` is JSON that the reading of transcripts understands; a store only keeps it.
+    `offset` (bytes) and `lines` count the part that was read; `digest` is its hex digest. `state` is JSON of the
+    transcript reader, opaque to the store.
     """
 
     offset: int
@@ -74,16 +74,16 @@ class TranscriptMark:
     state: str
 
     def is_of(self, other: TranscriptMark) -> bool:
-        """Whether both say that the same lines were read."""
+        """Return True if both marks cover the same lines."""
         return (self.offset, self.lines, self.digest) == (other.offset, other.lines, other.digest)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """One chunk without its text: enough to tell what an edit keeps.
+    """Chunk without its text, enough to compute a difference.
 
-    A negative `ordinal` says that the chunk is stale: it was at -1 - ordinal of a transcript that is being read anew.
-    It is found like every other one until the last slice of the new version takes it over or deletes it.
+    A negative `ordinal` marks a stale chunk: it was at -1 - ordinal of a transcript that is being read again. Searches
+    find it until the last slice of the new version takes it over or deletes it.
     """
 
     id: int
@@ -96,7 +96,7 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRow:
-    """One chunk with its text, for an answer. `ordinal` is its place, of a stale chunk the one that it had."""
+    """Chunk with its text, for an answer. The `ordinal` of a stale chunk is its former one."""
 
     id: int
     key: DocumentKey
@@ -108,7 +108,7 @@ class ChunkRow:
 
 @dataclass(frozen=True, slots=True)
 class PendingChunk:
-    """A chunk that waits for its vector."""
+    """Chunk that waits for its vector."""
 
     id: int
     text_hash: str
@@ -117,7 +117,7 @@ class PendingChunk:
 
 @dataclass(frozen=True, slots=True)
 class RefusedChunk:
-    """A chunk that has no vector for good, and why; keywords find it."""
+    """Chunk that will never have a vector, with the reason. Keyword search finds it."""
 
     id: int
     start_line: int
@@ -127,7 +127,7 @@ class RefusedChunk:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One candidate: chunk id and score, higher is better (cosine, or BM25 made positive)."""
+    """Candidate of a search: chunk id and score, higher is better (cosine, or BM25 made positive)."""
 
     id: int
     score: float
@@ -135,9 +135,9 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """How common the terms of a query are: `holding` says for each `QueryTerm.text` how many of `chunks` hold it.
+    """Number of chunks, and number of chunks that hold each term of a query, by `QueryTerm.text`.
 
-    Good for weighing terms: it may be of one commit before the search that uses it.
+    Accurate enough to weigh terms: it may be one commit older than the search that uses it.
     """
 
     chunks: int
@@ -163,9 +163,9 @@ class IndexCounts:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """One document that could not be indexed, or not all of it, with the reason in words.
+    """Document that could not be indexed, or only in part, with the reason in words.
 
-    `error_class` is `memory.store.dead_letters.EMBEDDING_REFUSED` when only some of its vectors are missing.
+    `error_class` is `memory.store.dead_letters.EMBEDDING_REFUSED` if only some of its vectors are missing.
     """
 
     key: DocumentKey
@@ -177,58 +177,61 @@ class DeadLetterRow:
 
 
 class StoreReader(ABC):
-    """Read access to one generation. Safe to use from several threads. Sees only committed transactions."""
+    """Read access to one generation. Thread-safe. Sees committed transactions only."""
 
     @property
     def vector_reason(self) -> str | None:
-        """Why vectors are neither searched nor kept (their chunks stay pending), in words; None when they are."""
+        """Return the reason why vectors are neither searched nor stored, None if they are. Chunks stay pending
+        meanwhile."""
         return None
 
     @property
     def text_reason(self) -> str | None:
-        """Why keywords can be neither searched nor written in this process, in words; None when they can."""
+        """Return the reason why this process can neither search nor write keywords, None if it can."""
         return None
 
     @abstractmethod
     def meta(self, name: str) -> str | None:
-        """One entry of the `meta` table, None when absent. "fingerprint" and "dimensions" are always asked so."""
+        """Return one entry of the `meta` table, None without it. "fingerprint" and "dimensions" are read with it."""
 
     @abstractmethod
     def revision(self, key: DocumentKey) -> int:
-        """The document's revision, taken before its source is read and handed back with the commit.
+        """Return the document's revision, to be read before the source and handed back with the commit.
 
-        Positive and growing with every commit of the document while the index knows it. For an unknown
-        document: minus the number of deletions the index ever made (0 or less), so that a document that
-        was added and deleted in between is noticed, too.
+        The revision of a known document is positive and grows with each of its commits. For an unknown document it is
+        minus the number of all deletions (0 or less): a document that was added and deleted in between is noticed, too.
         """
 
     @abstractmethod
     def file(self, key: DocumentKey) -> IndexedFile | None:
-        """What the index knows of one document."""
+        """Return the facts about one document's source, None if it is unknown."""
 
     @abstractmethod
     def files(self) -> Iterator[IndexedFile]:
-        """All documents, in no promised order, a page at a time: what is there all the while comes at least once, as it
-        is when its page is read."""
+        """Yield all documents, page by page, in any order.
+
+        A document that exists all the while comes at least once, in its state at the time its page is read.
+        """
 
     @abstractmethod
     def chunks_by_path(self, source: str) -> dict[str, int]:
-        """Path -> number of chunks, of every document of a source."""
+        """Return the number of chunks of every document of a source, by path."""
 
     @abstractmethod
     def transcript(self, key: DocumentKey) -> TranscriptMark | None:
-        """How far a transcript has been indexed; None for a document that is none, or that is unknown."""
+        """Return the mark of a transcript, None for another or an unknown document."""
 
     @abstractmethod
     def chunks_of(self, key: DocumentKey) -> list[StoredChunk]:
-        """The document's chunks by ordinal; after them the stale ones, by the ordinals that they had."""
+        """Return the document's chunks by ordinal, then the stale ones by their former ordinals."""
 
     @abstractmethod
     def named(self, folder: str, name: str) -> list[DocumentKey]:
         """Return the documents of a file name as it is and with any ending, at most `MOST_NAMED` of each, newest first.
 
-        ASCII letters are of any case. `folder` is the end of the document's folders, with a slash at both ends. The
-        name of a Codex rollout is what follows its time. An index that no writer has opened since version 3 has none.
+        ASCII letters match in any case. `folder` is the end of the document's folders, with a slash at both ends. The
+        name of a Codex rollout is the part after its time. An index that no writer has opened since version 3 finds
+        none.
         """
 
     @abstractmethod
@@ -237,49 +240,49 @@ class StoreReader(ABC):
 
     @abstractmethod
     def chunk_rows(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
-        """Chunks by id; ids that are gone are left out."""
+        """Return chunks by id, without the ids that are gone."""
 
     @abstractmethod
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
-        """When what is in chunks was said, in Unix seconds; chunks of notes, and such without a time, are left out."""
+        """Return the Unix times of the messages in chunks, without chunks of notes and chunks without a time."""
 
     @abstractmethod
     def pending_chunks(self, limit: int, *, among: Collection[str] | None = None) -> list[PendingChunk]:
-        """The next chunks that wait for a vector, oldest id first; only those with a text hash `among` these."""
+        """Return the next chunks that wait for a vector, oldest id first, limited to text hashes `among` these."""
 
     @abstractmethod
     def pending_hashes(self) -> dict[int, str]:
-        """Chunk id -> text hash of every chunk that waits for a vector, oldest id first. Reads no text."""
+        """Return the text hash of every chunk that waits for a vector, by chunk id, oldest first. Reads no text."""
 
     @abstractmethod
     def refused_chunks(self, key: DocumentKey) -> list[RefusedChunk]:
-        """The document's chunks that a provider refused, in the order of `chunks_of`."""
+        """Return the document's refused chunks, in the order of `chunks_of`."""
 
     @abstractmethod
     def vectors_by_hash(self, text_hashes: Sequence[str]) -> dict[str, Vector]:
-        """Vectors that the index already holds for these texts."""
+        """Return the stored vectors of these texts."""
 
     @abstractmethod
     def vectors_of(self, ids: Sequence[int]) -> dict[int, Vector]:
-        """Vectors by chunk id; chunks without one are left out."""
+        """Return vectors by chunk id, without chunks that have none."""
 
     @abstractmethod
     def search_vectors(self, vector: Vector, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
-        """The k nearest chunks by cosine, best first. Empty when the index holds no vectors.
+        """Return the k nearest chunks by cosine, best first; none if the index holds no vectors.
 
         Raises:
-            VectorSearchUnavailable: vectors are there and cannot be searched.
+            VectorSearchUnavailable: the index holds vectors that cannot be searched.
         """
 
     @abstractmethod
     def vector_scores(self, vector: Vector, ids: Sequence[int]) -> dict[int, float]:
-        """Cosine of these chunks; chunks without a vector are left out."""
+        """Return the cosine of these chunks, without chunks that have no vector."""
 
     @abstractmethod
     def search_text(self, query: str, k: int, sources: Sequence[str] | None = None) -> list[Hit]:
-        """The k best chunks by BM25 for any of the query's terms, best first.
+        """Return the k best chunks by BM25 for any of the query's terms, best first.
 
-        `query` is what a person typed: it is segmented and quoted here, never read as operators.
+        `query` is plain text of a user: it is segmented and quoted here, never read as operators.
 
         Raises:
             KeywordsUnavailable: see `text_reason`.
@@ -287,40 +290,40 @@ class StoreReader(ABC):
 
     @abstractmethod
     def text_scores(self, query: str, ids: Sequence[int]) -> dict[int, float]:
-        """BM25 of these chunks for the query; chunks that hold none of its terms are left out."""
+        """Return the BM25 of these chunks for the query, without chunks that hold none of its terms."""
 
     @abstractmethod
     def term_counts(self, query: str) -> TermCounts:
-        """How many chunks hold each of the query's terms, whatever their source."""
+        """Return the number of chunks that hold each of the query's terms, in all sources."""
 
     @abstractmethod
     def dead_letters(self) -> list[DeadLetterRow]:
-        """Documents that could not be indexed, or not all of them, newest first."""
+        """Return the documents that could not be indexed, or only in part, newest first."""
 
     @abstractmethod
     def counts(self) -> IndexCounts:
-        """Row counts and sizes."""
+        """Return row counts and sizes."""
 
     @abstractmethod
     def vectors_pending(self) -> int:
-        """How many chunks wait for a vector: one of the counts, without the cost of the others."""
+        """Return the number of chunks that wait for a vector. Cheaper than `counts`."""
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes of the index, about; 0 for one that is in memory. Looks at nothing in it."""
+        """Return the approximate bytes of the index, 0 for one in memory. Reads none of it."""
 
     @abstractmethod
     def change_token(self) -> object:
-        """A value that differs after any commit by anybody. Cheap."""
+        """Return a value that differs after any commit of any process. Cheap."""
 
     @abstractmethod
     def check(self) -> list[str]:
-        """Look whether the store holds together; one sentence per finding, empty when sound.
+        """Check the consistency of the store; return one sentence per finding.
 
-        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones', every chunk and every
-        mark has its file, only transcripts have stale chunks, and the database's own integrity check passes.
+        chunks_fts has exactly the chunks' rows, chunks_vec exactly the ready ones'. Every chunk and every mark has its
+        file, only transcripts have stale chunks, and the database's own integrity check passes.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of all resources; calls in other threads finish first."""
+        """Release all resources; calls in other threads finish first."""

@@ -1,21 +1,21 @@
-"""A store in memory, for tests and for trying things out. Passes the conformance suite that SQLite passes."""
+"""Store in memory, for tests and for trials. It passes the conformance suite of the SQLite store."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, RETRIED, refusal_letter, remembered, taken
 from memory.store.reader import DeadLetterRow, IndexedFile, Vector, VectorState
-from memory.store.stub_chunks import new_chunk
-from memory.store.stub_reader import InMemoryReader
-from memory.store.stub_transcripts import write_chunks
+from memory.store.stub_reader import InMemoryReader, MemoryChunk, new_chunk
 from memory.store.writer import (
     DocumentChange,
     DocumentDelete,
     DocumentWrite,
     KeptChunk,
+    NewChunk,
     Refusal,
     Store,
     TranscriptWrite,
@@ -25,7 +25,7 @@ from schemas.documents import DocumentKey, FileStat
 
 
 class InMemoryStore(InMemoryReader, Store):
-    """One generation in this process only. Exact cosine by numpy; BM25 without stemming."""
+    """One generation in this process. Exact cosine by numpy; BM25 without stemming."""
 
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
         settled: dict[DocumentKey, bool] = {}
@@ -139,13 +139,13 @@ class InMemoryStore(InMemoryReader, Store):
         self._last_commit_at = time.time()
 
     def _apply(self, change: DocumentChange, settled: dict[DocumentKey, bool]) -> WriteOutcome:
-        """Apply one change if nothing speaks against it; notes in `settled` whether it brought a refusal."""
+        """Apply one change unless it conflicts; record in `settled` if it brought a refusal."""
         if isinstance(change, TranscriptWrite):
             if not self._continues(change):
                 return WriteOutcome.CONFLICT
             fresh = self._put_slice(change)
             if not change.final and not fresh:
-                return WriteOutcome.COMMITTED  # what could not be read of it is still a dead letter
+                return WriteOutcome.COMMITTED  # an unreadable part is still a dead letter
         elif self.revision(change.key) != change.expected_revision:
             return WriteOutcome.CONFLICT
         elif isinstance(change, DocumentDelete):
@@ -241,3 +241,41 @@ class InMemoryStore(InMemoryReader, Store):
                 raise ValueError(f"shape {vector.shape} in an index of {expected} dimensions")
         if expected is not None and remember:
             self._meta["dimensions"] = str(expected)
+
+
+def write_chunks(chunks: dict[int, MemoryChunk], change: TranscriptWrite, next_id: Callable[[], int]) -> bool:
+    """Apply a slice to the chunks; return True if it brought a refusal."""
+    refusal = False
+    if change.keep is not None:
+        for chunk in _chunks_of(chunks, change):
+            chunk.stale = chunk.stale or chunk.row.ordinal >= change.keep
+    stale = sorted((chunk for chunk in _chunks_of(chunks, change) if chunk.stale), key=attrgetter("place"))
+    for added in change.added:
+        taken = next((one for one in stale if one.stale and one.text_hash == added.text_hash), None)
+        if taken is None:
+            chunk_id = next_id()
+            chunks[chunk_id] = new_chunk(chunk_id, change.key, added)
+            refusal = refusal or added.refused is not None
+        else:
+            refusal = _take_over(taken, added) or refusal
+    if change.final:
+        for chunk in stale:
+            if chunk.stale:
+                del chunks[chunk.row.id]
+    return refusal
+
+
+def _chunks_of(chunks: dict[int, MemoryChunk], change: TranscriptWrite) -> list[MemoryChunk]:
+    return [chunk for chunk in chunks.values() if chunk.row.key == change.key]
+
+
+def _take_over(chunk: MemoryChunk, added: NewChunk) -> bool:
+    chunk.stale = False
+    chunk.row = replace(chunk.row, ordinal=added.ordinal, start_line=added.start_line, end_line=added.end_line)
+    chunk.said_at = added.said_at
+    if added.vector is not None and chunk.state is not VectorState.READY:
+        chunk.vector, chunk.refusal = added.vector, None
+    elif added.refused is not None and chunk.state is VectorState.PENDING:
+        chunk.refusal = added.refused
+        return True
+    return False

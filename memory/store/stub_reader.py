@@ -1,14 +1,17 @@
-"""What the store in memory holds, and every way to read it."""
+"""Contents of the store in memory, and read access to them."""
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
 
+from memory.chunking.segmenting import QueryTerm, index_text, index_title, query_terms
 from memory.store.reader import (
     MOST_BEGUN,
     MOST_NAMED,
@@ -26,12 +29,12 @@ from memory.store.reader import (
     Vector,
     VectorState,
 )
-from memory.store.stub_chunks import MemoryChunk, bm25, holders
-from schemas.documents import SESSIONS_SOURCE, DocumentKey
+from memory.store.writer import NewChunk
+from schemas.documents import DocumentKey
 
 
 class InMemoryReader(StoreReader):
-    """The reading half of `InMemoryStore`. Exact cosine by numpy; BM25 without stemming."""
+    """Reading half of `InMemoryStore`. Exact cosine by numpy; BM25 without stemming."""
 
     def __init__(self, *, fingerprint: str = "", description: str = "") -> None:
         self._lock = threading.RLock()
@@ -103,7 +106,7 @@ class InMemoryReader(StoreReader):
         with self._lock:
             chunks = self._chunks.values()
             found = (chunk for chunk in chunks if (chunk.text_hash, chunk.row.ordinal) == (text_hash, 0))
-            keys = [chunk.row.key for chunk in found if not chunk.stale and chunk.row.key.source == SESSIONS_SOURCE]
+            keys = [chunk.row.key for chunk in found if not chunk.stale and chunk.row.key.is_transcript]
             return keys[:MOST_BEGUN]
 
     def times_of(self, ids: Sequence[int]) -> dict[int, float]:
@@ -219,7 +222,7 @@ class InMemoryReader(StoreReader):
         return [f"{number} {what}" for what, number in findings.items() if number]
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
     def _pending(self) -> list[MemoryChunk]:
         return [chunk for _, chunk in sorted(self._chunks.items()) if chunk.state is VectorState.PENDING]
@@ -233,3 +236,86 @@ class InMemoryReader(StoreReader):
 def _best(scores: Mapping[int, float], k: int) -> list[Hit]:
     ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
     return [Hit(chunk_id, score) for chunk_id, score in ranked[: max(0, k)]]
+
+
+# BM25 as FTS5 has it (https://www.sqlite.org/fts5.html#the_bm25_function).
+_K1 = 1.2
+_B = 0.75
+_SMALLEST_IDF = 1e-6
+
+# As in FTS5, private use counts as letters: `memory.chunking.segmenting` writes marks so.
+_WORD = re.compile(r"(?:[^\W_]|[\ue000-\uefff])+")
+
+
+@dataclass(slots=True)
+class MemoryChunk:
+    """One chunk with its words for searches. A stale one keeps its former ordinal."""
+
+    row: ChunkRow
+    text_hash: str
+    words: list[str]
+    vector: Vector | None
+    refusal: str | None
+    said_at: float | None
+    stale: bool = False
+
+    @property
+    def place(self) -> tuple[bool, int, int]:
+        """Return the sort key of a document's chunks."""
+        return self.stale, self.row.ordinal, self.row.id
+
+    @property
+    def state(self) -> VectorState:
+        """Return the state of its vector."""
+        if self.refusal is not None:
+            return VectorState.REFUSED
+        return VectorState.PENDING if self.vector is None else VectorState.READY
+
+
+def new_chunk(chunk_id: int, key: DocumentKey, added: NewChunk) -> MemoryChunk:
+    """Return a chunk for insertion."""
+    return MemoryChunk(
+        row=ChunkRow(
+            id=chunk_id,
+            key=key,
+            ordinal=added.ordinal,
+            start_line=added.start_line,
+            end_line=added.end_line,
+            text=added.text,
+        ),
+        text_hash=added.text_hash,
+        words=_WORD.findall(index_text(f"{index_title(key.source, key.path)}\n{added.text}").casefold()),
+        vector=None if added.refused is not None else added.vector,
+        refusal=added.refused,
+        said_at=added.said_at,
+    )
+
+
+def bm25(query: str, chunks: Mapping[int, MemoryChunk]) -> dict[int, float]:
+    """Return the scores of the chunks that hold a term of the query, by id."""
+    scores: dict[int, float] = {}
+    average = sum(len(chunk.words) for chunk in chunks.values()) / max(1, len(chunks))
+    for term in query_terms(query):
+        counts = {chunk_id: count for chunk_id, chunk in chunks.items() if (count := _occurrences(term, chunk.words))}
+        idf = math.log((len(chunks) - len(counts) + 0.5) / (len(counts) + 0.5))
+        for chunk_id, count in counts.items():
+            length = len(chunks[chunk_id].words) / average
+            weight = count * (_K1 + 1) / (count + _K1 * (1 - _B + _B * length))
+            scores[chunk_id] = scores.get(chunk_id, 0.0) + max(idf, _SMALLEST_IDF) * weight
+    return scores
+
+
+def holders(query: str, chunks: Mapping[int, MemoryChunk]) -> dict[str, int]:
+    """Return the number of chunks that hold each of the query's terms."""
+    return {
+        term.text: sum(_occurrences(term, chunk.words) > 0 for chunk in chunks.values()) for term in query_terms(query)
+    }
+
+
+def _occurrences(term: QueryTerm, words: Sequence[str]) -> int:
+    phrase = _WORD.findall(term.text.casefold())
+    if not phrase:
+        return 0
+    if term.prefix and len(phrase) == 1:
+        return sum(word.startswith(phrase[0]) for word in words)
+    return sum(list(words[start : start + len(phrase)]) == phrase for start in range(len(words) - len(phrase) + 1))

@@ -1,4 +1,4 @@
-"""What workers may do to one generation of one agent's index. One transaction a call."""
+"""Write access to one generation of one agent's index. Each call is one transaction."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from schemas.documents import DocumentKey, FileStat
 
 @dataclass(frozen=True, slots=True)
 class NewChunk:
-    """A chunk to insert. Ready with a vector, refused with a reason, else pending.
+    """Chunk to insert. Ready with a vector, refused with a reason, else pending.
 
-    `said_at` is the Unix time of the last message in it, None where there is none.
+    `said_at` is the Unix time of the last message in it, None without one.
     """
 
     ordinal: int
@@ -31,7 +31,7 @@ class NewChunk:
 
 @dataclass(frozen=True, slots=True)
 class KeptChunk:
-    """A chunk that stays, at its place in the new version of the document."""
+    """Chunk that stays, with its place in the new version of the document."""
 
     id: int
     ordinal: int
@@ -41,10 +41,10 @@ class KeptChunk:
 
 @dataclass(frozen=True, slots=True)
 class DocumentWrite:
-    """The whole new state of one document, as the difference from what the index holds.
+    """New state of one document, as the difference from its indexed state.
 
-    `expected_revision` is what `revision` said before the source was read. `moved` lists kept chunks
-    whose ordinal or lines changed. Kept chunks that did not move are not named.
+    `expected_revision` is the result of `revision` before the source was read. `moved` lists kept chunks with a new
+    ordinal or new lines. Other kept chunks are not listed.
     """
 
     key: DocumentKey
@@ -59,7 +59,7 @@ class DocumentWrite:
 
 @dataclass(frozen=True, slots=True)
 class DocumentDelete:
-    """A document that is no longer there."""
+    """Deletion of a document."""
 
     key: DocumentKey
     expected_revision: int
@@ -67,17 +67,17 @@ class DocumentDelete:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptWrite:
-    """One slice of a transcript: what reading on from `continues` to `mark` changes.
+    """One slice of a transcript: the changes from the mark `continues` to the mark `mark`.
 
-    A long transcript is written slice after slice. First the chunks with an ordinal of `keep` or more become stale
-    (None: none do), then each chunk of `added` takes over the earliest stale chunk of the document with its text
-    hash, or is inserted. One that is taken over keeps its id and its vector; without one it takes that of the new
-    chunk. `final` deletes what is still stale. Until then it is found by every search: a transcript that is
-    read anew never answers less than before.
+    A long transcript is written slice after slice. First, chunks with an ordinal of `keep` or more become stale; with
+    None, no chunk does. Then each `added` chunk takes over the earliest stale chunk of the document with its text hash,
+    or is inserted. A chunk that is taken over keeps its id and its vector, or gets the vector of the new chunk if it
+    has none. `final` deletes the remaining stale chunks. Searches find stale chunks until then, so that a transcript
+    that is read again never answers less than before.
 
-    `continues` is the mark that the index must hold, None when it must not know the document at all. `stat` is
-    what the next look at the file is compared with: a slice that leaves something to read says
-    `memory.store.dead_letters.FORGOTTEN`, or nobody would come back to it after a crash.
+    `continues` is the mark that the index must hold, None if the document must be unknown. `stat` is compared with the
+    file's next stat. A slice that leaves a rest has `memory.store.dead_letters.FORGOTTEN`, so that a worker continues
+    after a crash.
     """
 
     key: DocumentKey
@@ -90,12 +90,12 @@ class TranscriptWrite:
     notes: tuple[str, ...] = ()
 
 
-#: What one call may do to one document.
+#: Change of one document.
 DocumentChange: TypeAlias = DocumentWrite | DocumentDelete | TranscriptWrite
 
 
 class WriteOutcome(StrEnum):
-    """What became of one document's change."""
+    """Outcome of one document's change."""
 
     COMMITTED = "committed"
     CONFLICT = "conflict"
@@ -103,16 +103,16 @@ class WriteOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A chunk that the provider will never embed, and why."""
+    """Reason why the provider will never embed a chunk."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What a round of maintenance did: vectors moved and merges of keywords, in steps; bytes cut from the log.
+    """Work of a round of maintenance: steps of moving vectors and of merging keywords, and bytes cut from the log.
 
-    `seconds` that it took, by "vectors", "keywords" and "log", those that had nothing to do aside.
+    `seconds` are listed by "vectors", "keywords" and "log", only for parts with work.
     """
 
     vector_steps: int = 0
@@ -122,7 +122,7 @@ class Maintained:
 
     @property
     def anything(self) -> bool:
-        """Whether it did anything."""
+        """Return True if the round did any work."""
         return bool(self.vector_steps or self.keyword_steps or self.log_bytes)
 
 
@@ -136,77 +136,71 @@ class Store(StoreReader):
 
     @abstractmethod
     def write(self, changes: Sequence[DocumentChange]) -> list[WriteOutcome]:
-        """Apply all changes in their order, in as few transactions as a bounded number of chunks in each allows.
+        """Apply all changes in their order, in as few transactions as the limit of chunks in each allows.
 
-        A document is in one of them, whole, as a rule. One that alone changes more chunks than a transaction should
-        takes several: until the last one it holds chunks of both versions, and says of itself that it is to be looked
-        at again. Each of them leaves a sound index, and after a crash in between the next look at the file ends it.
+        As a rule, a document is written in one transaction. A document with more changed chunks than that takes
+        several. Until the last one it holds chunks of both versions and counts as changed. Each transaction leaves a
+        sound index; after a crash, the next reading of the file completes the change.
 
-        A change whose expected revision is no longer the document's is left out and reported as a
-        conflict; the others are committed. So is a slice that continues another mark than the index holds, or
-        whose document is no transcript, and a `DocumentWrite` of a document that is one: that takes a
-        `DocumentDelete` first. The content hash of a transcript is the digest of its mark.
+        A change with an outdated expected revision is left out and reported as a conflict; the others are committed.
+        Conflicts are also a slice whose `continues` is not the stored mark, a slice of a document that is no
+        transcript, and a `DocumentWrite` of a transcript, which needs a `DocumentDelete` first. The content hash of a
+        transcript is the digest of its mark.
 
-        A committed document's dead letter is removed; one that holds refused chunks, new or kept, has one that
-        says so (`memory.store.dead_letters`), unless all of them are old and it was dropped.
+        A committed document's dead letter is removed. A document with refused chunks, new or kept, gets one about them
+        (`memory.store.dead_letters`), unless all of them are old and the user dropped the letter.
 
         Raises:
-            KeywordsUnavailable: every chunk has to be in the keyword index, and there is none (`text_reason`).
+            KeywordsUnavailable: there is no keyword index, which every chunk has to be in (`text_reason`).
         """
 
     @abstractmethod
     def rename_document(self, old: DocumentKey, new: DocumentKey) -> bool:
-        """Keep everything that the index holds of a document under another key, its dead letter too.
+        """Move all rows of a document, including its dead letter, to another key; return True if they moved.
 
-        Its revision changes, and `old` counts as deleted. Returns False, and nothing happens, when `old` is unknown
-        or `new` is known.
+        Its revision changes, and `old` counts as deleted. Nothing happens if `old` is unknown or `new` is known.
         """
 
     @abstractmethod
     def write_vectors(self, vectors: Mapping[int, tuple[str, Vector | Refusal]]) -> int:
         """Give chunks their vectors in one transaction: chunk id -> (text hash, vector or refusal).
 
-        A chunk that is gone, or whose text hash differs, or that is not pending any more is passed over. A
-        refusal is in the document's dead letter from then on, unless that says already that it could not be read.
-        Returns the number of chunks changed.
+        Skips chunks that are gone, have another text hash or are no longer pending. A refusal enters the document's
+        dead letter, unless the letter says that the document could not be read. Returns the number of chunks changed.
         """
 
     @abstractmethod
     def touch(
         self, stats: Mapping[DocumentKey, FileStat], *, content_hashes: Mapping[DocumentKey, str] | None = None
     ) -> None:
-        """Remember new stats of documents whose content did not change.
+        """Store new stats of documents with unchanged content.
 
-        With `content_hashes`, only where the index (still) holds that content: somebody else may have
-        committed an older reading in between, and a fresh stat on it would hide it for ever. A document that was
-        touched could be read: a dead letter that says otherwise is removed.
+        With `content_hashes`, only documents that still have that content are touched. Another process may have
+        committed an older reading in between; a fresh stat would hide that for ever. A dead letter that calls a touched
+        document unreadable is removed.
         """
 
     @abstractmethod
     def add_dead_letter(self, key: DocumentKey, *, reason: str, error_class: str, attempts: int = 1) -> None:
-        """Record that a document could not be indexed, in so many attempts; a second time adds to those."""
+        """Record that a document could not be indexed in this number of attempts; repeated calls add up."""
 
     @abstractmethod
     def retry_dead_letter(self, key: DocumentKey) -> int:
-        """Let a document be tried again: its refused chunks are pending from now on, its dead letter is removed.
+        """Release a document for another attempt: refused chunks become pending, and its dead letter is removed.
 
-        If it could not be read, its stat is forgotten, so that the next job reads it even if the file did not
-        change. What fails again goes on with the attempts and the first time of its letter; what is read does not.
-        Returns the number of chunks that were refused; nothing happens to a document without a letter
-        and without such chunks.
+        The stat of an unreadable document is forgotten, so that the next job reads it even if the file is unchanged. If
+        it fails again, the new letter continues the attempts and the first time of the old one. Returns the number of
+        released chunks.
         """
 
     @abstractmethod
     def drop_dead_letter(self, key: DocumentKey) -> bool:
-        """Remove a document's dead letter and leave everything else, refused chunks too, as it is.
+        """Remove a document's dead letter, leaving its refused chunks as they are; return True if there was one."""
 
-        Returns whether there was one.
-        """
+    def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:  # noqa: ARG002 - for stores with work to do
+        """Clear up after writing where it is worth it, in short transactions, as long as `go_on` returns True.
 
-    def maintain(self, *, go_on: Callable[[], bool]) -> Maintained:  # noqa: ARG002 - for those who have something to do
-        """Clear up what writing left behind, where that is worth it, in short transactions, as long as `go_on` says so.
-
-        Nothing that is found changes. Does nothing in a store that needs none.
+        Search results do not change. The default does nothing.
         """
         return Maintained()
 

@@ -1,12 +1,13 @@
-"""Events where the system grants them, polling where it does not."""
+"""Watcher by events where the system grants them, by polling elsewhere."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from producers.watching.network_mounts import blind_folder
 from producers.watching.polling_watcher import PollingWatcher
 from producers.watching.watcher import (
     NativeListener,
@@ -18,10 +19,22 @@ from producers.watching.watcher import (
     WatchState,
 )
 
+#: Types of file systems (proc(5), mountinfo) that other machines write to: over the network, or from outside of a
+#: virtual machine.
+_OVER_THE_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gfs2", "ocfs2", "davfs"}
 
-def open_watcher(listener: WatchListener, *, poll_interval_seconds: float = 5.0) -> FallingBackWatcher:
-    """The watcher for this machine."""
-    return FallingBackWatcher(_native_watcher, listener, poll_interval_seconds=poll_interval_seconds)
+_FROM_OUTSIDE = {"9p", "virtiofs", "vboxsf", "prl_fs", "vmhgfs", "drvfs"}
+
+_FUSE = {"sshfs", "glusterfs", "rclone", "s3fs", "gcsfuse", "vmhgfs-fuse", "grpcfuse", "osxfs"}
+
+BLIND = frozenset({*_OVER_THE_NETWORK, *_FROM_OUTSIDE, *(f"fuse.{name}" for name in _FUSE)})
+
+_ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
+
+
+def open_watcher(listener: WatchListener, *, poll_interval_seconds: float = 5.0) -> FallbackWatcher:
+    """Return the watcher for this machine."""
+    return FallbackWatcher(_native_watcher, listener, poll_interval_seconds=poll_interval_seconds)
 
 
 def _native_watcher(listener: NativeListener) -> Watcher:
@@ -35,10 +48,10 @@ def _native_watcher(listener: NativeListener) -> Watcher:
         return ObserverWatcher(listener)
 
 
-class FallingBackWatcher(Watcher):
-    """Watches each agent with the native watcher; those for whom it has no room are polled.
+class FallbackWatcher(Watcher):
+    """Native watcher with polling for the agents that it has no room for.
 
-    Every `refresh` of a polled agent tries the native watcher again, so that a raised limit is noticed.
+    Every `refresh` of a polled agent tries the native watcher again: the user may have raised the limit.
     """
 
     def __init__(
@@ -55,7 +68,7 @@ class FallingBackWatcher(Watcher):
         self._polling = PollingWatcher(listener, interval_seconds=poll_interval_seconds)
         self._files: dict[str, WatchedFiles] = {}
         self._reasons: dict[str, str] = {}
-        # Those of them that are polled because nothing else would do.
+        # Polled agents on file systems without complete events.
         self._blind: set[str] = set()
 
     def add_root(self, agent: str, files: WatchedFiles) -> None:
@@ -131,12 +144,12 @@ class FallingBackWatcher(Watcher):
         self._listener.on_uncertain(agent)
 
     def on_limit(self, agent: str, reason: str) -> None:
-        """Poll the agent from now on; what happened in between is found by a comparison."""
+        """Poll the agent from now on. A comparison finds the changes in between."""
         self._poll(agent, reason)
         self._listener.on_uncertain(agent)
 
     def _begin_anew(self, dead: Watcher) -> None:
-        """A watcher whose thread has ended tells nobody of anything: another one takes all agents."""
+        """Replace a watcher whose thread has ended, for all agents."""
         self._native = None
         dead.close()
         for agent in self._files:
@@ -171,3 +184,27 @@ class FallingBackWatcher(Watcher):
             self._reasons[agent] = reason
             if not already:
                 self._polling.add_root(agent, files)
+
+
+def blind_folder(folders: Iterable[Path], *, mounts: Path = Path("/proc/self/mountinfo")) -> tuple[Path, str] | None:
+    """Return the first folder on such a file system and its type; None without one, or without a list of mounts."""
+    try:
+        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    types = dict(_mount(line) for line in lines if " - " in line)
+    for folder in folders:
+        real = Path(os.path.realpath(folder))
+        kind = next((types[str(above)] for above in (real, *real.parents) if str(above) in types), "")
+        if kind in BLIND:
+            return folder, kind
+    return None
+
+
+def _mount(line: str) -> tuple[str, str]:
+    """Return the folder and the file system type of a line of mountinfo."""
+    before, _, after = line.partition(" - ")
+    where = before.split(" ")[4]
+    for escape, character in _ESCAPES.items():
+        where = where.replace(escape, character)
+    return where, after.split(" ")[0]

@@ -1,7 +1,7 @@
-"""Which directories one inotify instance watches, for whom, and what was seen in them.
+"""Table of the directories that one inotify instance watches, with their agents and documents.
 
-The kernel watches inodes, not paths: a moved directory keeps its watch and would report under its old
-name, and two paths of one inode share a watch. This table keeps path and watch together.
+The kernel watches inodes, not paths: a moved directory keeps its watch and reports under its old name, and two paths of
+one inode share a watch. The table maps paths to watches.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from watchdog.observers.inotify_c import (
 
 from producers.watching.watcher import Role, WatchLimitReached
 
-#: Only what means a write, a move, a creation, a deletion, or other permissions and times. Opening and closing after
-#: reading do not count: those events come from our own reading.
+#: Writes, moves, creations, deletions, and changes of permissions and times. recalld's own reading causes events of
+#: opening and of closing after reading, so they are left out.
 EVENT_MASK = (
     InotifyConstants.IN_MODIFY
     | InotifyConstants.IN_CLOSE_WRITE
@@ -40,7 +40,7 @@ EVENT_MASK = (
     | InotifyConstants.IN_EXCL_UNLINK
 )
 
-#: What the kernel answers when a limit is reached (inotify_init(2), inotify_add_watch(2)).
+#: Errors of the kernel at a limit (inotify_init(2), inotify_add_watch(2)).
 LIMIT_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _LIMITS = Path("/proc/sys/fs/inotify")
@@ -48,7 +48,7 @@ _LIMITS = Path("/proc/sys/fs/inotify")
 
 @dataclass(slots=True)
 class Directory:
-    """One watched directory. `documents` are the names of notes and transcripts that were seen right inside."""
+    """One watched directory. `documents`: names of the notes and transcripts seen right inside."""
 
     path: str
     wd: WatchDescriptor
@@ -63,7 +63,7 @@ class _Watch:
 
 
 class WatchedDirectories:
-    """The table of one inotify instance. The caller's lock protects it."""
+    """Table of one inotify instance. The caller's lock protects it."""
 
     def __init__(self, inotify: InotifyFD, callback: WatchCallback) -> None:
         self._inotify = inotify
@@ -71,33 +71,33 @@ class WatchedDirectories:
         self._by_path: dict[str, Directory] = {}
         self._by_wd: dict[int, _Watch] = {}
         self._callback_ids = itertools.count(1)
-        #: Directories that the kernel refused to watch for lack of permission, and for whom.
+        #: Directories that the kernel refused to watch for lack of permission, and their agents.
         self.refused: dict[str, set[str]] = {}
-        #: Watched directories that could be listed no longer when somebody changed their permissions.
+        #: Watched directories that cannot be listed since their permissions changed.
         self.locked: set[str] = set()
 
     def __contains__(self, path: str) -> bool:
         return path in self._by_path
 
     def paths(self) -> list[str]:
-        """All watched directories."""
+        """Return all watched directories."""
         return list(self._by_path)
 
     def paths_of(self, agent: str) -> list[str]:
-        """The directories watched for one agent."""
+        """Return the directories watched for one agent."""
         return [path for path, directory in self._by_path.items() if agent in directory.owners]
 
     def of_watch(self, wd: int) -> list[Directory]:
-        """The directories of a watch: one, or several when several paths lead to one inode."""
+        """Return the directories of a watch: several if several paths lead to one inode."""
         watch = self._by_wd.get(wd)
         return [self._by_path[path] for path in watch.paths] if watch else []
 
     def ensure(self, path: str, agent: str, role: Role, *, follow: bool = False) -> tuple[Directory | None, bool]:
-        """Watch the directory that is at this path now, for this agent too.
+        """Watch the directory at this path for this agent, too.
 
-        `follow`: the path itself may be a symbolic link (roots are named by a person; nothing else may).
-        Returns the directory, None when there is none or it cannot be watched, and whether it is new to the
-        agent. A directory that took another one's place is new and inherits the names seen in the old one.
+        `follow`: the path itself may be a symbolic link, as only roots may. Return the directory (None if it is gone or
+        cannot be watched), and True if it is new to the agent. A directory that replaced another one is new and
+        inherits the names seen in the old one.
 
         Raises:
             WatchLimitReached: the system grants no further watch.
@@ -122,7 +122,7 @@ class WatchedDirectories:
         return directory, directory.owners[agent] is not before
 
     def drop(self, path: str) -> Directory | None:
-        """Watch this one directory no longer, for anybody."""
+        """Stop watching this one directory, for all agents."""
         self.locked.discard(path)
         directory = self._by_path.pop(path, None)
         if directory is None:
@@ -136,19 +136,19 @@ class WatchedDirectories:
         return directory
 
     def drop_below(self, path: str) -> list[Directory]:
-        """Watch this directory and all below it no longer. Returns them, with the names seen in them."""
+        """Stop watching this directory and all below it. Return them, with the names seen in them."""
         below = path.rstrip(os.sep) + os.sep
         gone = [known for known in self._by_path if known == path or known.startswith(below)]
         return [directory for known in gone if (directory := self.drop(known)) is not None]
 
     def drop_watch(self, wd: int) -> list[Directory]:
-        """The kernel removed a watch (its directory was deleted or unmounted): forget it."""
+        """Forget a watch that the kernel removed: its directory was deleted or unmounted."""
         watch = self._by_wd.pop(wd, None)
         self.locked.difference_update(watch.paths if watch else ())
         return [self._by_path.pop(path) for path in watch.paths] if watch else []
 
     def release(self, agent: str, paths: Iterable[str]) -> None:
-        """The agent needs these directories no longer; those that nobody needs lose their watch."""
+        """Remove an agent from these directories. Directories without an agent lose their watch."""
         for path in paths:
             directory = self._by_path.get(path)
             if directory is None:
@@ -158,14 +158,14 @@ class WatchedDirectories:
                 self.drop(path)
 
     def forget_refusals(self, agent: str) -> None:
-        """Start afresh with what the agent may not watch."""
+        """Forget the directories that the kernel refused to watch for the agent."""
         for path in [path for path, agents in self.refused.items() if agent in agents]:
             self.refused[path].discard(agent)
             if not self.refused[path]:
                 del self.refused[path]
 
     def access_changed(self, path: str) -> bool:
-        """Whether somebody took away or gave the permission to list a directory, when its attributes changed."""
+        """Return True if a change of attributes took or gave the permission to list a directory."""
         if os.access(path, os.R_OK | os.X_OK):
             was_locked = path in self.locked or path in self.refused
             self.locked.discard(path)
@@ -197,7 +197,7 @@ class WatchedDirectories:
 
 
 def limit_reason(error: OSError) -> str:
-    """One sentence on an exhausted system limit, and what to set."""
+    """Return one sentence about an exhausted system limit and what to set."""
     if error.errno == errno.ENOSPC:
         advice = _advice("max_user_watches", at_least=524_288)
         return f"the limit of inotify watches is reached; {advice}"

@@ -1,24 +1,33 @@
-"""Watching on Linux: one thread and one inotify instance for any number of workspaces.
+"""Watcher for Linux: one thread and one inotify instance for any number of workspaces.
 
-watchdog's own Observer starts a thread a root and watches whatever lies below, node_modules included. Only
-its reading thread (`InotifyFD`) is used here; which directories are watched is decided in this file.
+watchdog's own Observer starts a thread per root and watches everything below it, node_modules included. This watcher
+uses only its reading thread (`InotifyFD`) and chooses the directories itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
-from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, InotifyFD, WatchCallback, WatchDescriptor
+from watchdog.observers.inotify_c import (
+    CallbackId,
+    InotifyConstants,
+    InotifyEvent,
+    InotifyFD,
+    Mask,
+    WatchCallback,
+    WatchDescriptor,
+)
 
 from memory.documents.agent_files import may_be_document
-from producers.watching.inotify_barrier import InotifyMarks
 from producers.watching.inotify_directories import LIMIT_ERRNOS, Directory, WatchedDirectories, limit_reason
 from producers.watching.watcher import (
     NativeListener,
@@ -33,12 +42,73 @@ from producers.watching.watcher import (
 
 log = structlog.get_logger(__name__)
 
+_CALLBACK_ID = CallbackId(0)
+
 _SELF_GONE = InotifyConstants.IN_DELETE_SELF | InotifyConstants.IN_MOVE_SELF | InotifyConstants.IN_UNMOUNT
+
 _GONE = InotifyConstants.IN_DELETE | InotifyConstants.IN_MOVED_FROM
+
 _CAME = InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVED_TO
 
 #: Roots that come and go while they are being added are looked at again this many times.
 _SETTLE_ROUNDS = 5
+
+
+class InotifyBarrier(WatchCallback):
+    """Barrier for the inotify thread: a private folder that the same instance watches.
+
+    The kernel queues the events of one instance in order, so a file created now in the folder is reported after all
+    earlier writes. Without a folder (no space, no watch left), every wait fails.
+    """
+
+    def __init__(self, inotify: InotifyFD) -> None:
+        self._changed = threading.Condition()
+        self._made = self._seen = 0
+        self._folder: Path | None = None
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="recalld-watch-"))
+            inotify.add_callback(os.fsencode(folder), Mask(InotifyConstants.IN_CREATE), self, _CALLBACK_ID)
+            self._folder = folder
+        except OSError:
+            return
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until the thread has reported everything before this call. Return False after the timeout."""
+        if self._folder is None:
+            return False
+        with self._changed:
+            self._made += 1
+            mark = self._made
+        file = self._folder / str(mark)
+        try:
+            file.touch()
+        except OSError:
+            return False
+        try:
+            with self._changed:
+                return self._changed.wait_for(lambda: self._seen >= mark, timeout_seconds)
+        finally:
+            file.unlink(missing_ok=True)
+
+    def on_event(self, event: InotifyEvent) -> None:
+        """Record the marker file of a waiting thread."""
+        name = os.fsdecode(event.name)
+        if not name.isdigit():
+            return
+        with self._changed:
+            self._seen = max(self._seen, int(name))
+            self._changed.notify_all()
+
+    def on_watch_deleted(self, wd: WatchDescriptor) -> None:
+        """Ignore the deletion of the folder: every wait times out from then on."""
+
+    def on_queue_overflow(self) -> None:
+        """Ignore an overflow: waits whose marker was lost time out."""
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @dataclass(slots=True)
@@ -49,7 +119,7 @@ class _Agent:
 
 @dataclass(slots=True)
 class _News:
-    """What to tell the listener once the lock is free."""
+    """Changes to report to the listener after the lock is released."""
 
     changes: list[tuple[str, str]] = field(default_factory=list)
     uncertain: set[str] = field(default_factory=set)
@@ -60,7 +130,7 @@ class _News:
 
 
 class InotifyWatcher(Watcher, WatchCallback):
-    """See the module. The constructor starts the thread.
+    """Watcher over one inotify instance. The constructor starts the thread.
 
     Raises:
         WatchLimitReached: the system grants no inotify instance.
@@ -79,7 +149,7 @@ class InotifyWatcher(Watcher, WatchCallback):
             raise
         self._inotify.name = "watch-inotify"
         self._directories = WatchedDirectories(self._inotify, self)
-        self._marks = InotifyMarks(self._inotify)
+        self._marks = InotifyBarrier(self._inotify)
         self._inotify.start()
 
     # The Watcher
@@ -132,11 +202,11 @@ class InotifyWatcher(Watcher, WatchCallback):
             self._inotify.join()
 
     def watched_directories(self) -> list[str]:
-        """Every directory that has a watch."""
+        """Return every directory that has a watch."""
         with self._lock:
             return self._directories.paths()
 
-    # What the inotify thread calls
+    # Called by the inotify thread
 
     def on_event(self, event: InotifyEvent) -> None:
         with self._digesting() as news:
@@ -153,7 +223,7 @@ class InotifyWatcher(Watcher, WatchCallback):
 
     @contextlib.contextmanager
     def _digesting(self) -> Iterator[_News]:
-        """Digest under the lock, tell without it. A mistake here must not end the thread unnoticed."""
+        """Digest under the lock, report without it. After an unexpected error, all agents are reported as dropped."""
         news = _News()
         with self._lock:
             if self._closed:
@@ -177,7 +247,7 @@ class InotifyWatcher(Watcher, WatchCallback):
             for agent in news.uncertain:
                 self._listener.on_uncertain(agent)
         except Exception:
-            # The listener promised not to raise; whatever it did, the others' events go on.
+            # A listener must not raise. If it does, the events of the other agents go on.
             log.exception("listener_failed")
 
     # Under the lock
@@ -218,8 +288,8 @@ class InotifyWatcher(Watcher, WatchCallback):
             dropped = self._directories.drop(path)
             self._lost([dropped] if dropped else [], news)
         elif mask & InotifyConstants.IN_MOVED_FROM:
-            # The watches go on at the new place; they are dropped here and made anew when IN_MOVED_TO
-            # names a place that counts.
+            # The watches go on at the new place. They are dropped here and made again when IN_MOVED_TO names a place
+            # that counts.
             self._lost(self._directories.drop_below(path), news)
         elif mask & _CAME:
             for owner, role in list(directory.owners.items()):
@@ -233,10 +303,10 @@ class InotifyWatcher(Watcher, WatchCallback):
         return [owner for owner, role in directory.owners.items() if role is Role.FLAT]
 
     def _lost(self, directories: list[Directory], news: _News) -> None:
-        """Report what was in directories that are gone; a lost root asks for a comparison instead.
+        """Report the documents of lost directories. For a lost root, request a comparison instead.
 
-        A root may be gone because its disk is: then its documents are not deleted, and only the comparison,
-        which looks at the root first, can tell.
+        A root also vanishes with its disk. Its documents are not deleted then: only the comparison, which looks at the
+        root first, can decide that.
         """
         for owner in {owner for directory in directories for owner in directory.owners}:
             agent = self._agents.get(owner)
@@ -267,7 +337,7 @@ class InotifyWatcher(Watcher, WatchCallback):
                 news.limits.append((agent, str(limit)))
 
     def _look_again(self, agent: str, news: _News, *, verify: bool = False) -> None:
-        """Watch what the agent's roots are now. New documents are news; with `verify` every directory is asked."""
+        """Watch the agent's present roots and report new documents. With `verify`, list every directory again."""
         state = self._agents[agent]
         visited: set[str] = set()
         try:
@@ -279,7 +349,7 @@ class InotifyWatcher(Watcher, WatchCallback):
                 state.wanted = wanted
                 for path, role in wanted.items():
                     visited |= self._cover(agent, path, role, news, root=True, verify=verify)
-                # A root that appeared while its parent got its watch would be nobody's event.
+                # A root that appeared before its parent got its watch causes no event.
                 if wanted_directories(state.files.watch_roots()) == wanted:
                     break
         except WatchLimitReached:
@@ -301,10 +371,9 @@ class InotifyWatcher(Watcher, WatchCallback):
     def _cover(
         self, agent: str, top: str, role: Role, news: _News, *, root: bool = False, verify: bool = False
     ) -> set[str]:
-        """Watch a directory and, for a tree, what counts below it. Returns what was looked at.
+        """Watch a directory and, for a tree, the directories below it. Return the directories that were visited.
 
-        Each directory is listed after its watch is there, so that what was put into it before the watch is
-        seen here, and what comes later is an event.
+        Each directory is listed after it got its watch: older entries are seen here, later ones are events.
         """
         files = self._agents[agent].files
         visited: set[str] = set()
@@ -339,7 +408,7 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
         with os.scandir(path) as entries:
             return list(entries)
     except OSError:
-        return []  # gone again, or not ours to list: the comparison of files and index tells of it
+        return []  # gone again, or not readable: the comparison of files and index reports it
 
 
 def _is_within(path: str, top: str) -> bool:

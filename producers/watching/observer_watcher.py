@@ -1,8 +1,7 @@
-"""Watching on systems other than Linux (macOS: FSEvents), through watchdog's Observer.
+"""Watcher for systems other than Linux (macOS: FSEvents), through watchdog's Observer.
 
-Events only say "look there": a document's path is reported as it is; anything about a directory reports the
-agent as uncertain (the answer is a refresh and a comparison), because these systems do not tell reliably
-what was below it.
+A changed document is reported by its path. A changed directory makes its agent uncertain, which leads to a refresh and
+a comparison: these systems do not reliably report what was below it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class _Observed:
 
 
 class _Handler(FileSystemEventHandler):
-    """Called with the observer's lock held: it must not wait for anything that talks to the observer."""
+    """Handler that runs under the observer's lock: it must not wait for a thread that uses the observer."""
 
     def __init__(self, agent: str, listener: WatchListener) -> None:
         self._agent = agent
@@ -51,7 +50,7 @@ class _Handler(FileSystemEventHandler):
         if isinstance(event, FileOpenedEvent | FileClosedNoWriteEvent):
             return
         if event.is_directory:
-            # "A directory was modified" only repeats what its entries say.
+            # A modified directory only repeats the events of its entries.
             if event.event_type != "modified":
                 self._listener.on_uncertain(self._agent)
             return
@@ -61,7 +60,7 @@ class _Handler(FileSystemEventHandler):
 
 
 class ObserverWatcher(Watcher):
-    """See the module. The number of threads is the Observer's business; FSEvents takes one a root."""
+    """Watcher through watchdog's Observer, which starts one thread per root with FSEvents."""
 
     def __init__(self, listener: WatchListener) -> None:
         self._listener = listener
@@ -93,7 +92,7 @@ class ObserverWatcher(Watcher):
                 try:
                     watch = self._observer.schedule(observed.handler, path, recursive=role is Role.TREE)
                 except FileNotFoundError:
-                    continue  # gone again; the comparison of files and index tells of it
+                    continue  # gone again; the comparison of files and index reports it
                 except (OSError, RecursionError) as error:
                     # watchdog lists folders in folders by recursion.
                     self.remove_root(agent)

@@ -1,7 +1,7 @@
-"""Watching where the system tells nothing: look at every document's stat again and again.
+"""Watcher that compares the stat of every document, for systems without events.
 
-One thread for all agents. A round looks at each agent's files once; the pause between two rounds is
-`interval_seconds`, and longer when a round is dear, so that polling costs at most `MAX_CPU_SHARE` of one core.
+One thread for all agents. A round looks at each agent's files once. The pause between two rounds is
+`interval_seconds`, and longer after an expensive round: polling costs at most `MAX_CPU_SHARE` of one core.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Polled:
 
 
 class PollingWatcher(Watcher):
-    """See the module. The thread starts with the first agent."""
+    """Watcher by polling. The thread starts with the first agent."""
 
     def __init__(self, listener: WatchListener, *, interval_seconds: float = 5.0) -> None:
         self._listener = listener
@@ -47,7 +47,7 @@ class PollingWatcher(Watcher):
         self._thread: threading.Thread | None = None
 
     def add_root(self, agent: str, files: WatchedFiles) -> None:
-        # Looked at here and not in the first round: what changes from now on must differ from this.
+        # Scanned here and not in the first round: later changes must differ from this.
         polled = _Polled(files, {})
         try:
             polled.seen = files.scan().documents
@@ -64,7 +64,7 @@ class PollingWatcher(Watcher):
             self._agents.pop(agent, None)
 
     def refresh(self, agent: str) -> None:
-        """Nothing to do: every round looks at what is there."""
+        """Do nothing: every round looks at the present files."""
 
     def state(self, agent: str) -> WatchState:
         with self._lock:
@@ -100,7 +100,7 @@ class PollingWatcher(Watcher):
         polled.failure = None
         seen = scan.documents if scan.complete else _with_unlisted(scan, polled)
         changed = dict.fromkeys(differences(polled.seen, seen))
-        # One that moves alone is news when it has come to rest: on some file systems it is that of each look.
+        # A change time that moves alone is reported once it rests: on some file systems every look moves it.
         moving = {key for key in changed if _only_ctime_moved(polled.seen.get(key), seen.get(key))}
         changed.update(dict.fromkeys(polled.moving))
         polled.seen, polled.moving = seen, moving
@@ -109,7 +109,7 @@ class PollingWatcher(Watcher):
 
 
 def differences(before: Mapping[DocumentKey, FileStat], after: Mapping[DocumentKey, FileStat]) -> list[DocumentKey]:
-    """The documents that are new, gone, or have another stat."""
+    """Return the documents that are new, gone, or have another stat."""
     changed = [key for key, stat in after.items() if before.get(key) != stat]
     changed.extend(key for key in before if key not in after)
     return changed
@@ -120,7 +120,7 @@ def _only_ctime_moved(before: FileStat | None, after: FileStat | None) -> bool:
 
 
 def _with_unlisted(scan: Scan, polled: _Polled) -> dict[DocumentKey, FileStat]:
-    """What is there, and what was there where the scan could not look."""
+    """Return the scanned documents, and the earlier ones where the scan could not look."""
     hidden = {
         key: stat
         for key, stat in polled.seen.items()

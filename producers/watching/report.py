@@ -1,8 +1,8 @@
-"""State of watching for status: `home/run/watch.json`, and conditions for what is degraded.
+"""State of watching for status: the file `home/run/watch.json`, and conditions for degraded watching.
 
 The file is one object `{agent: {mode, reason, overflows, lastEventAt, lastReconcileAt, pid, born}}`. `mode` is
-"events", "polling" or "off", times are Unix seconds or null. `pid` and `born` name the process that watches: the file
-holds while that process lives, and is removed at its end.
+"events", "polling" or "off", times are Unix seconds or null. `pid` and `born` name the watching process. It removes
+the file at its end, and readers ignore the file of a dead process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Entry:
 
 
 class WatchReport:
-    """Thread-safe, but `publish` and `close` belong to one thread."""
+    """Report of all agents. Thread-safe, but `publish` and `close` belong to one thread."""
 
     def __init__(self, home: Path, agents: Iterable[str], reporter: ConditionReporter) -> None:
         self._path = home / WATCH_STATE_PATH
@@ -55,13 +55,13 @@ class WatchReport:
         self._unwritable: str | None = ""
 
     def event(self, agent: str) -> None:
-        """A document of the agent was reported by the watcher."""
+        """Record that the watcher reported a document of the agent."""
         with self._lock:
             self._entries[agent].last_event_at = time.time()
             self._dirty = True
 
     def overflow(self) -> None:
-        """Events were lost; said of every agent that lives by events until its next comparison."""
+        """Record lost events for every agent watched by events, until its next comparison."""
         with self._lock:
             for entry in self._entries.values():
                 if entry.state.mode is WatchMode.EVENTS:
@@ -70,7 +70,7 @@ class WatchReport:
             self._dirty = True
 
     def reconciled(self, agent: str) -> None:
-        """The agent's files were compared with its index: what an overflow lost was found."""
+        """Record a comparison of the agent's files and index, which finds the lost changes."""
         with self._lock:
             entry = self._entries[agent]
             entry.last_reconcile_at = time.time()
@@ -78,14 +78,14 @@ class WatchReport:
             self._dirty = True
 
     def watched(self, agent: str, state: WatchState) -> None:
-        """How the agent is watched now."""
+        """Record the present watch state of the agent."""
         with self._lock:
             entry = self._entries[agent]
             self._dirty = self._dirty or entry.state != state
             entry.state = state
 
     def tell_again(self) -> None:
-        """Report all again at the next `publish`: a broker that came back may have lost the conditions."""
+        """Report all conditions again at the next `publish`: a broker that came back may have lost them."""
         with self._lock:
             for entry in self._entries.values():
                 entry.told = None
@@ -93,7 +93,7 @@ class WatchReport:
             self._dirty = True
 
     def publish(self, *, now: float) -> None:
-        """Write the file if there is news and the last time is long enough ago; report conditions that changed."""
+        """Write the file and report changed conditions, at most every `WRITE_SECONDS`."""
         with self._lock:
             if not self._dirty or (self._written_at is not None and now - self._written_at < WRITE_SECONDS):
                 return
@@ -111,11 +111,11 @@ class WatchReport:
                 self._dirty = True
 
     def close(self) -> None:
-        """Nobody watches from now on."""
+        """Remove the file: the process stops watching."""
         self._path.unlink(missing_ok=True)
 
     def _write(self, body: object) -> bool:
-        """Whether the file could be written."""
+        """Write the file. Return True if that succeeded."""
         try:
             write_derived(self._path, body)
         except OSError as error:

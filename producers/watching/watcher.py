@@ -1,10 +1,10 @@
-"""What it means to watch files, whoever does it.
+"""Interface of file watchers and their listeners.
 
 Watcher
 +-- InotifyWatcher        Linux: one thread and one inotify instance for all agents
 +-- ObserverWatcher       other systems, through watchdog's Observer
 +-- PollingWatcher        anywhere: looks again every few seconds
-+-- FallingBackWatcher    one of the first two, and polling for whom the system grants no watch
++-- FallbackWatcher       one of the first two, and polling for agents without a watch
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class WatchMode(StrEnum):
-    """How changes of an agent's files are noticed."""
+    """Method by which changes of an agent's files are noticed."""
 
     EVENTS = "events"
     POLLING = "polling"
@@ -34,7 +34,7 @@ class WatchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """The mode and, when it is not the best one or not complete, why. `wanted`: no other way would do."""
+    """Mode, and the reason if it is degraded. `wanted`: no other mode works for the file system."""
 
     mode: WatchMode
     reason: str | None = None
@@ -42,51 +42,51 @@ class WatchState:
 
 
 class WatchLimitReached(Transient):
-    """The system grants no (further) watch. The message names the limit and what to set."""
+    """Raised when the system grants no further watch. The message names the limit and what to set."""
 
 
 class WatchedFiles(Protocol):
-    """What a watcher has to know of an agent's documents; `memory.documents.agent_files.AgentFiles` is it."""
+    """Files of an agent as a watcher needs them. `memory.documents.agent_files.AgentFiles` implements it."""
 
     def watch_roots(self) -> Sequence[WatchRoot]:
-        """The directories and files to look at, as the disk is now."""
+        """Return the directories and files to watch, as the disk is now."""
 
     def owns_directory(self, path: Path) -> bool:
-        """Whether a directory below a recursive root counts (ignored ones do not)."""
+        """Return True if a directory below a recursive root counts and is not ignored."""
 
     def scan(self) -> Scan:
-        """All documents and their stat."""
+        """Return all documents and their stats."""
 
     def path_of(self, key: DocumentKey) -> Path:
-        """Where a document lies."""
+        """Return the path of a document."""
 
 
 class WatchListener(Protocol):
-    """Whom a watcher tells. Called from the watcher's threads; never blocks for long, never raises."""
+    """Receiver of changes, called from the watcher's threads. It never blocks for long and never raises."""
 
     def on_change(self, agent: str, path: str) -> None:
-        """Something at this absolute path may have been written, moved, created or deleted."""
+        """Handle an absolute path that may have been written, moved, created or deleted."""
 
     def on_overflow(self) -> None:
-        """Events of any agent were lost: compare every agent's files with its index."""
+        """Handle lost events: compare every agent's files with its index."""
 
     def on_uncertain(self, agent: str) -> None:
-        """What is watched for this agent changed its shape: refresh it, and compare its files with its index."""
+        """Handle changed roots of an agent: refresh it, and compare its files with its index."""
 
 
 class NativeListener(WatchListener, Protocol):
-    """Whom a watcher tells that needs the system's help and may lose it."""
+    """Receiver of a native watcher's changes and of its limits."""
 
     def on_limit(self, agent: str, reason: str) -> None:
-        """The agent was dropped because the system grants no further watch, or the watcher failed."""
+        """Handle a dropped agent: the system grants no further watch, or the watcher failed."""
 
 
 class Watcher(ABC):
-    """Tells a listener what changed below the agents' roots. Safe to use from several threads."""
+    """Watcher that reports changes below the agents' roots to a listener. Thread-safe."""
 
     @abstractmethod
     def add_root(self, agent: str, files: WatchedFiles) -> None:
-        """Watch an agent's roots, present and to come. When this returns, no later change goes unnoticed.
+        """Watch an agent's present and future roots. No change after the return goes unnoticed.
 
         Raises:
             WatchLimitReached: nothing is watched for this agent.
@@ -94,44 +94,44 @@ class Watcher(ABC):
 
     @abstractmethod
     def remove_root(self, agent: str) -> None:
-        """Watch the agent no longer; unknown agents are fine."""
+        """Stop watching an agent. Unknown agents are ignored."""
 
     @abstractmethod
     def refresh(self, agent: str) -> None:
-        """Make sure that what is watched is what is there now. Compare files and index afterwards.
+        """Watch the present roots of an agent. Compare files and index afterwards.
 
         Raises:
             WatchLimitReached: nothing is watched for this agent any more.
         """
 
-    def settle(self, agent: str, timeout_seconds: float) -> bool:  # noqa: ARG002 - for those who can
-        """Wait until the listener was told of everything that was written before; False where nobody can tell."""
+    def settle(self, agent: str, timeout_seconds: float) -> bool:  # noqa: ARG002 - for subclasses
+        """Wait until the listener got all earlier changes. Return False after the timeout, or if unknown."""
         return False
 
     def problem(self) -> str | None:
-        """Why nobody is told of changes any more, None while all is well. Cheap. `refresh` begins anew."""
+        """Return the reason why changes are not reported any more, else None. Cheap. `refresh` restarts the watcher."""
         return None
 
     @abstractmethod
     def state(self, agent: str) -> WatchState:
-        """How the agent is watched."""
+        """Return the watch state of an agent."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything and end the threads; no callback comes after it."""
+        """End the threads and release all watches. No callback comes afterwards."""
 
 
 class Role(Enum):
-    """Why a directory is watched for an agent."""
+    """Reach of a watch on a directory for an agent."""
 
     TREE = "all below"
     FLAT = "entries right inside"
 
 
 def wanted_directories(roots: Sequence[WatchRoot]) -> dict[str, Role]:
-    """The directories that have to be watched for these roots.
+    """Return the directories to watch for these roots.
 
-    A root that is not there, and a root that is a file, is watched through the nearest directory above.
+    A missing root, and a root that is a file, is watched through the nearest directory above.
     """
     wanted: dict[str, Role] = {}
     for root in roots:

@@ -23,7 +23,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.up.settings_age import SettingsAge
     from recalld.up.traces import traced
     from recalld.wiring import open_broker
-    from workers.health.heartbeat import LifeSigns
+    from workers.health.heartbeat import Heartbeat
     from workers.limits.coordination import coordinating
     from workers.queue.connection import IMPATIENT_SECONDS
 
@@ -40,7 +40,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
         with (
             traced(settings, "serve"),
             coordinating(settings) as coordination,
-            LifeSigns(settings, "serve", pulses, asking=coordination.asking, outdated=age),
+            Heartbeat(settings, "serve", pulses, asking=coordination.asking, outdated=age),
             watchdog(pulses.problems),
         ):
             serve(

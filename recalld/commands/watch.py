@@ -22,7 +22,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     from recalld.up.settings_age import SettingsAge
     from recalld.up.traces import traced
     from recalld.wiring import answering_for, building_in, indexed_by, open_broker, running_broker
-    from workers.health.heartbeat import LifeSigns
+    from workers.health.heartbeat import Heartbeat
 
     age = SettingsAge(invocation)
     settings = invocation.settings
@@ -34,7 +34,7 @@ def command(invocation: Invocation, *, supervised: bool) -> None:
     with (
         traced(settings, "watch"),
         running_broker(settings, supervised=supervised),
-        LifeSigns(settings, "watch", pulses, outdated=age),
+        Heartbeat(settings, "watch", pulses, outdated=age),
         watchdog(pulses.problems),
     ):
         broker = open_broker(settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -12,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_folder_name, is_note_name
+from memory.documents.roots import LONG_TERM_NAMES, USERS_FOLDER, is_note_name
+from memory.documents.scan import ScanProblems, file_stat
 from memory.documents.session_roots import is_transcript_name
-from memory.documents.walk import file_stat
+from memory.documents.walk import FolderRules, walk
 from schemas.settings import AGENT_ID_PATTERN
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -138,18 +138,17 @@ def count_notes(workspace: Path, extra: Iterable[str] = (), *, deadline: Deadlin
 
 
 def _count(folder: str, wanted: Callable[[str], bool], deadline: Deadline) -> Counted:
-    found = NOTHING
-    # A folder that cannot be listed has nothing that could be indexed: os.walk passes over it.
-    for path, folders, names in os.walk(folder):
-        if deadline.is_over():
-            return replace(found, complete=False)
-        folders[:] = filter(is_folder_name, folders)
-        for name in filter(wanted, names):
-            with suppress(OSError):
-                entry = os.lstat(os.path.join(path, name))  # noqa: PTH118 - thousands of plain strings
-                if stat.S_ISREG(entry.st_mode):
-                    found += _counted(entry)
-    return found
+    rules, found, complete = FolderRules(wanted), NOTHING, True
+
+    def goes_on(_: str) -> bool:
+        nonlocal complete
+        complete = not deadline.is_over()
+        return complete
+
+    # A folder that cannot be listed has nothing that could be indexed.
+    for _, entry in walk(folder, "", lambda _: rules, ScanProblems(), goes_on=goes_on):
+        found += _counted(entry)
+    return replace(found, complete=complete)
 
 
 def _counted(entry: os.stat_result) -> Counted:

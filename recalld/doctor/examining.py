@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from memory.redaction import REWRITING, is_costly
-from memory.search.resting import RestingPendingReader
+from memory.search.circuit_breaker import GuardedPendingReader
 from memory.status.agent import condition_of, unreported
 from memory.status.condition_texts import part_of
 from memory.status.summary import build_status
@@ -83,7 +83,7 @@ def _look(invocation: Invocation, *, online: bool) -> Iterator[Finding]:
         yield machine.clock(settings, broker_seconds_ahead=services.seconds_ahead(side))
         # Before anything is healed: what is told below is what was found.
         chosen = settings.model_copy(update={"agents": invocation.agents() if settings.agents else ()})
-        status = build_status(chosen, RestingPendingReader(side.board), deep=True)
+        status = build_status(chosen, GuardedPendingReader(side.board), deep=True)
         said: list[Finding] = []
         for finding in _of_status(invocation, side, status, online=online):
             said.append(finding)

@@ -19,7 +19,6 @@ from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
 from recalld.up.lock import daemon_pid
 from schemas.conditions import OF_FILES, Condition, ConditionCode
-from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
 from schemas.status import AgentStatus, Status
@@ -163,7 +162,7 @@ def _newest_texts(settings: Settings, agent: AgentSettings) -> Iterator[str]:
         if reader is None:
             return
         stack.callback(reader.close)
-        transcripts = [file for file in reader.files() if file.key.source == SESSIONS_SOURCE]
+        transcripts = [file for file in reader.files() if file.key.is_transcript]
         room = _NEWEST_CHUNKS
         for file in sorted(transcripts, key=lambda file: file.stat.mtime_ns, reverse=True):
             rows = reader.chunk_rows([chunk.id for chunk in reader.chunks_of(file.key)[:room]])

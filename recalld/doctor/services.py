@@ -21,7 +21,7 @@ from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import AgentSettings, Settings
 from schemas.status import ProcessState, Status
 from schemas.version import recalld_version
-from workers.health.heartbeat import bury
+from workers.health.heartbeat import forget_dead
 from workers.queue.private_server import server_binary
 
 _START = "`recalld up` starts everything"
@@ -160,7 +160,7 @@ def _paused(name: str, state: EndpointStatus | None, agent: AgentSettings, *, no
 
 def _forgetting(side: BrokerSide, state: ProcessState) -> Any:
     def forget() -> str:
-        gone = bury(side.client, side.keys, role=None)
+        gone = forget_dead(side.client, side.keys, role=None)
         return f"forgot {len(gone)} processes that had ended" if gone else f"process {state.pid} was forgotten before"
 
     return forget

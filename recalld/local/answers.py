@@ -95,7 +95,7 @@ def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
     from memory.search.builtin import get_search_manager
-    from memory.search.manager import AbsentMemory
+    from memory.search.manager import UnavailableMemory
     from recalld.logs import configure_logs
 
     configure_logs(level=40)
@@ -105,7 +105,7 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
     settings = invocation.settings.model_copy(update={"agents": (agent,)})
     manager, reason = get_search_manager(settings, agent.id)
     if manager is None:
-        yield AbsentMemory(agent, reason or "there is no such memory")
+        yield UnavailableMemory(agent, reason or "there is no such memory")
         return
     try:
         yield manager
@@ -115,7 +115,7 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
 
 def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
     """Return the status of the asked agent, or of all, with the queue's. Raise like `search`."""
-    from memory.search.resting import RestingPendingReader
+    from memory.search.circuit_breaker import GuardedPendingReader
     from memory.status.summary import build_status
     from recalld.wiring import open_broker
     from workers.queue.connection import IMPATIENT_SECONDS
@@ -123,7 +123,7 @@ def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
     settings = invocation.settings.model_copy(update={"agents": invocation.agents()})
     broker = open_broker(settings, answer_seconds=IMPATIENT_SECONDS)
     try:
-        answer = build_status(settings, RestingPendingReader(broker.board), deep=deep)
+        answer = build_status(settings, GuardedPendingReader(broker.board), deep=deep)
     finally:
         broker.client.close()
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from memory.index.generations import Generations
 from memory.search.passages import passages
-from memory.search.ranking.long_queries import asked_for
+from memory.search.ranking.terms import searched_query
 from memory.search.retrieval import Found, Wanted, retrieve
 from memory.status.condition_texts import text_of
 from memory.store.options import StoreOptions
@@ -31,7 +31,7 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
     which are compared with the disk.
     """
     started = time.monotonic()
-    asked = asked_for(request["query"], str)
+    asked = searched_query(request["query"], str)
     min_score = request.get("min_score")
     wanted = Wanted(
         query=asked.text,

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.ignored_documents import NOTED, file_state, left_out, noted
+from memory.documents.comparison import NOTED, file_state, left_out, noted
 from memory.documents.session_roots import COMPRESSED
 from memory.index.generation_writer import GenerationWriter
 from memory.store.dead_letters import EMBEDDING_REFUSED

@@ -22,7 +22,7 @@ from schemas.conditions import StopReason
 from schemas.errors import BrokerUnavailable, RecalldError, UserError
 from schemas.settings import Settings
 from workers.queue.broker_errors import refusal
-from workers.queue.listing import queued_jobs
+from workers.queue.job_queue import queued_jobs
 from workers.queue.private_server import AWAY
 
 #: Seconds for which a batch job that is over is still shown to a person.

@@ -13,10 +13,10 @@ import click
 from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
 from producers.dispatcher import mark_in_calls
-from producers.finding_transcripts import Found, find_transcripts
 from recalld.invocation import Invocation, to_type
 from recalld.render.progress_bar import ProgressBar
 from recalld.render.terminal_text import printable_json, printable_name
+from recalld.runs.backfill_paths import Found, find_transcripts
 from recalld.runs.backfill_plan import BackfillPlan, plan_backfill, remember_folders
 from recalld.runs.backfill_report import (
     BackfillProgress,

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from memory.documents.agent_files import AgentFiles
 from memory.documents.imports import imported_folders, imports_path, remember_import
-from memory.documents.scan_problems import printable
-from memory.documents.session_roots import SESSIONS_SOURCE
+from memory.documents.scan import printable
 from memory.embedding.selection import ProviderChoice
 from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
 from memory.index.transcript_slices import is_read_otherwise
-from producers.finding_transcripts import Found
+from recalld.runs.backfill_paths import Found
 from recalld.runs.cost import open_cache, texts_in_jobs
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
@@ -156,7 +155,7 @@ def _missing(
     answering = generations.open_reader()
     if answering is not None:
         try:
-            before = {file.key for file in answering.files() if file.key.source == SESSIONS_SOURCE}
+            before = {file.key for file in answering.files() if file.key.is_transcript}
         finally:
             answering.close()
         imported = files.scan(imported=True).documents if before else {}

@@ -27,7 +27,7 @@ from schemas.documents import DocumentKey
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
 from workers.batch_jobs import FEWEST_TEXTS
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 
 
 def run_estimate(invocation: Invocation, *, fresh: bool, as_json: bool) -> int:
@@ -189,7 +189,7 @@ def _rounded(number: int) -> str:
 class Spending:
     """Cost of embedding documents from now on. Searches of other processes are not counted."""
 
-    def __init__(self, board: Board, agents: Sequence[AgentSettings]) -> None:
+    def __init__(self, board: HealthStore, agents: Sequence[AgentSettings]) -> None:
         self._board = board
         self._agents = {agent.id: agent for agent in agents}
         self._before = {

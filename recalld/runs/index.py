@@ -34,7 +34,7 @@ from recalld.wiring import (
 from schemas.errors import UserError
 from schemas.ports import Usage
 from schemas.settings import AgentSettings, Settings
-from workers.queue.home_lock import HomeClaim
+from workers.queue.home_lock import HomeLock
 from workers.run import run_workers
 
 
@@ -52,7 +52,7 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
     configure_logs(level=40)
     with running(settings, agents) as run:
         # First of all: documents that workers of another home take would be missing here in the end.
-        HomeClaim(run.broker.client, run.broker.keys, settings).take(run.stop)
+        HomeLock(run.broker.client, run.broker.keys, settings).take(run.stop)
         _mark(settings, agents, run.broker, fresh=fresh, force=force)
         run.wait.marked()
         outcomes = run.wait.compared(run.finish())

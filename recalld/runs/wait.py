@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.ignored_documents import left_out
+from memory.documents.comparison import left_out
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from memory.embedding.selection import NO_VECTORS as NO_EMBEDDING
 from memory.embedding.selection import ProviderChoice
-from memory.index.fingerprint import embedding_of
-from memory.index.identity import name_in
+from memory.index.fingerprint import embedding_of, name_in
 from memory.index.provider_fallback import provider_of
 from memory.status.answering import no_prefixes, no_vectors
 from memory.status.condition_texts import counted, duration, text_of, what_happened

@@ -34,9 +34,9 @@ from recalld.wiring import generations_of
 from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError, UserError
 from schemas.settings import Settings
-from workers.health.board import Board
-from workers.health.heartbeat import LifeSigns
-from workers.health.stall_detector import Movement
+from workers.health.health_store import HealthStore
+from workers.health.heartbeat import Heartbeat
+from workers.health.stall_detector import StallDetector
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
@@ -107,7 +107,7 @@ def _run(invocation: Invocation, broker: BrokerServer, age: SettingsAge, stop: t
     settings = invocation.settings
     supervisor = Supervisor(_children(invocation), say=say)
     pulses = Pulses()
-    life = LifeSigns(settings, "up", pulses, outdated=age)
+    life = Heartbeat(settings, "up", pulses, outdated=age)
     health = _health(settings, supervisor, pulses)
     with last_act(supervisor.kill), watchdog(_what_hangs(settings, supervisor, pulses)):
         try:
@@ -272,7 +272,7 @@ def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Telem
         return None
     client = connect(settings, answer_seconds=IMPATIENT_SECONDS)
     keys = Keys(namespace(settings))
-    board = Board(client, keys)
+    board = HealthStore(client, keys)
 
     def problems() -> list[str]:
         missed = [why for why in supervisor.missed().values() if why is not None]
@@ -280,7 +280,7 @@ def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Telem
         return [*missed, *unwell, *pulses.problems()]
 
     route = readiness(
-        Movement(client, keys), stalled_after_seconds=settings.workers.stalled_after_seconds, problems=problems
+        StallDetector(client, keys), stalled_after_seconds=settings.workers.stalled_after_seconds, problems=problems
     )
     server = TelemetryServer(settings.up.host, settings.up.port, routes={"/readyz": route}, section="up")
     server.start()
@@ -289,7 +289,7 @@ def _health(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Telem
 
 def _what_hangs(settings: Settings, supervisor: Supervisor, pulses: Pulses) -> Callable[[], Sequence[str]]:
     """Return a function that lists what only a restart of all ends: stalled processes of ours."""
-    board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
+    board = HealthStore(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
 
     def problems() -> list[str]:
         ours = {child.pid for child in supervisor.children}
@@ -303,7 +303,7 @@ class _Missing:
     """Reports to status of processes that do not come up."""
 
     def __init__(self, settings: Settings) -> None:
-        self._board = Board(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
+        self._board = HealthStore(connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings)))
         self._told: dict[str, str | None] = {}
         for child in ("watch", "serve", *(f"work-{number}" for number in range(1, settings.workers.processes + 1))):
             self._board.resolve(ConditionCode.PROCESS_MISSING, subject=child)  # of an earlier run

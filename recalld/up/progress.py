@@ -22,10 +22,10 @@ from recalld.render.terminal_text import printable_name
 from schemas.ports import Indexing
 from schemas.settings import AgentSettings, Settings
 from schemas.status import IndexState
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.names import Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 
 #: Seconds between two lines of progress where there is no terminal.
 _LINE_SECONDS = 10.0
@@ -100,8 +100,8 @@ class Progress:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         client, keys = connect(settings, answer_seconds=IMPATIENT_SECONDS), Keys(namespace(settings))
-        self._marks = PendingMarks(client, keys)
-        self._board = Board(client, keys)
+        self._marks = PendingSet(client, keys)
+        self._board = HealthStore(client, keys)
         self._choices: dict[str, ProviderChoice] = {}
         self._terminal = sys.stdout.isatty()
         self._said: str | None = None

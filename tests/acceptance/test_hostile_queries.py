@@ -23,7 +23,7 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.selection import choose_provider
 from memory.index.fingerprint import fingerprint
-from memory.search.ranking.long_queries import SEARCHED_CHARACTERS
+from memory.search.ranking.terms import SEARCHED_CHARACTERS
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings import Settings

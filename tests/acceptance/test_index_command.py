@@ -188,13 +188,13 @@ def test_without_the_actors_nothing_is_indexed(home: Path, workspace: Path, tmp_
 
 def pending(home: Path) -> int:
     """Documents that are marked, 0 while no broker runs."""
-    from workers.health.board import Board
+    from workers.health.health_store import HealthStore
     from workers.queue.connection import connect, namespace
     from workers.queue.names import Keys
 
     settings = Settings(home=home)
     with connect(settings) as client:
-        found = Board(client, Keys(namespace(settings))).pending("main")
+        found = HealthStore(client, Keys(namespace(settings))).pending("main")
     return found.documents if found is not None else 0
 
 

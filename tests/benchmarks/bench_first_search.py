@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from memory.search.builtin import BuiltinManager
-from memory.search.index_probe import KnownExtent
+from memory.search.index_probe import IndexSizeCache
 from memory.search.resources import SearchResources
 from schemas.search import SearchRequest
 from schemas.settings import Settings
@@ -86,7 +86,7 @@ def opened(settings: Settings, resources: SearchResources, _: random.Random) -> 
     def open_and_look() -> None:
         with manager._reader.lease() as reader:
             assert reader is not None
-            KnownExtent().of(reader, reader.change_token())
+            IndexSizeCache().get(reader, reader.change_token())
 
     took = milliseconds(open_and_look)
     manager.close()

@@ -40,8 +40,8 @@ _WRITE = "memory.store.sqlite.writer:SqliteStore.write"
 _FLUSH = "memory.store.sqlite.transaction:WriteTransaction.flush"
 _WRITE_TRANSCRIPT = "memory.store.sqlite.chunks:write_chunks"
 _POINT = "memory.index.generation_writer:GenerationWriter._point"
-_MARK = "workers.queue.pending:PendingMarks.mark"
-_FINISH = "workers.queue.pending:PendingMarks.finish"
+_MARK = "workers.queue.pending:PendingSet.mark"
+_FINISH = "workers.queue.pending:PendingSet.finish"
 
 #: Those that the short form takes come first.
 KILL_POINTS = (
@@ -63,7 +63,7 @@ KILL_POINTS = (
         "memory.store.sqlite.transaction:WriteTransaction.finish",
         "transcript",
     ),
-    KillPoint("documents taken", "work", "after", "workers.queue.pending:PendingMarks.claim", "note"),
+    KillPoint("documents taken", "work", "after", "workers.queue.pending:PendingSet.claim", "note"),
     KillPoint("mark over, message not acknowledged", "work", "after", _FINISH, "note"),
     KillPoint("during compaction, heard of", "watch", "before", "producers.tailing:Tailer.force", "compaction"),
     KillPoint("during compaction, committed", "work", "before", _FINISH, "compaction"),
@@ -83,7 +83,7 @@ KILL_POINTS = (
         "rebuild",
     ),
     KillPoint("flag set, message not sent", "watch", "before", "workers.queue.broker:DoorbellBroker.enqueue", "note"),
-    KillPoint("event taken from the inbox", "watch", "before", "producers.event_router:Producers.handle", "event"),
+    KillPoint("event taken from the inbox", "watch", "before", "producers.event_router:EventRouter.handle", "event"),
     KillPoint("in a comparison", "watch", "after", "memory.documents.agent_files:AgentFiles.scan", "event"),
     KillPoint("broker, lost mark", "watch", "before", _MARK, "note", victim="broker"),
     KillPoint("broker, lost message", "watch", "after", _MARK, "note", victim="broker"),

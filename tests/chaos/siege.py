@@ -32,9 +32,9 @@ from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
 from workers.queue.connection import connect, namespace
 from workers.queue.crash_counter import WORKER_DIED
-from workers.queue.event_queue import BrokerInbox
+from workers.queue.job_queue import EventQueue
 from workers.queue.names import QUEUES, Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 
 #: What is a matter of tens of seconds in a product that dies once a month.
 IMPATIENCE = {
@@ -91,7 +91,7 @@ class Siege:
         settings = Settings(home=self.home)
         self.client: Any = connect(settings)
         self.keys = Keys(namespace(settings))
-        self.marks = PendingMarks(self.client, self.keys)
+        self.marks = PendingSet(self.client, self.keys)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -168,7 +168,7 @@ class Siege:
 
     def _tell(self, event: Event) -> None:
         try:
-            BrokerInbox(self.client, self.keys).put(event)
+            EventQueue(self.client, self.keys).put(event)
         except BrokerUnavailable:
             self.faults["an event that found no broker"] += 1
 

@@ -7,22 +7,22 @@ import threading
 import pytest
 import redis
 
-from producers.inbox_reading import InboxReader
+from producers.run import InboxReader
 from schemas.ports import Event
 from schemas.settings import Settings
 from workers.queue.connection import namespace
-from workers.queue.event_queue import BrokerInbox
+from workers.queue.job_queue import EventQueue
 from workers.queue.names import Keys
 
 FLUSH = Event("flush", "main")
 
 
 @pytest.fixture
-def inbox(client: redis.Redis, settings: Settings) -> BrokerInbox:
-    return BrokerInbox(client, Keys(namespace(settings)))
+def inbox(client: redis.Redis, settings: Settings) -> EventQueue:
+    return EventQueue(client, Keys(namespace(settings)))
 
 
-def test_who_asks_goes_on_when_the_event_was_dealt_with(inbox: BrokerInbox) -> None:
+def test_who_asks_goes_on_when_the_event_was_dealt_with(inbox: EventQueue) -> None:
     handled: list[Event] = []
     reader = InboxReader(inbox, handled.append)
     reader.start()
@@ -33,7 +33,7 @@ def test_who_asks_goes_on_when_the_event_was_dealt_with(inbox: BrokerInbox) -> N
         reader.stop()
 
 
-def test_a_handler_that_fails_keeps_nobody_waiting(inbox: BrokerInbox) -> None:
+def test_a_handler_that_fails_keeps_nobody_waiting(inbox: EventQueue) -> None:
     def fail(_: Event) -> None:
         raise RuntimeError("no")
 
@@ -45,12 +45,12 @@ def test_a_handler_that_fails_keeps_nobody_waiting(inbox: BrokerInbox) -> None:
         reader.stop()
 
 
-def test_without_producers_the_time_is_over_some_time(inbox: BrokerInbox) -> None:
+def test_without_producers_the_time_is_over_some_time(inbox: EventQueue) -> None:
     assert not inbox.ask(FLUSH, 0.05)
     assert inbox.take(1) is not None, "the hint itself is kept"
 
 
-def test_answers_do_not_mix(inbox: BrokerInbox) -> None:
+def test_answers_do_not_mix(inbox: EventQueue) -> None:
     answers: dict[str, bool] = {}
     threads = [
         threading.Thread(target=lambda name=name: answers.update({name: inbox.ask(Event("flush", name), 10)}))
@@ -69,7 +69,7 @@ def test_answers_do_not_mix(inbox: BrokerInbox) -> None:
     assert answers == {"one": True, "two": True}
 
 
-def test_an_answer_that_nobody_waits_for_ends_by_itself(inbox: BrokerInbox, client: redis.Redis) -> None:
+def test_an_answer_that_nobody_waits_for_ends_by_itself(inbox: EventQueue, client: redis.Redis) -> None:
     assert not inbox.ask(FLUSH, 0.01)
     event = inbox.take(1)
     assert event is not None

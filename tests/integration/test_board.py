@@ -18,20 +18,20 @@ from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress
 from schemas.settings import Settings
-from workers.health import board as board_module
-from workers.health.board import Board
-from workers.health.heartbeat import LifeSigns
-from workers.health.stall_detector import Movement
+from workers.health import health_store as board_module
+from workers.health.health_store import HealthStore
+from workers.health.heartbeat import Heartbeat
+from workers.health.stall_detector import StallDetector
 from workers.queue.broker_facts import broker_facts
 from workers.queue.connection import connect, namespace
 from workers.queue.names import Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 from workers.readiness import readiness
 
 
 @pytest.fixture
-def board(client: redis.Redis, keys: Keys) -> Board:
-    return Board(client, keys)
+def board(client: redis.Redis, keys: Keys) -> HealthStore:
+    return HealthStore(client, keys)
 
 
 def histogram(client: redis.Redis, keys: Keys) -> dict[str, float]:
@@ -45,7 +45,7 @@ def at(monkeypatch: pytest.MonkeyPatch, moment: float) -> None:
 FULL, POLLS = ConditionCode.STORE_FULL, ConditionCode.WATCH_POLLS
 
 
-def test_a_condition_is_there_until_it_is_over(board: Board) -> None:
+def test_a_condition_is_there_until_it_is_over(board: HealthStore) -> None:
     board.report(FULL, agent="main", error="the disk is full")
     [found] = board.conditions("main")
     assert (found.code, found.subject, found.params) == (FULL, "", {"error": "the disk is full"})
@@ -54,16 +54,16 @@ def test_a_condition_is_there_until_it_is_over(board: Board) -> None:
     assert board.conditions("main") == []
 
 
-def test_another_process_sees_the_condition_and_can_end_it(board: Board, settings: Settings, keys: Keys) -> None:
+def test_another_process_sees_the_condition_and_can_end_it(board: HealthStore, settings: Settings, keys: Keys) -> None:
     board.report(FULL, agent="main", error="the disk is full")
     with connect(settings) as other_client:
-        other = Board(other_client, keys)
+        other = HealthStore(other_client, keys)
         assert [one.code for one in other.conditions("main")] == [FULL]
         other.resolve(FULL, agent="main")
     assert board.conditions("main") == []
 
 
-def test_a_condition_began_when_it_was_first_reported(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_began_when_it_was_first_reported(board: HealthStore, monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, 1000.0)
     board.report(FULL, agent="main", error="the disk is full")
     at(monkeypatch, 2000.0)
@@ -74,7 +74,7 @@ def test_a_condition_began_when_it_was_first_reported(board: Board, monkeypatch:
     assert board.conditions("main", reported_since=2000.1) == []
 
 
-def test_a_condition_that_comes_back_begins_anew(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_that_comes_back_begins_anew(board: HealthStore, monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, 1000.0)
     board.report(FULL, agent="main", error="the disk is full")
     board.resolve(FULL, agent="main")
@@ -84,7 +84,7 @@ def test_a_condition_that_comes_back_begins_anew(board: Board, monkeypatch: pyte
 
 
 def test_an_agent_has_its_own_conditions_and_those_of_all_the_newest_first(
-    board: Board, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for moment, (subject, agent) in enumerate(
         [("old", "main"), ("shared", "*"), ("strange", "other"), ("new", "main")]
@@ -95,7 +95,7 @@ def test_an_agent_has_its_own_conditions_and_those_of_all_the_newest_first(
     assert [one.subject for one in board.conditions("other")] == ["strange", "shared"]
 
 
-def test_ending_one_condition_leaves_the_others(board: Board) -> None:
+def test_ending_one_condition_leaves_the_others(board: HealthStore) -> None:
     board.report(FULL, agent="main", error="the disk is full")
     board.report(FULL, agent="other", error="the disk is full")
     board.report(POLLS, agent="main", reason="the limit is reached")
@@ -105,7 +105,7 @@ def test_ending_one_condition_leaves_the_others(board: Board) -> None:
 
 
 def test_all_conditions_of_some_codes_are_replaced_each_with_its_own_beginning(
-    board: Board, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, missing = ConditionCode.FILE_IS_LINK, ConditionCode.FOLDER_MISSING
     at(monkeypatch, 1000.0)
@@ -117,7 +117,7 @@ def test_all_conditions_of_some_codes_are_replaced_each_with_its_own_beginning(
     assert found == {(link, "/a"): 1000.0, (link, "/c"): 2000.0, (FULL, ""): 1000.0}
 
 
-def test_what_another_version_wrote_is_forgotten(board: Board, client: redis.Redis, keys: Keys) -> None:
+def test_what_another_version_wrote_is_forgotten(board: HealthStore, client: redis.Redis, keys: Keys) -> None:
     known = {"code": "store_full", "subject": "", "since": 1.0, "at": 1.0, "params": {}}
     kept = {
         "store": {"message": "the disk is full", "since": 1.0, "at": 1.0, "code": None},
@@ -129,13 +129,13 @@ def test_what_another_version_wrote_is_forgotten(board: Board, client: redis.Red
     assert [one.code for one in board.conditions("main")] == [FULL]
 
 
-def test_ending_what_never_began_is_nothing(board: Board) -> None:
+def test_ending_what_never_began_is_nothing(board: HealthStore) -> None:
     board.resolve(FULL, agent="main")
     assert board.conditions("main") == []
 
 
 def test_times_to_searchable_are_counted_below_the_bound_they_reach(
-    board: Board, client: redis.Redis, keys: Keys
+    board: HealthStore, client: redis.Redis, keys: Keys
 ) -> None:
     board.record_freshness([0.05, 0.1, 0.11, 2.5, 1800.0, 5000.0])
     found = histogram(client, keys)
@@ -145,18 +145,18 @@ def test_times_to_searchable_are_counted_below_the_bound_they_reach(
     assert histogram(client, keys)["0.1"] == 3
 
 
-def test_a_clock_that_went_back_takes_nothing_off_the_sum(board: Board, client: redis.Redis, keys: Keys) -> None:
+def test_a_clock_that_went_back_takes_nothing_off_the_sum(board: HealthStore, client: redis.Redis, keys: Keys) -> None:
     board.record_freshness([-3.0])
     assert histogram(client, keys) == {"0.1": 1, "sum": 0}
 
 
-def test_nothing_measured_is_nothing_written(board: Board, client: redis.Redis, keys: Keys) -> None:
+def test_nothing_measured_is_nothing_written(board: HealthStore, client: redis.Redis, keys: Keys) -> None:
     board.record_freshness([])
     assert histogram(client, keys) == {}
 
 
 def test_the_rate_begins_with_the_first_measurement_and_follows_the_later_ones(
-    board: Board, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert board.vector_progress("main") == VectorProgress()
     at(monkeypatch, 1000.0)
@@ -177,20 +177,20 @@ def test_the_rate_begins_with_the_first_measurement_and_follows_the_later_ones(
     assert board.vector_progress("main").rate == 5.0, "what was before a pause says nothing of now"
 
 
-def test_the_rate_is_that_of_all_who_work_on_it(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_is_that_of_all_who_work_on_it(board: HealthStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for turn in range(200):  # two workers in turns, each two seconds at its hundred
         at(monkeypatch, 1000.0 + turn)
         board.record_vectors("main", count=100, seconds=2.0)
     assert board.vector_progress("main").rate == pytest.approx(100, rel=0.01)
 
 
-def test_a_round_that_took_no_time_has_a_rate_nevertheless(board: Board) -> None:
+def test_a_round_that_took_no_time_has_a_rate_nevertheless(board: HealthStore) -> None:
     board.record_vectors("main", count=5, seconds=0.0)
     assert board.vector_progress("main").rate == 5000.0
 
 
-def test_the_board_tells_how_far_an_agent_is_behind(board: Board, client: redis.Redis, keys: Keys) -> None:
-    marks = PendingMarks(client, keys)
+def test_the_board_tells_how_far_an_agent_is_behind(board: HealthStore, client: redis.Redis, keys: Keys) -> None:
+    marks = PendingSet(client, keys)
     for moment, name in ((50.0, "a"), (60.0, "b")):
         marks.mark("main", [DocumentKey("memory", f"memory/{name}.md")], lane=Lane.LIVE, now=moment)
     marks.claim("main", lane=Lane.LIVE, job="j", limit=1)
@@ -203,13 +203,15 @@ def spent(requests: int = 1, *, failed: int = 0, inputs: int = 0, tokens: int = 
     return Usage("openai", model, requests=requests, failed=failed, inputs=inputs, tokens=tokens)
 
 
-def test_what_embedding_costs_adds_up_by_agent_provider_and_model(board: Board, settings: Settings, keys: Keys) -> None:
+def test_what_embedding_costs_adds_up_by_agent_provider_and_model(
+    board: HealthStore, settings: Settings, keys: Keys
+) -> None:
     board.record_usage(
         spent(inputs=5, tokens=100),
         agents={"ada": spent(inputs=3, tokens=60), "bob": spent(inputs=2, tokens=40)},
     )
     with connect(settings) as elsewhere:
-        other = Board(elsewhere, keys)
+        other = HealthStore(elsewhere, keys)
         other.record_usage(spent(inputs=1, tokens=7), agents={"ada": spent(inputs=1, tokens=7)})
         other.record_usage(spent(failed=1), agents={"ada": spent(failed=1)})
         other.record_usage(spent(tokens=9, model="a|b"), agents={"ada": spent(tokens=9, model="a|b")})
@@ -220,7 +222,7 @@ def test_what_embedding_costs_adds_up_by_agent_provider_and_model(board: Board, 
 
 
 def test_each_day_s_cost_is_kept_for_forty_days_and_the_sum_for_ever(
-    board: Board, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monday, tuesday = date(2026, 11, 16), date(2026, 11, 17)
     for day, tokens in ((monday, 5), (tuesday, 7)):
@@ -234,7 +236,7 @@ def test_each_day_s_cost_is_kept_for_forty_days_and_the_sum_for_ever(
 
 
 def test_counting_a_request_is_two_round_trips_for_any_number_of_agents(
-    board: Board, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.ping()  # the connection is made
     sent: list[bytes] = []
@@ -250,7 +252,7 @@ def test_counting_a_request_is_two_round_trips_for_any_number_of_agents(
 
 def test_an_absent_broker_is_an_answer_and_never_an_error(settings: Settings, keys: Keys) -> None:
     with connect(settings) as nobody:
-        board = Board(nobody, keys)
+        board = HealthStore(nobody, keys)
         board.report(FULL, agent="main", error="the disk is full")
         board.resolve(FULL, agent="main")
         board.record_freshness([1.0])
@@ -270,7 +272,7 @@ def test_an_absent_broker_is_an_answer_and_never_an_error(settings: Settings, ke
     ],
 )
 def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
-    board: Board, settings: Settings, client: redis.Redis, set_so: dict[str, str], said: str
+    board: HealthStore, settings: Settings, client: redis.Redis, set_so: dict[str, str], said: str
 ) -> None:
     asked: Any = client
     assert build_status(settings, board).broker.writable
@@ -284,7 +286,7 @@ def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
     status = build_status(settings, board)
     assert (status.ok, status.broker.writable) == (False, False)
     keys = Keys(namespace(settings))
-    page = readiness(Movement(asked, keys), stalled_after_seconds=60)()
+    page = readiness(StallDetector(asked, keys), stalled_after_seconds=60)()
     assert page.status == 503
     assert said in json.loads(page.body)["error"]
     [trouble] = [one for one in status.agents[0].troubles if one.part == "broker"]
@@ -292,13 +294,15 @@ def test_a_broker_that_answers_and_takes_nothing_new_makes_status_not_ok(
     asked.config_set("maxmemory", "0")
     asked.replicaof("NO", "ONE")
     assert build_status(settings, board).ok
-    assert readiness(Movement(asked, keys), stalled_after_seconds=60)().status == 200
+    assert readiness(StallDetector(asked, keys), stalled_after_seconds=60)().status == 200
 
 
-def test_nobody_is_called_silent_who_cannot_be_heard(board: Board, settings: Settings, client: redis.Redis) -> None:
+def test_nobody_is_called_silent_who_cannot_be_heard(
+    board: HealthStore, settings: Settings, client: redis.Redis
+) -> None:
     asked: Any = client
     keys = Keys(namespace(settings))
-    with LifeSigns(settings, "watch", Pulses(), beat_seconds=600):
+    with Heartbeat(settings, "watch", Pulses(), beat_seconds=600):
         asked.zadd(keys.heard, dict.fromkeys(asked.hkeys(keys.processes), time.time() - 60))
         assert [sign.role for sign in board.processes()] == ["watch"]
         asked.set("ballast", "x" * 1_000_000)
@@ -324,7 +328,7 @@ def test_a_broker_that_cannot_write_its_file_takes_nothing_new(client: redis.Red
 
 
 def test_what_searches_cost_is_told_with_the_rest_and_is_none_of_an_indexing_commands(
-    board: Board, settings: Settings
+    board: HealthStore, settings: Settings
 ) -> None:
     [agent] = settings.agents
     spending = Spending(board, [agent])

@@ -7,8 +7,8 @@ from typing import Any
 import dramatiq
 import pytest
 
-from memory.embedding import sending
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding import sender
+from memory.embedding.batcher import EmbeddingBatcher
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer
 from tests.waiting import wait_until
@@ -21,7 +21,7 @@ def test_a_text_that_breaks_the_endpoint_becomes_a_dead_letter_and_its_neighbour
     settings: Settings, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(EmbeddingBatcher.__init__.__kwdefaults__, "patience_seconds", 0.02)
-    monkeypatch.setattr(sending, "MOST_STRIKES", 2)
+    monkeypatch.setattr(sender, "MOST_STRIKES", 2)
     enqueue = DoorbellBroker.enqueue
 
     def soon(broker: DoorbellBroker, message: dramatiq.Message[Any], *, delay: int | None = None) -> Any:

@@ -14,8 +14,8 @@ from schemas.errors import Throttled
 from schemas.ports import Usage
 from schemas.settings import Settings
 from tests.waiting import wait_until
-from workers.health.board import Board
-from workers.limits.circuit_breaker import Reach
+from workers.health.health_store import HealthStore
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.coordination import BrokerCoordination, coordinating
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.names import Keys
@@ -57,7 +57,7 @@ def test_homes_that_share_a_broker_share_an_account_s_gate_and_not_their_claims(
     settings: Settings, client: redis.Redis, keys: Keys, coordination: BrokerCoordination
 ) -> None:
     other_keys = Keys("another-home")
-    other_home = BrokerCoordination(client, other_keys, Board(client, other_keys), cache_scope="elsewhere")
+    other_home = BrokerCoordination(client, other_keys, HealthStore(client, other_keys), cache_scope="elsewhere")
     one, other = coordination(provider()), other_home(provider())
     one.gate.leave(one.gate.enter(tokens=1, urgency=Urgency.LIVE), Throttled("slow down", retry_after=20))
     assert other.gate.delay() == pytest.approx(20, abs=1)
@@ -74,8 +74,8 @@ def test_without_a_cache_nobody_claims_what_others_could_not_have(settings: Sett
 def test_what_was_spent_while_the_broker_was_away_is_counted_when_it_is_back(
     broker_server: BrokerServer, client: redis.Redis, keys: Keys
 ) -> None:
-    board = Board(client, keys)
-    coordination = BrokerCoordination(client, keys, board, cache_scope=None, reach=Reach(rest_seconds=0.05))
+    board = HealthStore(client, keys)
+    coordination = BrokerCoordination(client, keys, board, cache_scope=None, reach=CircuitBreaker(rest_seconds=0.05))
     usage = coordination(provider()).usage
     spent = Usage("openai", "small", requests=1, inputs=2, tokens=10)
     usage.record_usage(spent, agents={"main": spent})
@@ -102,4 +102,4 @@ def test_what_the_broker_does_not_take_is_left_out_and_the_rest_is_counted_once(
     usage.record_usage(beyond, agents={"main": beyond})
     for _ in range(3):
         usage.record_usage(spent, agents={"main": spent})
-    assert Board(client, keys).usage("main") == [Usage("openai", "small", requests=4, inputs=8, tokens=30)]
+    assert HealthStore(client, keys).usage("main") == [Usage("openai", "small", requests=4, inputs=8, tokens=30)]

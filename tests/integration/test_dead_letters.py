@@ -180,12 +180,12 @@ def test_a_dropped_letter_stays_away_and_its_lines_stay_found_by_keywords(comman
 
 
 def test_a_file_that_could_not_be_read_is_read_after_a_retry(commands: CommandLine, workspace: Path) -> None:
-    import memory.documents.agent_files as agent_files
+    import memory.documents.content as content
 
     note = workspace / "memory" / "large.md"
     note.write_text("The okapi is large.\n")
     with pytest.MonkeyPatch.context() as smaller:
-        smaller.setattr(agent_files, "MAX_DOCUMENT_BYTES", 10)
+        smaller.setattr(content, "MAX_DOCUMENT_BYTES", 10)
         commands.run("index", "--json")
         listed = {letter["path"]: letter["errorClass"] for letter in commands.json("dead", "list")["deadLetters"]}
     assert listed["memory/large.md"] == "DocumentRefused"
@@ -198,7 +198,7 @@ def test_a_file_that_could_not_be_read_is_read_after_a_retry(commands: CommandLi
 def test_a_dropped_letter_comes_back_when_the_file_changes_and_fails_again(
     commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memory.documents.agent_files.MAX_DOCUMENT_BYTES", 10)
+    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 10)
     (workspace / "memory" / "mixed.md").unlink()
     (workspace / "memory" / "good.md").write_text("Large.\n")
     note = workspace / "memory" / "large.md"
@@ -215,7 +215,7 @@ def test_a_dropped_letter_comes_back_when_the_file_changes_and_fails_again(
 def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_status_says_so(
     commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memory.documents.agent_files.MAX_DOCUMENT_BYTES", 30)
+    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 30)
     (workspace / "memory" / "mixed.md").unlink()
     (workspace / "memory" / "good.md").write_text("The okapi.\n")
     note = workspace / "memory" / "large.md"
@@ -243,7 +243,7 @@ def test_a_document_whose_letter_was_dropped_is_left_out_until_it_changes_and_st
 def test_a_file_that_was_mended_before_its_letter_was_dropped_is_not_left_out(
     commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memory.documents.agent_files.MAX_DOCUMENT_BYTES", 30)
+    monkeypatch.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 30)
     (workspace / "memory" / "mixed.md").unlink()
     (workspace / "memory" / "good.md").write_text("The okapi.\n")
     note = workspace / "memory" / "large.md"
@@ -262,7 +262,7 @@ def test_a_new_index_tries_again_what_was_left_out(
     note = workspace / "memory" / "large.md"
     note.write_text("The okapi is large.\n")
     with monkeypatch.context() as smaller:
-        smaller.setattr("memory.documents.agent_files.MAX_DOCUMENT_BYTES", 10)
+        smaller.setattr("memory.documents.content.MAX_DOCUMENT_BYTES", 10)
         (workspace / "memory" / "good.md").write_text("Large.\n")
         assert indexed(commands) == (1, 1)
         commands.say("dead", "drop", "memory/large.md")

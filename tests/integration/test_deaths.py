@@ -15,8 +15,8 @@ from memory.store.writer import Store
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers, key
-from workers.embedding_rounds import ToldRounds
-from workers.queue.crash_counter import ALONE_FROM, MOST_DEATHS, Deaths, Round
+from workers.actors import RecordedRounds
+from workers.queue.crash_counter import ALONE_FROM, MOST_DEATHS, CrashCounter, Round
 from workers.queue.names import Keys
 from workers.queue.private_server import BrokerServer
 
@@ -24,8 +24,8 @@ BAD = key("memory/bad.md")
 
 
 @pytest.fixture
-def deaths(client: redis.Redis, keys: Keys) -> Deaths:
-    return Deaths(client, keys)
+def deaths(client: redis.Redis, keys: Keys) -> CrashCounter:
+    return CrashCounter(client, keys)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_retry_and_another_version_of_the_program_try_it_again(
     assert letters(workers) == []
 
 
-def test_suspects_are_tried_one_at_a_time_in_all_processes(workers: Workers, deaths: Deaths) -> None:
+def test_suspects_are_tried_one_at_a_time_in_all_processes(workers: Workers, deaths: CrashCounter) -> None:
     assert deaths.take_turn("another process's job")
     workers.write("memory/bad.md", "The lynx hides.\n")
     deaths.record("main", [BAD] * ALONE_FROM)
@@ -107,25 +107,27 @@ def test_suspects_are_tried_one_at_a_time_in_all_processes(workers: Workers, dea
     wait_until(lambda: workers.finds("lynx") and deaths.counts("main") == {})
 
 
-def test_a_job_that_died_keeps_its_turn_and_nobody_else_gives_it_back(deaths: Deaths) -> None:
+def test_a_job_that_died_keeps_its_turn_and_nobody_else_gives_it_back(deaths: CrashCounter) -> None:
     assert deaths.take_turn("job")
     assert deaths.take_turn("job")
     deaths.end_turn("other")
     assert not deaths.take_turn("other")
 
 
-def test_a_round_that_a_process_died_of_is_tried_in_parts_down_to_the_one_text_which_is_refused(deaths: Deaths) -> None:
+def test_a_round_that_a_process_died_of_is_tried_in_parts_down_to_the_one_text_which_is_refused(
+    deaths: CrashCounter,
+) -> None:
     chunks = [PendingChunk(number, f"hash {number}", "text") for number in range(100)]
     sizes = []
     for _ in range(6):  # each time the process dies in its first round
-        rounds = ToldRounds(deaths, "main", "job")
+        rounds = RecordedRounds(deaths, "main", "job")
         size = min(rounds.most, len(chunks))
         rounds.begins(chunks[:size])
         sizes.append(size)
     assert sizes == [100, 12, 1, 1, 1, 1]
     last = deaths.last_round("main", "job")
     assert last == Round("job", 1, "hash 0", 3)
-    with ToldRounds(deaths, "main", "job") as rounds:
+    with RecordedRounds(deaths, "main", "job") as rounds:
         asked: list[object] = []
         store = SimpleNamespace(pending_chunks=lambda limit, *, among: asked.append((limit, among)) or [])
         rounds.give_up(cast("Store", store))
@@ -136,9 +138,9 @@ def test_a_round_that_a_process_died_of_is_tried_in_parts_down_to_the_one_text_w
     assert deaths.last_round("main", "job") is None
 
 
-def test_two_jobs_whose_rounds_killed_a_process_take_turns(deaths: Deaths) -> None:
+def test_two_jobs_whose_rounds_killed_a_process_take_turns(deaths: CrashCounter) -> None:
     for job in ("one", "two"):
         deaths.begin_round("main", Round(job, 8))
-    with ToldRounds(deaths, "main", "one"), pytest.raises(dramatiq.Retry):
-        ToldRounds(deaths, "main", "two")
-    ToldRounds(deaths, "main", "two")
+    with RecordedRounds(deaths, "main", "one"), pytest.raises(dramatiq.Retry):
+        RecordedRounds(deaths, "main", "two")
+    RecordedRounds(deaths, "main", "two")

@@ -25,8 +25,8 @@ from schemas.ports import EndpointCondition, EndpointStatus, OutdatedState
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.health import board as board_module
-from workers.health.heartbeat import LifeSigns
+from workers.health import health_store as board_module
+from workers.health.heartbeat import Heartbeat
 from workers.queue.private_server import BrokerServer
 
 
@@ -133,12 +133,12 @@ def test_a_process_that_ended_without_a_word_is_a_problem_until_it_is_forgotten(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert worst(processes(settings, side)).message == "nothing runs; `recalld up` starts everything"
-    with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0):
+    with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0):
         assert worst(processes(settings, side)).level is Level.OK
         # So much later, in a machine that was started again.
         signs = side.board.processes()
         late = [replace(sign, silent_seconds=60.0, born="another") for sign in signs]
-        monkeypatch.setattr(board_module.Board, "processes", lambda _: late)
+        monkeypatch.setattr(board_module.HealthStore, "processes", lambda _: late)
         found = worst(processes(settings, side))
         assert (found.level, found.heal is not None) == (Level.PROBLEM, True)
 
@@ -147,7 +147,7 @@ def test_nobody_is_called_dead_because_the_broker_takes_no_signs_of_life(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide, client: redis.Redis
 ) -> None:
     asked: Any = client
-    with LifeSigns(settings, "work", Pulses(), beat_seconds=600.0):
+    with Heartbeat(settings, "work", Pulses(), beat_seconds=600.0):
         asked.zadd(side.keys.heard, dict.fromkeys(asked.hkeys(side.keys.processes), time.time() - 60))
         asked.set("ballast", "x" * 1_000_000)
         asked.config_set("maxmemory", "1mb")
@@ -164,12 +164,12 @@ def test_settings_that_were_changed_since_are_a_problem_with_what_to_do(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide
 ) -> None:
     told: list[OutdatedState | None] = [OutdatedState("/etc/recalld.toml", 5000.0, 4000.0)]
-    with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
+    with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
         found = worst(processes(settings, side))
     assert (found.check, found.level) == ("settings", Level.PROBLEM)
     assert "/etc/recalld.toml was changed at" in found.message
     told[0] = None
-    with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
+    with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
         assert worst(processes(settings, side)).level is Level.OK
 
 
@@ -197,11 +197,11 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
         ):
             state = EndpointStatus(condition, None, "out of quota")
             with pytest.MonkeyPatch.context() as said:
-                said.setattr(board_module.Board, "endpoint", lambda *_, state=state: state)
+                said.setattr(board_module.HealthStore, "endpoint", lambda *_, state=state: state)
                 assert found().level is level, condition
         silent = EndpointStatus(EndpointCondition.WAITING, None, "openai has not answered a request", time.time() - 90)
         with pytest.MonkeyPatch.context() as said:
-            said.setattr(board_module.Board, "endpoint", lambda *_: silent)
+            said.setattr(board_module.HealthStore, "endpoint", lambda *_: silent)
             waits = found()
         assert (waits.level, waits.message) == (Level.WARNING, "openai has not answered a request for 1 min 30 s")
 
@@ -210,7 +210,7 @@ def test_a_key_that_is_refused_is_told_once_with_what_to_do(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = EndpointStatus(EndpointCondition.STOPPED, None, "Incorrect API key provided")
-    monkeypatch.setattr(board_module.Board, "endpoint", lambda *_: refusal)
+    monkeypatch.setattr(board_module.HealthStore, "endpoint", lambda *_: refusal)
     with EmbeddingServer() as server:
         server.fail_next(Failure(status=401, message="Incorrect API key provided"))
         provider = {"provider": "openai", "remote": {"base_url": server.url, "api_key": "a-secret-key"}}

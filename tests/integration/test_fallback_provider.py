@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding.batcher import EmbeddingBatcher
 from memory.index.generation_writer import GenerationWriter
 from memory.index.provider_fallback import provider_of
 from schemas.conditions import ConditionCode

@@ -18,7 +18,7 @@ from schemas.version import recalld_version
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.middleware.metrics import JobMetrics
 from workers.queue.counters import FleetCounters
 from workers.queue.names import QUEUES, Keys
@@ -43,7 +43,7 @@ def test_the_service_tells_what_workers_of_all_processes_did(workers: Workers, s
     workers.write("memory/copy.md", "The lift stands on the third floor.\n")
     workers.mark("memory/copy.md")
     wait_until(workers.complete)
-    with running(settings, Board(workers.client, workers.keys)) as client:
+    with running(settings, HealthStore(workers.client, workers.keys)) as client:
         seen = wait_until(
             lambda: (
                 text
@@ -75,7 +75,7 @@ def test_everything_that_a_service_may_tell_is_told_with_its_question(workers: W
     workers.write("memory/a.md", "The lift stands on the third floor.\n")
     workers.mark("memory/a.md")
     wait_until(workers.complete)
-    with running(settings, Board(workers.client, workers.keys)) as client:
+    with running(settings, HealthStore(workers.client, workers.keys)) as client:
         search(client, "lift")
         client.post("/v1/get", json={"path": "MEMORY.md"})
         client.post("/v1/search", json={"query": "x", "agent": "nobody"})
@@ -93,7 +93,7 @@ def test_everything_that_a_service_may_tell_is_told_with_its_question(workers: W
 
 
 def test_a_broker_that_is_away_is_told_as_that(settings: Settings, client: redis.Redis, keys: Keys):
-    class Away(Board):
+    class Away(HealthStore):
         def fleet(self):
             return None
 

@@ -13,7 +13,7 @@ from memory.embedding.gate import OUTAGE_FAILURES, Admission, Gate, LocalGate, U
 from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Permanent, Terminal, Throttled, Transient
 from schemas.settings import Settings
-from workers.limits.circuit_breaker import Reach
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.connection import connect
 from workers.queue.private_server import BrokerServer
@@ -68,7 +68,9 @@ def make(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Make]:
         yield lambda wanted=None: LocalGate(wanted, clock=clock)
         return
     valkey, account = request.getfixturevalue("valkey"), secrets.token_hex(8)
-    yield lambda wanted=None: BrokerGate(valkey, Reach(), account=account, model="model", limits=wanted, clock=clock)
+    yield lambda wanted=None: BrokerGate(
+        valkey, CircuitBreaker(), account=account, model="model", limits=wanted, clock=clock
+    )
 
 
 @pytest.fixture

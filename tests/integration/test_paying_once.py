@@ -22,7 +22,7 @@ from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.limits.coordination import BrokerCoordination
 from workers.queue.connection import connect
 from workers.queue.names import Keys
@@ -42,7 +42,7 @@ def supply_of(
     cache = settings.home / "cache" / "embeddings.sqlite"
     cache.parent.mkdir(parents=True, exist_ok=True)
     coordination = BrokerCoordination(
-        client, keys, Board(client, keys), cache_scope="cache", lease_seconds=LEASE, renewal_seconds=0.2
+        client, keys, HealthStore(client, keys), cache_scope="cache", lease_seconds=LEASE, renewal_seconds=0.2
     )
     choice = ProviderChoice(provider, requested="openai", name="openai", reason=None, error=None)
     return EmbeddingSupply(choice, EmbeddingCache(cache), coordinate=coordination), coordination

@@ -278,13 +278,13 @@ def test_events_from_the_spool_are_done_at_the_start_and_later(house: House) -> 
 
 def test_lost_file_events_lead_to_a_comparison_of_all_agents(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     listeners: list[Any] = []
-    real = producing.Producers.start
+    real = producing.EventRouter.start
 
-    def start(self: producing.Producers, *arguments: Any) -> None:
+    def start(self: producing.EventRouter, *arguments: Any) -> None:
         listeners.append(self)
         real(self, *arguments)
 
-    monkeypatch.setattr(producing.Producers, "start", start)
+    monkeypatch.setattr(producing.EventRouter, "start", start)
     for name in ("main", "other"):
         house.agent(name)
         house.write(f"{name}/memory/a.md")

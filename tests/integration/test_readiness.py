@@ -20,7 +20,7 @@ from tests.daemon import Daemon
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from workers.health import stall_detector as module
-from workers.health.stall_detector import Movement
+from workers.health.stall_detector import StallDetector
 from workers.queue.broker import make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE, Keys
@@ -44,12 +44,12 @@ def ask(port: int, path: str = "/readyz") -> tuple[int, dict[str, str]]:
 
 
 @pytest.fixture
-def movement(client: redis.Redis, keys: Keys) -> Movement:
-    return Movement(client, keys)
+def movement(client: redis.Redis, keys: Keys) -> StallDetector:
+    return StallDetector(client, keys)
 
 
 def test_without_work_nothing_is_stalled_however_long_ago_something_was_done(
-    client: redis.Redis, keys: Keys, movement: Movement
+    client: redis.Redis, keys: Keys, movement: StallDetector
 ) -> None:
     assert movement.stalled_seconds() == 0.0
     client.set(keys.moved, "1000.0")
@@ -57,7 +57,7 @@ def test_without_work_nothing_is_stalled_however_long_ago_something_was_done(
 
 
 def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
-    client: redis.Redis, keys: Keys, movement: Movement, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis, keys: Keys, movement: StallDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = float(client.time()[0])
     client.set(keys.moved, f"{now - 9000}")
@@ -70,7 +70,7 @@ def test_work_that_waits_is_stalled_since_it_came_or_something_was_done_last(
 
 
 def test_a_message_that_nobody_takes_is_work_that_waits_and_one_that_is_delayed_is_not(
-    client: redis.Redis, keys: Keys, movement: Movement
+    client: redis.Redis, keys: Keys, movement: StallDetector
 ) -> None:
     broker = make_broker(client, keys)
     old = message(EMBED_PENDING, VECTORS_QUEUE, "main").copy(message_timestamp=1_000_000)
@@ -81,7 +81,7 @@ def test_a_message_that_nobody_takes_is_work_that_waits_and_one_that_is_delayed_
 
 
 def test_that_something_was_done_is_noted_once_a_second_at_most(
-    client: redis.Redis, keys: Keys, movement: Movement, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis, keys: Keys, movement: StallDetector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
@@ -121,7 +121,7 @@ def test_a_worker_is_not_ready_while_its_work_hangs_and_ready_again_when_it_gets
         wait_until(lambda: ask(port)[0] == 200)
 
 
-def test_a_thread_that_does_not_get_on_makes_its_worker_not_ready(movement: Movement) -> None:
+def test_a_thread_that_does_not_get_on_makes_its_worker_not_ready(movement: StallDetector) -> None:
     page = readiness(movement, stalled_after_seconds=60, problems=lambda: ["its sweeper thread has ended"])()
     assert page.status == 503
     assert json.loads(page.body)["error"] == "its sweeper thread has ended"
@@ -131,7 +131,7 @@ def test_without_a_broker_nobody_is_ready(settings: Settings) -> None:
     from workers.queue.connection import connect, namespace
 
     with connect(settings, answer_seconds=1.0) as client:
-        page = readiness(Movement(client, Keys(namespace(settings))), stalled_after_seconds=60)()
+        page = readiness(StallDetector(client, Keys(namespace(settings))), stalled_after_seconds=60)()
     assert page.status == 503
 
 

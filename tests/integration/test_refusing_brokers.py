@@ -13,7 +13,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from memory.search.resting import RestingPendingReader
+from memory.search.circuit_breaker import GuardedPendingReader
 from memory.status.home import broker_state
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status
@@ -25,8 +25,8 @@ from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.waiting import wait_until
 from tests.working import key
-from workers.health.heartbeat import LifeSigns
-from workers.health.stall_detector import Movement
+from workers.health.heartbeat import Heartbeat
+from workers.health.stall_detector import StallDetector
 from workers.queue.connection import IMPATIENT_SECONDS
 from workers.queue.private_server import BrokerServer, server_binary
 from workers.readiness import readiness
@@ -88,7 +88,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
 ) -> None:
     refused = at(settings, WRONG.format(guarded))
     side = open_broker(refused, answer_seconds=IMPATIENT_SECONDS)
-    reader = RestingPendingReader(side.board)
+    reader = GuardedPendingReader(side.board)
     assert reader.pending("main") is None
     state = broker_state(refused, reader)
     assert (state.reachable, state.writable) == (False, False)
@@ -96,7 +96,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
     (finding,) = broker_findings(refused, side, build_status(refused, reader))
     assert "refuses the user or password" in finding.message
     assert "unset" not in (finding.action or "")
-    page = readiness(Movement(side.client, side.keys), stalled_after_seconds=60)()
+    page = readiness(StallDetector(side.client, side.keys), stalled_after_seconds=60)()
     assert page.status == 503
     assert "refuses the user or password" in json.loads(page.body)["error"]
     with pytest.raises(BrokerUnavailable, match=r"^the broker named by .* refuses the user or password"):
@@ -105,7 +105,7 @@ def test_a_password_that_changes_meanwhile_is_told_by_status_doctor_and_readyz(
 
 
 def test_a_running_process_says_once_that_it_is_refused(settings: Settings, guarded: str) -> None:
-    with capture_logs() as said, LifeSigns(at(settings, WRONG.format(guarded)), "serve", Pulses(), beat_seconds=0.01):
+    with capture_logs() as said, Heartbeat(at(settings, WRONG.format(guarded)), "serve", Pulses(), beat_seconds=0.01):
         wait_until(lambda: any(line["event"] == "broker_refuses" for line in said))
     assert [line["log_level"] for line in said if line["event"] == "broker_refuses"] == ["warning"]
 

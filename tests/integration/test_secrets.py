@@ -23,7 +23,7 @@ from tests.secret_samples import PASSWORD, made
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.queue.names import Keys
 
 TOKEN = made("ghp_{A36}", random.Random(1))
@@ -153,7 +153,7 @@ def test_no_reason_of_a_failed_request_holds_a_secret(status: int) -> None:
 
 
 def test_a_trouble_is_published_without_secrets(client: redis.Redis, keys: Keys) -> None:
-    board = Board(client, keys)
+    board = HealthStore(client, keys)
     board.report(ConditionCode.STORE_FULL, agent="main", error=f"cannot reach redis://:{PASSWORD}@localhost")
     [trouble] = board.conditions("main")
     assert trouble.params == {"error": "cannot reach redis://:[redacted:password]@localhost"}

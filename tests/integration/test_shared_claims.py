@@ -15,7 +15,7 @@ import redis
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
-from workers.limits.circuit_breaker import Reach
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.claims import BrokerClaims, Claimant
 from workers.queue.connection import connect
 from workers.queue.names import Keys
@@ -27,9 +27,9 @@ class Process:
 
     def __init__(self, client: redis.Redis, keys: Keys, *, scope: str = "cache", lease_seconds: float = 30.0) -> None:
         self.claimant = Claimant(
-            client, Reach(rest_seconds=0.05), keys, lease_seconds=lease_seconds, renewal_seconds=0.1
+            client, CircuitBreaker(rest_seconds=0.05), keys, lease_seconds=lease_seconds, renewal_seconds=0.1
         )
-        self.claims = BrokerClaims(client, Reach(rest_seconds=0.05), keys, self.claimant, scope=scope)
+        self.claims = BrokerClaims(client, CircuitBreaker(rest_seconds=0.05), keys, self.claimant, scope=scope)
 
     def close(self) -> None:
         self.claimant.close()

@@ -21,8 +21,8 @@ from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
-from workers.health.board import Board
-from workers.limits.circuit_breaker import Reach
+from workers.health.health_store import HealthStore
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.connection import IMPATIENT_SECONDS, PATIENT_SECONDS, connect
 from workers.queue.names import Keys, account_key
@@ -47,7 +47,7 @@ def make(settings: Settings, broker_server: BrokerServer) -> Iterator[Make]:
 
         def made(account: str = "account", model: str = "model", **more: object) -> BrokerGate:
             client = clients.enter_context(connect(settings))
-            return BrokerGate(client, Reach(rest_seconds=0.05), account=account, model=model, **more)  # type: ignore[arg-type]
+            return BrokerGate(client, CircuitBreaker(rest_seconds=0.05), account=account, model=model, **more)  # type: ignore[arg-type]
 
         yield made
 
@@ -109,7 +109,7 @@ def test_everybody_says_the_sentence_that_one_of_them_was_told(make: Make, clien
     assert str(other.refusal()) == str(QUOTA)
     with pytest.raises(Terminal, match="the quota is used up: raise it at the provider"):
         enter(other)
-    state = Board(client, keys).endpoint("account", "model")
+    state = HealthStore(client, keys).endpoint("account", "model")
     assert state is not None
     assert (state.condition, state.reason) == (EndpointCondition.STOPPED, str(QUOTA))
     assert begun + 59 < state.until <= time.time() + 61
@@ -152,12 +152,12 @@ def test_separate_processes_together_stay_within_the_limit(settings: Settings, c
         from schemas.settings import Settings
         from tests.integration.test_shared_gate import enter, limits
         from workers.queue.connection import connect
-        from workers.limits.circuit_breaker import Reach
+        from workers.limits.circuit_breaker import CircuitBreaker
         from workers.limits.rate_limit import BrokerGate
 
         settings = Settings.model_validate({{"home": Path({str(settings.home)!r})}})
         with connect(settings) as client:
-            gate = BrokerGate(client, Reach(), account="account", model="model", limits=limits(requests=1200))
+            gate = BrokerGate(client, CircuitBreaker(), account="account", model="model", limits=limits(requests=1200))
             sent, paced, until = 0, 0, time.monotonic() + 0.6
             while time.monotonic() < until or not paced:
                 try:
@@ -224,7 +224,7 @@ def test_a_broker_that_hangs_is_waited_for_a_second_and_then_left_alone(
 ) -> None:
     server = client.info("server")["process_id"]
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as impatient:
-        gate = BrokerGate(impatient, Reach(), account="account", model="model")
+        gate = BrokerGate(impatient, CircuitBreaker(), account="account", model="model")
         enter(gate)
         os.kill(server, signal.SIGSTOP)
         try:
@@ -283,7 +283,7 @@ def test_a_breaker_that_others_closed_is_closed_for_one_who_loses_the_broker(
 
 
 def test_the_state_of_an_endpoint_is_public(make: Make, client: redis.Redis, keys: Keys) -> None:
-    board = Board(client, keys)
+    board = HealthStore(client, keys)
     assert board.endpoint("", "model") is None
     assert board.endpoint("account", "model") == EndpointStatus(EndpointCondition.OK)
     gate = make()
@@ -308,4 +308,4 @@ def test_the_state_of_an_endpoint_is_public(make: Make, client: redis.Redis, key
 
 def test_without_a_broker_the_state_of_an_endpoint_is_not_known(settings: Settings, keys: Keys) -> None:
     with connect(settings) as nobody:
-        assert Board(nobody, keys).endpoint("account", "model") is None
+        assert HealthStore(nobody, keys).endpoint("account", "model") is None

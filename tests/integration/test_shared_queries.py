@@ -23,7 +23,7 @@ from tests.quiet_board import QuietBoard
 from tests.serving import running, search
 from tests.waiting import wait_until
 from tests.written_index import write_index
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 from workers.limits.coordination import BrokerCoordination, coordinating
 from workers.queue.private_server import BrokerServer
 
@@ -52,7 +52,7 @@ def indexing(remote: Settings, broker_server: BrokerServer) -> Iterator[BrokerCo
 
 
 @pytest.fixture
-def http(remote: Settings, broker_server: BrokerServer, board: Board) -> Iterator[httpx.Client]:
+def http(remote: Settings, broker_server: BrokerServer, board: HealthStore) -> Iterator[httpx.Client]:
     """The service, a process of its own as far as the broker can tell."""
     with coordinating(remote) as coordination, running(remote, board, coordinate=coordination) as client:
         wait_until(lambda: search(client, "warm up")["mode"] == "hybrid")
@@ -60,8 +60,8 @@ def http(remote: Settings, broker_server: BrokerServer, board: Board) -> Iterato
 
 
 @pytest.fixture
-def board(client: Any, keys: Any) -> Board:
-    return Board(client, keys)
+def board(client: Any, keys: Any) -> HealthStore:
+    return HealthStore(client, keys)
 
 
 def supply_of(settings: Settings, coordination: BrokerCoordination) -> EmbeddingSupply:
@@ -146,7 +146,7 @@ def test_a_query_s_refused_key_stops_indexing_and_is_said_in_status_and_metrics(
 
 
 def test_what_queries_and_batches_cost_adds_up_over_processes(
-    remote: Settings, http: httpx.Client, board: Board, indexing: BrokerCoordination
+    remote: Settings, http: httpx.Client, board: HealthStore, indexing: BrokerCoordination
 ) -> None:
     wait_until(lambda: board.usage("main"))
     supply = supply_of(remote, indexing)

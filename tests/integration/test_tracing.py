@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from memory.telemetry import tracing
-from producers.dispatcher import HandOver
+from producers.dispatcher import Dispatcher
 from recalld.up.traces import traced
 from schemas.documents import Lane
 from schemas.errors import UserError
@@ -27,7 +27,7 @@ from tests.serving import running
 from tests.waiting import wait_until
 from tests.working import Workers, key
 from tests.written_index import write_index
-from workers.health.board import Board
+from workers.health.health_store import HealthStore
 
 WORDS = "zanzibar quokka"
 
@@ -59,7 +59,7 @@ def trace_of(span: ReadableSpan) -> int:
 
 def hand_over(workers: Workers, *paths: str) -> None:
     """As the producers do it."""
-    made = HandOver(workers.queue, workers.board, quiet_seconds=lambda _: 0.0, on_recovered=lambda: None)
+    made = Dispatcher(workers.queue, workers.board, quiet_seconds=lambda _: 0.0, on_recovered=lambda: None)
     made.start()
     made.submit("main", [key(path) for path in paths])
     made.stop()
@@ -103,7 +103,7 @@ def test_a_job_is_linked_to_every_event_that_it_answers(
 def test_a_search_goes_on_with_its_callers_trace(settings: Settings, workers: Workers, spans: InMemorySpanExporter):
     write_index(settings).close()
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-    with running(settings, Board(workers.client, workers.keys)) as client:
+    with running(settings, HealthStore(workers.client, workers.keys)) as client:
         parent = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
         assert client.post("/v1/search", json={"query": WORDS}, headers=parent).status_code == 200
         assert client.post("/v1/search", json={"query": WORDS}, headers={"traceparent": "no trace"}).status_code == 200
@@ -119,7 +119,7 @@ def test_no_span_holds_a_query_a_path_or_a_note(settings: Settings, workers: Wor
     workers.write("memory/elephantine.md", f"The {WORDS} lives here.\n")
     hand_over(workers, "memory/elephantine.md")
     wait_until(workers.complete)
-    with running(settings, Board(workers.client, workers.keys)) as client:
+    with running(settings, HealthStore(workers.client, workers.keys)) as client:
         client.post("/v1/search", json={"query": WORDS})
         client.post("/v1/get", json={"path": "memory/elephantine.md"})
     wait_until(lambda: named(spans, "index_pending"))

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from memory.documents import agent_files, open_transcripts, session_files
-from memory.documents import session_walk as session_scanning
-from memory.documents import walk as scanning
+from memory.documents import content, notes, transcripts
 from memory.documents.agent_files import AgentFiles
 from memory.documents.comparison import compare
-from memory.documents.known_files import KnownFiles
-from memory.documents.open_transcripts import OpenTranscript
+from memory.documents.content import OpenTranscript
+from memory.documents.scan import KnownFiles
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.providers.provider import ProviderLimits
 from memory.embedding.providers.stub import StubProvider
@@ -114,7 +112,7 @@ class World:
         scan = self.files.scan(but=known)
         absent = known.absent(store.files())
         transcripts = [key for key in absent if key.source == "sessions"]
-        forgotten = self.files.forgotten_transcripts(transcripts, scan, store)
+        forgotten = self.files.transcripts.forgotten(transcripts, scan, store)
         return compare(scan, known, absent, forgotten, sessions=sessions, now=time.time(), watched=watched)
 
     def close(self) -> None:
@@ -259,7 +257,7 @@ def test_an_edit_while_a_note_is_read_is_met_by_the_next_look(world: World, monk
         return data
 
     with monkeypatch.context() as patch:
-        patch.setattr(agent_files.os, "read", read)
+        patch.setattr(content.os, "read", read)
         world.index(world.NOTE)
     assert world.found("gateway") == 1
     assert world.stale() == [world.NOTE]
@@ -390,7 +388,7 @@ def on_every_file_system(monkeypatch: pytest.MonkeyPatch, ctime_ns: Callable[[os
     def file_stat(result: os.stat_result) -> FileStat:
         return FileStat(result.st_size, result.st_mtime_ns, result.st_ino, ctime_ns(result))
 
-    for module in (agent_files, open_transcripts, scanning, session_files, session_scanning):
+    for module in (content, notes, transcripts):
         monkeypatch.setattr(module, "file_stat", file_stat)
 
 
@@ -398,7 +396,7 @@ def on_every_file_system(monkeypatch: pytest.MonkeyPatch, ctime_ns: Callable[[os
 def counted_readings() -> Iterator[list[int]]:
     """From which byte on each document was read, inside."""
     read: list[int] = []
-    lines, steadily = OpenTranscript.lines, agent_files._read_steadily
+    lines, steadily = OpenTranscript.lines, notes.read_steadily
 
     def counted_lines(self: OpenTranscript, offset: int = 0, **options: int | None):  # type: ignore[no-untyped-def]
         read.append(offset)
@@ -410,7 +408,7 @@ def counted_readings() -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OpenTranscript, "lines", counted_lines)
-        patch.setattr(agent_files, "_read_steadily", counted_reading)
+        patch.setattr(notes, "read_steadily", counted_reading)
         yield read
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from memory.chunking.chunker import text_hash
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.providers.voyage import VoyageProvider, service_url
 from memory.embedding.selection import choose_provider
 from memory.store.writer import Refusal

@@ -26,7 +26,7 @@ from tests.transcript_files import transcript
 from tests.waiting import wait_until
 from tests.working import key
 from tests.written_index import write_index
-from workers.limits.circuit_breaker import Reach
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.names import EMBED_PENDING, VECTORS_QUEUE
 from workers.queue.private_server import BrokerServer
@@ -180,7 +180,7 @@ def endure_an_outage(home: Path) -> None:
     assert provider is not None
     with running_broker(settings):
         side = open_broker(settings)
-        gate = BrokerGate(side.client, Reach(), account=provider.account, model=provider.model)
+        gate = BrokerGate(side.client, CircuitBreaker(), account=provider.account, model=provider.model)
         for _ in range(OUTAGE_FAILURES + 10):
             gate.leave(Admission.NORMAL, Transient("Connection refused"))
         side.queue.may_retry(EMBED_PENDING, "main", VECTORS_QUEUE, job="of an earlier run", seconds=9_000)

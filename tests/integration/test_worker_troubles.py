@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import redis
 
-from memory.embedding import asking
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding import coordination
+from memory.embedding.batcher import EmbeddingBatcher
 from memory.index.indexer import Indexer
 from memory.status.summary import build_status
 from memory.store.errors import NoRoom, StoreFull
@@ -25,8 +25,8 @@ from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
 from tests.working import Workers
 from workers import run
-from workers.health.board import Board
-from workers.health.heartbeat import LifeSigns
+from workers.health.health_store import HealthStore
+from workers.health.heartbeat import Heartbeat
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.broker import DoorbellBroker, make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
@@ -51,13 +51,15 @@ Reported = list[tuple[ConditionCode, Mapping[str, Param]]]
 def said(monkeypatch: pytest.MonkeyPatch) -> Reported:
     """Every condition that was reported, also those that are over: (code, params)."""
     told: Reported = []
-    report = Board.report
+    report = HealthStore.report
 
-    def listened(board: Board, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
+    def listened(
+        board: HealthStore, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param
+    ) -> None:
         told.append((code, params))
         report(board, code, agent=agent, subject=subject, **params)
 
-    monkeypatch.setattr(Board, "report", listened)
+    monkeypatch.setattr(HealthStore, "report", listened)
     return told
 
 
@@ -388,8 +390,8 @@ def test_workers_that_are_to_stop_wait_for_no_provider_and_hand_back_what_is_lef
 def test_an_endpoint_that_accepts_and_never_answers_is_named_while_it_is_waited_for(
     remote: Settings, broker_server: BrokerServer, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "UNUSUAL_SECONDS", 0.1)
-    monkeypatch.setattr(run, "LifeSigns", partial(LifeSigns, beat_seconds=0.05))
+    monkeypatch.setattr(coordination, "UNUSUAL_SECONDS", 0.1)
+    monkeypatch.setattr(run, "Heartbeat", partial(Heartbeat, beat_seconds=0.05))
     monkeypatch.setattr("memory.status.agent.SILENCE_SECONDS", 0.0)
     server.open.clear()
     with Workers(remote) as workers:

@@ -34,7 +34,7 @@ from tests.working import Workers
 from workers import index_job as indexing_job
 from workers.queue.broker import DoorbellBroker
 from workers.queue.names import INDEX_PENDING
-from workers.queue.pending import PendingMarks, Waiting
+from workers.queue.pending import PendingSet, Waiting
 from workers.queue.private_server import BrokerServer
 
 #: The marks when nothing waits and nothing runs.
@@ -292,14 +292,14 @@ def test_workers_that_are_stopped_while_busy_finish_what_they_read_and_leave_the
 def test_a_worker_process_that_was_killed_in_the_middle_of_a_job_is_replaced_by_another_one(
     home: Path, workspace: Path, broker_server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, claimers = PendingMarks.claim, set[str]()
+    claim, claimers = PendingSet.claim, set[str]()
 
-    def watched(marks: PendingMarks, agent: str, *, lane: Lane, job: str, limit: int) -> list[DocumentKey]:
+    def watched(marks: PendingSet, agent: str, *, lane: Lane, job: str, limit: int) -> list[DocumentKey]:
         claimed = claim(marks, agent, lane=lane, job=job, limit=limit)
         claimers.update([job] if claimed else [])
         return claimed
 
-    monkeypatch.setattr(PendingMarks, "claim", watched)
+    monkeypatch.setattr(PendingSet, "claim", watched)
     with EmbeddingServer() as server:
         config = home.parent / "recalld.toml"
         config.write_text(

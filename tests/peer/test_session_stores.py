@@ -189,7 +189,7 @@ def test_a_session_whose_kind_becomes_known_leaves_the_index(sessions: Path) -> 
     assert found(files) == {"talk.jsonl"}
     assert files.forgets(key("run.jsonl"))
     assert not files.forgets(key("talk.jsonl"))
-    assert files.left_out_transcripts([key("run.jsonl"), key("talk.jsonl")]) == {key("run.jsonl")}
+    assert files.transcripts.left_out([key("run.jsonl"), key("talk.jsonl")]) == {key("run.jsonl")}
 
 
 def test_a_file_of_a_persons_session_and_of_a_machines_is_the_persons(sessions: Path) -> None:

@@ -1,3 +1,3 @@
-"""Health of processes and parts, as the broker keeps it."""
+"""Health of processes and parts, kept in the broker."""
 
 from __future__ import annotations

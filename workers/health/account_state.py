@@ -1,12 +1,12 @@
-"""What is kept about a provider's account in the broker: one hash, changed by scripts on the server's clock.
+"""State of a provider's account in the broker: one hash, changed by scripts on the server's clock.
 
-    cool, throttles       cool-down of the whole account: until when, and how often in a row it was asked for
-    requests, tokens      when all that left is worked off at the rate of the limits a minute
-    error:M, closed:M     breaker of model M: the provider's sentence; nothing leaves before
-    failures:M, failed:M  passing failures in a row, and when the last one was
-    probe:M, prober:M     the one request that finds out whether M is back: until when it counts, and whose it is
+    cool, throttles       cool-down of the whole account: its end, and the 429 answers in a row
+    requests, tokens      time at which all sent requests are within the limits per minute again
+    error:M, closed:M     circuit breaker of model M: the provider's message, and the end of the pause
+    failures:M, failed:M  passing failures in a row, and the time of the last one
+    probe:M, prober:M     the one request that tests if M is back: the end of its lease, and its name
 
-Times are Unix seconds. A model that is unknown or down stops nobody who uses another one.
+Times are Unix seconds. A model that is unknown or down does not stop requests to other models.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from memory.embedding.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, OU
 from schemas.ports import EndpointCondition, EndpointStatus
 from workers.queue.names import account_key
 
-#: Seconds after which an account that nobody uses is forgotten.
+#: Seconds after which an unused account is forgotten.
 KEPT_SECONDS: Final = 86_400
 
-#: Seconds for which a passing failure is worth telling, when nobody asks again.
+#: Seconds for which status shows a passing failure without later requests.
 FAILED_LATELY_SECONDS: Final = 30
 
 _READ: Final = """
@@ -50,7 +50,7 @@ local function state(verdict, wait)
 end
 """.replace("OUTAGE_FAILURES", str(OUTAGE_FAILURES)).replace("FAILED_LATELY", str(FAILED_LATELY_SECONDS))
 
-#: Take the right to send one request; see `Gate.enter`.
+#: Acquire the right to send one request; see `Gate.enter`.
 ENTER: Final = (
     _READ
     + """
@@ -87,7 +87,7 @@ return state(probing and 'probe' or 'normal', 0)
     .replace("KEPT_SECONDS", str(KEPT_SECONDS))
 )
 
-#: Say how a request ended; see `Gate.leave`.
+#: Record the outcome of a request; see `Gate.leave`.
 LEAVE: Final = (
     _READ
     + """
@@ -126,11 +126,10 @@ return state('', 0)
     .replace("KEPT_SECONDS", str(KEPT_SECONDS))
 )
 
-#: Look, and change nothing.
+#: Read the state without a change.
 LOOK: Final = _READ + "return state('', 0)"
 
-
-#: Forget the pauses that failures led to: a probe may leave at once, and the next pause is the first one again.
+#: Forget the pauses after failures: a probe may leave at once, and the backoff starts anew.
 FORGET_PAUSES: Final = (
     _READ
     + """
@@ -143,10 +142,10 @@ return state('', 0)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a script said: its verdict, seconds to wait for it, and the state it left behind.
+    """Reply of a script: its verdict, the seconds to wait, and the state afterwards.
 
-    `sentence` is why the provider refused for good; nothing leaves for `delay` seconds; `careful`: the next is a probe;
-    `failing`: the last one failed in passing, not long ago.
+    `sentence`: the provider's permanent refusal. No request leaves for `delay` seconds. `careful`: the next request is
+    a probe. `failing`: a request failed in passing not long ago.
     """
 
     verdict: str
@@ -171,15 +170,15 @@ class Answer:
 
 
 def forget_pauses(client: redis.Redis, account: str, model: str) -> None:
-    """Let one request to an account and model leave at once, if the provider named no time. Raises `redis.RedisError`.
+    """Let one request to an account and model leave at once, unless the provider named a time.
 
-    Failures so far still count: it is a probe, and the others wait for its answer.
+    The request is a probe, and others wait for its answer: failures still count. Raises `redis.RedisError`.
     """
     client.register_script(FORGET_PAUSES)(keys=[account_key(account)], args=[model, 0])
 
 
 def endpoint_state(client: redis.Redis, account: str, model: str) -> EndpointStatus:
-    """What is known about an account and model, for people. Raises `redis.RedisError`."""
+    """Return the state of an account and model for status. Raises `redis.RedisError`."""
     known = Answer.of(client.register_script(LOOK)(keys=[account_key(account)], args=[model, ""]))
     until = time.time() + known.delay if known.delay > 0 else None
     if known.sentence is not None:

@@ -1,7 +1,7 @@
-"""Signs of life: each process says every few seconds, through the broker, that it lives and whether its threads get on.
+"""Heartbeats of processes through the broker, with the state of their threads.
 
-A process that ends in order takes its sign back. So a sign that grows old means that a process is gone, frozen, or cut
-off from the broker; all times are the server's, whatever the machines' clocks say.
+A process that ends in order removes its heartbeat. So an old heartbeat means that the process is gone, frozen, or cut
+off from the broker. All times are the server's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 import redis
 import structlog
 
-from memory.embedding.asking import Asking
+from memory.embedding.coordination import InFlightRequests
 from memory.status.local_processes import born, is_the_same
 from memory.status.pulses import Pulses
 from schemas.ports import OutdatedState, ProcessSign, Unanswered
@@ -31,20 +31,20 @@ from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
 
-#: Seconds between two signs of life.
+#: Seconds between two heartbeats.
 BEAT_SECONDS = 3.0
 
-#: A pause longer than this was no pause of ours: the process, or the machine, stood still.
+#: Seconds of delay of a heartbeat after which the process, or the machine, stood still.
 STOOD_STILL_SECONDS = 3.0
 
-#: Seconds after which a sign from another machine is forgotten.
+#: Seconds after which a heartbeat from another machine is forgotten.
 FORGOTTEN_AFTER_SECONDS = 3600.0
 
-#: Seconds for which a worker of this machine that ended without a word is told of while others work.
+#: Seconds for which status shows a crashed worker of this machine while other workers run.
 MISSED_SECONDS = 60.0
 
-#: Seconds between two looks of a worker at who is missed no more.
-BURY_SECONDS = 15.0
+#: Seconds between two looks of a worker for dead workers to forget.
+FORGET_SECONDS = 15.0
 
 _SAY: Final = """
 -- KEYS: processes, heard; ARGV: process, JSON
@@ -54,11 +54,10 @@ redis.call('ZADD', KEYS[2], string.format('%.3f', time[1] + time[2] / 1000000), 
 """
 
 
-class LifeSigns:
-    """Says every few seconds that this process lives, from a small thread, between `start` and `stop`.
+class Heartbeat:
+    """Heartbeat of this process, sent by a thread between `start` and `stop`.
 
-    The thread tells how the working threads are, so that it does not go on as if nothing were while they are stuck,
-    what they are `asking` embedding endpoints, and whether the settings are `outdated`.
+    It carries the stuck threads, the unanswered requests of `asking`, and the `outdated` settings.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class LifeSigns:
         pulses: Pulses,
         *,
         beat_seconds: float = BEAT_SECONDS,
-        asking: Asking | None = None,
+        asking: InFlightRequests | None = None,
         outdated: Callable[[], OutdatedState | None] = lambda: None,
     ) -> None:
         self._client: Any = connect(settings, answer_seconds=IMPATIENT_SECONDS)
@@ -76,7 +75,7 @@ class LifeSigns:
         self._say = self._client.register_script(_SAY)
         self._role = role
         self._pulses = pulses
-        self._asking = asking or Asking()
+        self._asking = asking or InFlightRequests()
         self._beat_seconds = beat_seconds
         self._outdated = outdated
         self._host = socket.gethostname()
@@ -87,7 +86,7 @@ class LifeSigns:
         self._told_of: str | None = None
         self._thread = threading.Thread(target=self._run, name="life", daemon=True)
 
-    def __enter__(self) -> LifeSigns:
+    def __enter__(self) -> Heartbeat:
         self.start()
         return self
 
@@ -95,14 +94,14 @@ class LifeSigns:
         self.stop()
 
     def start(self) -> None:
-        """Say it for the first time, and forget the dead whose place this process takes."""
+        """Send the first heartbeat, and forget the dead processes that this one replaces."""
         with suppress(redis.RedisError):
-            bury(self._client, self._keys, role=None if self._role == "up" else self._role)
+            forget_dead(self._client, self._keys, role=None if self._role == "up" else self._role)
         self._beat()
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the sign back: this process ends in order. Call it when the work is over."""
+        """Remove the heartbeat: this process ends in order. Call it after the work."""
         self._pulses.close()
         self._stop.set()
         if self._thread.is_alive():
@@ -112,7 +111,7 @@ class LifeSigns:
         self._client.close()
 
     def _run(self) -> None:
-        asked_at = buried_at = time.monotonic()
+        asked_at = forgot_at = time.monotonic()
         while not self._stop.wait(self._beat_seconds):
             stood_still = time.monotonic() - asked_at - self._beat_seconds
             if stood_still > STOOD_STILL_SECONDS:
@@ -122,17 +121,17 @@ class LifeSigns:
                 self._asking.forgive(stood_still)
             self._beat()
             asked_at = time.monotonic()
-            if self._role == "work" and asked_at - buried_at >= BURY_SECONDS:
-                buried_at = asked_at
-                self._bury_workers()
+            if self._role == "work" and asked_at - forgot_at >= FORGET_SECONDS:
+                forgot_at = asked_at
+                self._forget_dead_workers()
 
-    def _bury_workers(self) -> None:
-        """What a dead worker had taken went back to the queue, so nobody has to do anything about it.
+    def _forget_dead_workers(self) -> None:
+        """Forget dead workers of this machine: their jobs went back to the queue, and this worker does them.
 
-        With nobody else to work it stays told, and so does anybody else who died: nobody took their place.
+        Without a living worker the record stays: no other worker has replaced the dead one.
         """
         with suppress(redis.RedisError):
-            for gone in bury(self._client, self._keys, role="work", silent_seconds=MISSED_SECONDS):
+            for gone in forget_dead(self._client, self._keys, role="work", silent_seconds=MISSED_SECONDS):
                 log.info("forgot_dead_worker", host=gone.host, pid=gone.pid)
 
     def _beat(self) -> None:
@@ -166,16 +165,16 @@ class LifeSigns:
 
 
 def read_signs(client: redis.Redis, keys: Keys) -> list[ProcessSign]:
-    """Everybody's last sign. Raises `redis.RedisError`."""
+    """Return the last heartbeat of every process. Raises `redis.RedisError`."""
     return [sign for _, sign in _read(client, keys) if not _is_forgotten(sign)]
 
 
-def bury(client: redis.Redis, keys: Keys, *, role: str | None, silent_seconds: float = 0.0) -> list[ProcessSign]:
-    """Forget processes of this machine that are gone, of one role or of all, and those not heard of for an hour.
+def forget_dead(client: redis.Redis, keys: Keys, *, role: str | None, silent_seconds: float = 0.0) -> list[ProcessSign]:
+    """Forget dead processes of this machine, of one role or of all, and processes not heard of for an hour.
 
-    Those that are gone are forgotten when they were not heard of for `silent_seconds`.
+    Dead processes are forgotten after `silent_seconds` without a heartbeat.
 
-    Returns who was forgotten. Raises `redis.RedisError`.
+    Returns the forgotten ones. Raises `redis.RedisError`.
     """
     here = socket.gethostname()
     gone = [
@@ -218,12 +217,12 @@ def _read(client: redis.Redis, keys: Keys) -> list[tuple[str, ProcessSign]]:
             pid=body["pid"],
             born=body["born"],
             started_at=body["startedAt"],
-            # Told in this machine's time, like all that status says.
+            # In this machine's time, like all times of status.
             heard_at=time.time() - silent,
             silent_seconds=silent,
             awoke_seconds=awoke + silent if awoke is not None else None,
             stuck=tuple(body["stuck"]),
-            # A process that was started before an upgrade does not tell.
+            # A process that was started before an upgrade does not send these.
             doing=tuple(body.get("doing", ())),
             unanswered=tuple(Unanswered(**one) for one in body.get("unanswered", ())),
             version=body.get("version"),

@@ -1,4 +1,4 @@
-"""Whether the pool of workers gets on: work that waits while nothing is finished is stalled, whoever's fault it is."""
+"""Detection of a stalled pool of workers: work waits and no worker finishes any."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import redis
 
 from workers.queue.broker_facts import broker_facts
 from workers.queue.names import QUEUES, Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 
-#: Seconds between two notes that something was finished.
+#: Seconds between two records of finished work.
 _NOTE_SECONDS = 1.0
 
 _MOVED: Final = """
@@ -22,8 +22,8 @@ redis.call('SET', KEYS[1], string.format('%.3f', time[1] + time[2] / 1000000))
 """
 
 
-class Movement:
-    """Notes in the broker, by its clock, that something was finished; shared by all workers of a namespace."""
+class StallDetector:
+    """Time of the last finished work, by the broker's clock, shared by all workers of a namespace."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
@@ -33,7 +33,7 @@ class Movement:
         self._noted_at = -_NOTE_SECONDS
 
     def moved(self) -> None:
-        """Something was finished: a document, a batch of vectors. Raises `redis.RedisError`."""
+        """Record that a document or a batch of vectors was finished. Raises `redis.RedisError`."""
         now = time.monotonic()
         with self._lock:
             if now - self._noted_at < _NOTE_SECONDS:
@@ -42,15 +42,15 @@ class Movement:
         self._note(keys=[self._keys.moved])
 
     def refusal(self) -> str | None:
-        """Why the broker takes nothing new, so that nothing could be seen to wait. Raises `redis.RedisError`."""
+        """Return the reason why the broker takes no new work, None if it does. Raises `redis.RedisError`."""
         facts = broker_facts(self._client)
         return None if facts.writable else facts.warning
 
     def stalled_seconds(self) -> float:
-        """For how long work has been waiting without anything being finished; 0 when nothing waits.
+        """Return the seconds for which work has waited while no worker finished any; 0 if no work waits.
 
-        Messages that wait out a pause (a provider that cools down) are not work that waits; documents that are not
-        committed are, whatever keeps them. Raises `redis.RedisError`.
+        Uncommitted documents count as waiting work, delayed messages (a provider cools down) do not. Raises
+        `redis.RedisError`.
         """
         seconds, micros = self._client.time()
         now = seconds + micros / 1e6
@@ -61,7 +61,7 @@ class Movement:
         return float(max(0.0, now - max(moved, since)))
 
     def _waiting_since(self) -> float | None:
-        marks = PendingMarks(self._client, self._keys)
+        marks = PendingSet(self._client, self._keys)
         times = [pending.oldest_at for agent in marks.agents() if (pending := marks.pending(agent)).documents]
         for queue in QUEUES:
             messages = self._client.hvals(self._keys.messages(queue))

@@ -1,3 +1,3 @@
-"""Limits and claims that all workers share: rate, cool-down, and who embeds a text."""
+"""Limits that all workers share: request rate, cool-down, and claims on texts to embed."""
 
 from __future__ import annotations

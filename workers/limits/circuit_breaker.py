@@ -1,4 +1,4 @@
-"""Whether the broker answers, for those who can go on without it."""
+"""Circuit breaker for callers that can go on without the broker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from workers.queue.broker_errors import in_words, refusal
 
 log = structlog.get_logger(__name__)
 
-#: Seconds during which a broker that did not answer is left alone: finding out may take a second each time.
+#: Seconds without requests after the broker did not answer: each request may take a second to fail.
 REST_SECONDS = 2.0
 
 T = TypeVar("T")
 
 
-class Reach:
-    """Asks the broker, and leaves it alone for a while after it did not answer. Thread-safe, shared by a process."""
+class CircuitBreaker:
+    """Circuit breaker of one process: after a failure, requests to the broker fail at once for a while. Thread-safe."""
 
     def __init__(self, *, rest_seconds: float = REST_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._rest_seconds = rest_seconds
@@ -32,10 +32,10 @@ class Reach:
         self._said = False
 
     def ask(self, work: Callable[[], T]) -> T:
-        """Return what `work` finds out from the broker.
+        """Return the result of `work`, which asks the broker.
 
         Raises:
-            BrokerUnavailable: it did not answer, now or a moment ago.
+            BrokerUnavailable: the broker did not answer, now or a moment ago.
         """
         with self._lock:
             if self._clock() < self._away_until:
@@ -54,7 +54,7 @@ class Reach:
             first, self._said = not self._said, True
         if not first:
             return
-        # A server that is away is said elsewhere; one that answers with an error needs somebody to look at it.
+        # Status shows a server that is away. A server that answers with an error needs the operator.
         if isinstance(error, redis.ResponseError) or refusal(error) is not None:
             log.warning("broker_refuses", error=str(error))
         else:

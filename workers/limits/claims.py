@@ -1,4 +1,4 @@
-"""Who is embedding which text just now, over all processes that share a cache: two who want the same text pay once."""
+"""Claims on texts to embed, over all processes that share a cache: a text that two processes want is paid once."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import redis
 
 from memory.embedding.coordination import Claims
 from schemas.errors import BrokerUnavailable
-from workers.limits.circuit_breaker import Reach
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.queue.names import Keys
 
-#: Seconds after its last sign of life that a process is taken to be dead and its claims are free.
+#: Seconds without a renewal after which a process counts as dead and its claims are free.
 LEASE_SECONDS = 10.0
 
-#: Seconds between two signs of life.
+#: Seconds between two renewals of the lease.
 RENEWAL_SECONDS = 3.0
 
-#: Seconds between two rounds of clearing away what the dead left.
+#: Seconds between two sweeps of the claims of dead processes.
 SWEEP_SECONDS = 60.0
 
-#: Seconds after which claims that nobody touches are forgotten altogether.
+#: Seconds after which unused claims expire.
 _KEPT_SECONDS: Final = 3600
 
 #: Hashes handed to one script call: a command within Lua takes about 8,000 arguments, and two are needed for each.
@@ -47,7 +47,7 @@ local alive = {}
 local function is_alive(owner)
   if alive[owner] == nil then
     local lease = redis.call('ZSCORE', KEYS[#KEYS], owner)
-    -- Nobody's lease is so long: the clock was set back.
+    -- No lease is so long: the clock was set back.
     alive[owner] = (lease and tonumber(lease) > now and tonumber(lease) < now + LONGEST_LEASE) or false
   end
   return alive[owner]
@@ -120,12 +120,12 @@ return found[1]
 
 
 class Claimant:
-    """A process that claims texts: its name, and one thread that says that it is alive. Close it at the end."""
+    """Owner name of a process that claims texts, and the thread that renews its lease. Close it at the end."""
 
     def __init__(
         self,
         client: redis.Redis,
-        reach: Reach,
+        reach: CircuitBreaker,
         keys: Keys,
         *,
         lease_seconds: float = LEASE_SECONDS,
@@ -144,7 +144,7 @@ class Claimant:
         self._ending = threading.Event()
 
     def keep_alive(self, claims: BrokerClaims) -> None:
-        """Say from now on that this process is alive; look after these claims, too."""
+        """Renew the lease from now on, and release and sweep these claims, too."""
         with self._lock:
             if claims not in self._claims:
                 self._claims.append(claims)
@@ -153,7 +153,7 @@ class Claimant:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread; what is still claimed is free at once."""
+        """End the thread and free all claims at once."""
         self._ending.set()
         if self._thread is None:
             return
@@ -161,7 +161,7 @@ class Claimant:
         try:
             self._reach.ask(lambda: self._client.zrem(self._key, self.owner))
         except BrokerUnavailable:
-            return  # they are free when the lease is over
+            return  # they are free when the lease expires
 
     def _run(self) -> None:
         swept_at = time.monotonic()
@@ -177,16 +177,18 @@ class Claimant:
                     for one in claims:
                         one.sweep()
             except BrokerUnavailable:
-                continue  # said once by `Reach`
+                continue  # `CircuitBreaker` logs it once
 
 
 class BrokerClaims(Claims):
-    """Claims on texts for one cache and identity. While the broker does not answer, everything is granted.
+    """Claims on texts for one cache and identity. While the broker does not answer, every claim is granted.
 
-    What this process claimed already is granted again: in a process the batcher sees to it that a text is sent once.
+    A text that this process holds is granted again: its batcher sends a text only once.
     """
 
-    def __init__(self, client: redis.Redis, reach: Reach, keys: Keys, claimant: Claimant, *, scope: str) -> None:
+    def __init__(
+        self, client: redis.Redis, reach: CircuitBreaker, keys: Keys, claimant: Claimant, *, scope: str
+    ) -> None:
         self._reach = reach
         self._claimant = claimant
         self._keys = [keys.claims(scope), keys.claimants]
@@ -207,7 +209,7 @@ class BrokerClaims(Claims):
                 denied = self._ask(self._take, [*own, " ".join(part)])
                 granted.difference_update(part[place] for place in denied)
         except BrokerUnavailable:
-            return granted  # said once by `Reach`
+            return granted  # `CircuitBreaker` logs it once
         return granted
 
     def release(self, hashes: Iterable[str]) -> None:
@@ -219,7 +221,7 @@ class BrokerClaims(Claims):
                 self._unreleased.update(ended)
 
     def release_again(self) -> None:
-        """Release what could not be released when that was due. Raises BrokerUnavailable."""
+        """Release claims whose release failed before. Raises BrokerUnavailable."""
         with self._lock:
             late = list(self._unreleased)
         if late:
@@ -228,7 +230,7 @@ class BrokerClaims(Claims):
                 self._unreleased.difference_update(late)
 
     def sweep(self) -> None:
-        """Delete the claims of the dead. Raises BrokerUnavailable."""
+        """Delete the claims of dead processes. Raises BrokerUnavailable."""
         cursor = b"0"
         while True:
             cursor = self._ask(self._sweep, [cursor])

@@ -1,4 +1,4 @@
-"""What the processes of a home share about embedding, through the broker: gates, claims and what it cost."""
+"""Coordination of embedding between the processes of a home, through the broker: rate limits, claims and usage."""
 
 from __future__ import annotations
 
@@ -10,48 +10,47 @@ from contextlib import contextmanager
 
 import redis
 
-from memory.embedding.asking import Asking
-from memory.embedding.coordination import Claims, Coordination, NoClaims
+from memory.embedding.coordination import Claims, Coordination, InFlightRequests, NoClaims
 from memory.embedding.gate import Gate, LocalGate
 from memory.embedding.providers.provider import EmbeddingProvider
 from schemas.errors import BrokerUnavailable
 from schemas.ports import Usage, UsageRecorder
 from schemas.settings import Settings
-from workers.health.board import Board
-from workers.limits.circuit_breaker import Reach
+from workers.health.health_store import HealthStore
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.limits.claims import LEASE_SECONDS, RENEWAL_SECONDS, BrokerClaims, Claimant
 from workers.limits.rate_limit import BrokerGate
 from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace
 from workers.queue.names import Keys
 
-#: Requests whose cost is remembered while the broker is away.
+#: Requests whose usage is kept while the broker is away.
 MOST_UNCOUNTED = 10_000
 
 
 class BrokerCoordination:
-    """A `Coordinate` (`memory.embedding.coordination`). Close it after those who embed with it.
+    """Coordination over the broker (a `Coordinate` of `memory.embedding.coordination`). Close it after its users.
 
-    A provider without an account has a gate of this process's own. `cache_scope` names the cache that the
-    processes share; without one nobody claims anything: a vector that somebody else paid for could not be had.
+    A provider without an account has a gate of this process alone. `cache_scope` names the cache that the processes
+    share. Without a cache there are no claims: a process could not read the vectors that another one paid for.
     """
 
     def __init__(
         self,
         client: redis.Redis,
         keys: Keys,
-        board: Board,
+        board: HealthStore,
         *,
         cache_scope: str | None,
-        reach: Reach | None = None,
+        reach: CircuitBreaker | None = None,
         lease_seconds: float = LEASE_SECONDS,
         renewal_seconds: float = RENEWAL_SECONDS,
     ) -> None:
         self._client = client
         self._keys = keys
         self._cache_scope = cache_scope
-        #: This process's requests.
-        self.asking = Asking()
-        self._reach = reach or Reach()
+        #: Requests of this process in flight.
+        self.asking = InFlightRequests()
+        self._reach = reach or CircuitBreaker()
         self._usage = _SharedUsage(board, self._reach)
         self._claimant = Claimant(
             client, self._reach, keys, lease_seconds=lease_seconds, renewal_seconds=renewal_seconds
@@ -61,14 +60,14 @@ class BrokerCoordination:
         self._claims: dict[str, Claims] = {}
 
     def __call__(self, provider: EmbeddingProvider) -> Coordination:
-        """What is shared about a provider: the same gate for the same account and model."""
+        """Return the coordination of a provider: the same gate for the same account and model."""
         with self._lock:
             return Coordination(
                 gate=self._gate(provider), claims=self._claims_of(provider), usage=self._usage, asking=self.asking
             )
 
     def close(self) -> None:
-        """Give up what is claimed. The client stays open."""
+        """Release all claims. The client stays open."""
         self._claimant.close()
 
     def _gate(self, provider: EmbeddingProvider) -> Gate:
@@ -96,11 +95,11 @@ class BrokerCoordination:
 
 @contextmanager
 def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
-    """What this home's processes share, over a connection of its own that does not wait for long."""
+    """Yield the coordination of this home's processes, over a connection of its own with short timeouts."""
     keys = Keys(namespace(settings))
     scope = f"{socket.gethostname()}:{settings.home.absolute()}" if settings.cache.enabled else None
     with connect(settings, answer_seconds=IMPATIENT_SECONDS) as client:
-        coordination = BrokerCoordination(client, keys, Board(client, keys), cache_scope=scope)
+        coordination = BrokerCoordination(client, keys, HealthStore(client, keys), cache_scope=scope)
         try:
             yield coordination
         finally:
@@ -108,9 +107,9 @@ def coordinating(settings: Settings) -> Iterator[BrokerCoordination]:
 
 
 class _SharedUsage(UsageRecorder):
-    """Counts on the board; what cannot be counted while the broker is away is counted later."""
+    """Usage recorder that keeps requests while the broker is away and counts them later."""
 
-    def __init__(self, board: Board, reach: Reach) -> None:
+    def __init__(self, board: HealthStore, reach: CircuitBreaker) -> None:
         self._board = board
         self._reach = reach
         self._lock = threading.Lock()

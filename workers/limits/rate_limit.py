@@ -1,4 +1,4 @@
-"""The gate of an account that many processes use: what one of them is told, all of them know."""
+"""Rate limit and cool-down of a provider's account, shared by all processes through the broker."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from memory.embedding.gate import (
 from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from workers.health.account_state import ENTER, LEAVE, LOOK, Answer
-from workers.limits.circuit_breaker import Reach
+from workers.limits.circuit_breaker import CircuitBreaker
 from workers.queue.names import account_key
 
-#: Seconds for which what was last known is good enough for those who only want to know.
+#: Seconds for which a state that was read before is good enough for `refusal`, `delay` and `careful`.
 KNOWN_SECONDS = 0.25
 
-#: Differences in seconds that are not worth telling the local gate.
+#: Differences in seconds that the local gate does not need to learn.
 _SAME_SECONDS = 0.05
 
-#: Bytes of a provider's sentence that are kept.
+#: Bytes of a provider's message that are kept.
 _LONGEST_SENTENCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The state at `at`; nothing leaves before `not_before`. Times of this process's clock."""
+    """State at `at`; no request leaves before `not_before`. Times of this process's clock."""
 
     at: float
     sentence: str | None
@@ -49,16 +49,16 @@ class _Known:
 
 
 class BrokerGate(Gate):
-    """A gate in the broker. While that does not answer, what this process knows by itself governs.
+    """Gate in the broker. While the broker does not answer, the local gate of this process decides.
 
-    `enter` and `leave` are one round trip each; the rest answers from what they brought back, or from a
-    look every `KNOWN_SECONDS`. `clock` replaces the server's clock, for tests.
+    `enter` and `leave` are one round trip each. The other methods use the state of the last round trip, or read it
+    again after `KNOWN_SECONDS`. `clock` replaces the server's clock, for tests.
     """
 
     def __init__(
         self,
         client: redis.Redis,
-        reach: Reach,
+        reach: CircuitBreaker,
         *,
         account: str,
         model: str,
@@ -105,7 +105,7 @@ class BrokerGate(Gate):
         if answer.verdict == "probe":
             return Admission.PROBE
         with suppress(RecalldError):
-            # Charged here, too: should the broker go away now, nothing leaves twice.
+            # Charged locally, too: if the broker goes away now, no budget is spent twice.
             self._local.enter(tokens=tokens, urgency=Urgency.QUERY)
         return Admission.NORMAL
 
@@ -133,7 +133,7 @@ class BrokerGate(Gate):
         return known.careful if known is not None else self._local.careful
 
     def _look(self) -> _Known | None:
-        """What was last known, not older than `KNOWN_SECONDS`; None while the broker does not answer."""
+        """Return the state, at most `KNOWN_SECONDS` old; None while the broker does not answer."""
         known = self._known
         if known is not None and self._clock() - known.at < KNOWN_SECONDS:
             return known
@@ -165,7 +165,7 @@ class BrokerGate(Gate):
         return Answer.of(self._reach.ask(lambda: script(keys=self._keys, args=[self._model, now, *args])))
 
     def _tell_what_happened(self) -> None:
-        """The broker is back: it may have missed a refusal or a request to wait."""
+        """Report the local gate's refusal or pause to a broker that is back: it may have missed them."""
         refused, delay = self._local.refusal(), self._local.delay()
         if refused is not None:
             self._run(self._leave_script, self._ending(Admission.NORMAL, refused))
@@ -174,7 +174,7 @@ class BrokerGate(Gate):
         self._was_alone = False
 
     def _teach(self, answer: Answer) -> None:
-        """Let the local gate know what the broker does, in its own words, for the time when that is away."""
+        """Copy the broker's state to the local gate, for the time when the broker is away."""
         local = self._local
         if answer.sentence is not None:
             if answer.delay > _SAME_SECONDS and local.refusal() is None:

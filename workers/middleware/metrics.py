@@ -1,4 +1,4 @@
-"""What one worker process tells of itself: its jobs, and what it takes of the machine."""
+"""Prometheus metrics of one worker process: its jobs and its use of the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schemas.version import recalld_version
 
 
 class JobMetrics:
-    """The registry of one worker process. Thread-safe."""
+    """Registry of one worker process. Thread-safe."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -26,7 +26,7 @@ class JobMetrics:
 
     @contextmanager
     def job(self, actor: str) -> Iterator[Callable[[str], None]]:
-        """While a job of this actor runs. Call what is given with how it ended, unless it is done."""
+        """Measure a job of this actor. Call the yielded function with the outcome, unless the job is done."""
         outcome = "done"
 
         def ended(how: str) -> None:
@@ -42,5 +42,5 @@ class JobMetrics:
             self._seconds.labels(actor, outcome).observe(time.perf_counter() - begun)
 
     def scrape(self) -> bytes:
-        """Everything in Prometheus text format."""
+        """Return all metrics in Prometheus text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""What the threads that run jobs are at."""
+"""Middleware that reports the step of every job thread to the watchdog."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from memory.status.pulses import Pulses
 
 
 class JobPulses(dramatiq.Middleware):
-    """Tells the pulses when a thread begins and ends a job; `got_on` is for the job itself.
+    """Middleware that reports the begin and end of jobs to `pulses`; jobs call `got_on` after each step.
 
-    A step of a job takes less than `limit_seconds`: a document, a round of embedding (30 s at most, and a wait for the
-    model before it).
+    A step takes less than `limit_seconds`: a document, or a round of embedding (30 s at most, after a wait for the
+    model).
     """
 
     def __init__(self, pulses: Pulses, *, limit_seconds: float) -> None:
@@ -22,7 +22,7 @@ class JobPulses(dramatiq.Middleware):
         self._limit_seconds = limit_seconds
 
     def before_process_message(self, broker: dramatiq.Broker, message: dramatiq.MessageProxy) -> None:  # noqa: ARG002
-        """A thread begins a job."""
+        """Record that this thread begins a job."""
         agent = message.args[0] if message.args else "?"
         pulse = self._pulses.of("job", limit_seconds=self._limit_seconds, thread=threading.get_ident())
         pulse.busy(f"{message.actor_name} of {agent}")
@@ -36,7 +36,7 @@ class JobPulses(dramatiq.Middleware):
         result: Any = None,  # noqa: ARG002
         exception: BaseException | None = None,  # noqa: ARG002
     ) -> None:
-        """A thread is done with a job."""
+        """Record that this thread has ended its job."""
         found = getattr(_current, "pulse", None)
         if found is not None:
             found[0].idle()
@@ -46,7 +46,7 @@ class JobPulses(dramatiq.Middleware):
 
 
 def got_on(*, waits_for: str | None = None) -> None:
-    """Said by a job in its thread: something is done, the next step begins, which may wait for somebody else."""
+    """Record that the job in this thread begins its next step, which may wait for a provider (`waits_for`)."""
     found = getattr(_current, "pulse", None)
     if found is not None:
         pulse, doing = found

@@ -12,52 +12,101 @@ from typing import Any
 import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker, _RedisConsumer
-from dramatiq.middleware import CurrentMessage, ShutdownNotifications, TimeLimit
+from dramatiq.middleware import CurrentMessage, Retries, ShutdownNotifications, TimeLimit
 from dramatiq.worker import ConsumerThread
 
 from memory.status.pulses import Pulses
 from memory.telemetry import tracing
 from workers.queue.clock_skew import DELAYED_AT
 from workers.queue.names import QUEUES, Keys
-from workers.queue.retry_outbox import OwedRetries, RetriesThatLast
 
-#: Milliseconds without a sign of life after which a worker's jobs go to another one.
+#: Milliseconds without a heartbeat after which a worker's jobs go to another one.
 HEARTBEAT_TIMEOUT_MS = 10_000
 
-#: Commands out of a million that look after dead workers' jobs: an idle consumer gives one a second, so a look
-#: every few seconds on each queue. The library's default takes many minutes.
+#: Commands out of a million that recover dead workers' jobs. An idle consumer sends one a second, so each queue is
+#: checked every few seconds. The library's default takes many minutes.
 MAINTENANCE_CHANCE = 500_000
 
-#: Seconds that an idle consumer waits for the bell; also how long a lost bell, or a stop, may go unnoticed.
+#: Seconds that an idle consumer waits for the bell. A lost bell, or a stop, may go unnoticed for as long.
 IDLE_SECONDS = 1.0
 
-#: A consumer that takes no turn for longer is stuck.
+#: Seconds without a turn after which a consumer is stuck.
 CONSUMER_LIMIT_SECONDS = 12.0
 
-#: The same while delayed messages wait in this consumer's memory: nobody rings when their time has come.
+#: Seconds that an idle consumer waits while it holds delayed messages: no bell rings when they are due.
 _DELAYED_SECONDS = 0.2
 
-#: Seconds between two looks for messages that were taken for this process and that none of its threads got.
+#: Seconds between two looks for messages that this process took and none of its threads got.
 LOOK_SECONDS = 10.0
 
 #: Seconds that a consumer waits while its threads have all the work they may hold.
 _BUSY_SECONDS = 0.02
 
-#: Option of a message: the trace that its job goes on with (W3C Trace Context).
+#: Option of a message: the trace that its job continues (W3C Trace Context).
 TRACEPARENT = "traceparent"
 
-#: Bells kept for a queue: more wake nobody who is not awake already.
+#: Bells kept for a queue: more would wake no further consumer.
 _MAX_BELLS = 16
 
 
-class DoorbellConsumer(_RedisConsumer):
-    """Waits for new messages instead of polling for them: a job starts at once, and an idle process idles.
+class RetryOutbox:
+    """Retries of jobs that ended while the broker took nothing; enqueued before their message is acknowledged.
 
-    Whoever enqueues a message rings the queue's bell, a short list that the consumer blocks on.
+    Dramatiq ignores a retry that it cannot enqueue and acknowledges the message: the work would be lost.
+    """
+
+    def __init__(self) -> None:
+        #: Message id -> message and its delay in milliseconds.
+        self._owed: dict[str, tuple[dramatiq.MessageProxy, int]] = {}
+
+    def owe(self, message: dramatiq.MessageProxy, *, delay: int) -> None:
+        """Keep the retry until `message` is acknowledged."""
+        self._owed[message.options["redis_message_id"]] = (message, delay)
+
+    def pay(self, broker: Any, message: dramatiq.MessageProxy) -> None:
+        """Enqueue the retry of a message, if there is one. On `redis.RedisError` it stays owed."""
+        name = message.options["redis_message_id"]
+        if name in self._owed:
+            owed, delay = self._owed[name]
+            broker.enqueue(owed, delay=delay)
+            del self._owed[name]
+
+
+class OutboxRetries(Retries):
+    """Retries with the delay of `dramatiq.Retry`, the only exception of actors. For a `DoorbellBroker`."""
+
+    def __init__(self) -> None:
+        super().__init__(retry_when=_only_when_asked)
+
+    def after_process_message(
+        self,
+        broker: Any,
+        message: dramatiq.MessageProxy,
+        *,
+        result: object = None,
+        exception: BaseException | None = None,
+    ) -> None:
+        """See `Retries`."""
+        try:
+            super().after_process_message(broker, message, result=result, exception=exception)  # type: ignore[no-untyped-call]
+        except redis.RedisError:
+            if not isinstance(exception, dramatiq.Retry):
+                raise
+            broker.owed.owe(message, delay=exception.delay or 0)
+
+
+def _only_when_asked(retries: int, error: BaseException) -> bool:  # noqa: ARG001 - Dramatiq's signature
+    return isinstance(error, dramatiq.Retry)
+
+
+class DoorbellConsumer(_RedisConsumer):
+    """Consumer that blocks on a bell instead of polling: a job starts at once, and an idle process idles.
+
+    A process that enqueues a message rings the queue's bell, a short list that the consumer blocks on.
 
     Raises:
-        dramatiq.ConnectionClosed: whatever the broker refuses or leaves unanswered. It is the one error after which the
-            library goes on; any other one ends a consumer's thread, or leaves a message with a process for good.
+        dramatiq.ConnectionClosed: for every failed command. Any other error would end the consumer's thread, or leave
+            a message with this process for good.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -82,7 +131,7 @@ class DoorbellConsumer(_RedisConsumer):
         return message
 
     def ack(self, message: dramatiq.MessageProxy) -> None:
-        """Say that a message is done; tried again for as long as the broker does not take it, or its retry."""
+        """Acknowledge a message. Dramatiq tries again until the broker takes it and its retry."""
         if self.broker.closed:
             return
         with _connection_closed():
@@ -91,7 +140,7 @@ class DoorbellConsumer(_RedisConsumer):
         self._handed.discard(message.options["redis_message_id"])
 
     def nack(self, message: dramatiq.MessageProxy) -> None:
-        """Say that a message is given up; tried again like `ack`."""
+        """Reject a message. Dramatiq tries again as for `ack`."""
         if self.broker.closed:
             return
         with _connection_closed():
@@ -99,7 +148,7 @@ class DoorbellConsumer(_RedisConsumer):
         self._handed.discard(message.options["redis_message_id"])
 
     def requeue(self, messages: Iterable[dramatiq.Message[Any] | dramatiq.MessageProxy]) -> None:
-        """Give messages back. Those that the broker does not take back go with the next consumer."""
+        """Give messages back. The next consumer returns those that the broker does not take."""
         given = list(messages)
         with _connection_closed():
             super().requeue(given)  # type: ignore[no-untyped-call]
@@ -111,8 +160,10 @@ class DoorbellConsumer(_RedisConsumer):
         return handed
 
     def _give_back_what_nobody_has(self) -> None:
-        """Messages that the broker counts as worked on here, and no thread got: the answer that brought them was lost,
-        or the consumer that had fetched them. They would seem to be worked on for as long as this process lives."""
+        """Give back messages that this process took and no thread got: the broker's answer or their consumer was lost.
+
+        Else they would count as running until this process ends.
+        """
         if time.monotonic() < self._looks_at:
             return
         taken: set[bytes] = self.broker.client.smembers(
@@ -125,7 +176,7 @@ class DoorbellConsumer(_RedisConsumer):
         self._looks_at = time.monotonic() + LOOK_SECONDS
 
     def _give_back_what_is_cached(self) -> None:
-        """Messages that were fetched and handed to nobody: at its end, the library would forget them."""
+        """Give back messages that were fetched and not started. The library would forget them at its end."""
         cached, self.message_cache = self.message_cache, []
         if cached:
             self.requeue([dramatiq.Message.decode(data) for data in cached])
@@ -140,10 +191,10 @@ class DoorbellConsumer(_RedisConsumer):
 
 
 class DoorbellBroker(RedisBroker):
-    """RedisBroker whose consumers are woken by those who enqueue.
+    """RedisBroker that wakes a consumer for every enqueued message.
 
-    `pulses`, if set, are told of every turn of a consumer. Once `draining`, nothing more is fetched. Once `closed`, a
-    thread that still works ends with its job: its message was given back.
+    `pulses` get every turn of a consumer. Once `draining`, no message is fetched. Once `closed`, the ends of jobs are
+    not reported to the broker any more: their messages were given back.
     """
 
     pulses: Pulses | None = None
@@ -155,21 +206,21 @@ class DoorbellBroker(RedisBroker):
         #: Ids of messages that threads of this process have, by their queue.
         self.handed: defaultdict[str, set[str]] = defaultdict(set)
         #: Retries that the broker did not take when the job was over.
-        self.owed = OwedRetries()
+        self.owed = RetryOutbox()
 
     def close(self) -> None:
-        """Close the connections; the end of a job is told to the broker no more."""
+        """Close the connections. Ends of jobs are not reported any more."""
         self.closed = True
         super().close()
 
     def takes(self, queue: str) -> None:
-        """A consumer of this queue takes its turn: it looks for messages at least every `IDLE_SECONDS`."""
+        """Record that a consumer of this queue takes its turn, as it does at least every `IDLE_SECONDS`."""
         if self.pulses is not None:
             self.pulses.of(f"consumer of {queue}", limit_seconds=CONSUMER_LIMIT_SECONDS).busy("waits for messages")
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> DoorbellConsumer:
-        """A consumer of a queue. After a lost connection the library begins with a new one."""
-        # A consumer whose broker refuses everything is not stuck.
+        """Return a consumer of a queue. The library asks for a new one after a lost connection."""
+        # A consumer with a broker that refuses every command is not stuck.
         self.takes(queue_name)
         if queue_name.endswith(".DQ"):
             self.handed[queue_name].clear()  # the library forgets what was delayed
@@ -177,7 +228,7 @@ class DoorbellBroker(RedisBroker):
 
     @property
     def consumer_class(self) -> type[DoorbellConsumer]:
-        """The consumer that waits for the bell."""
+        """Class of the consumers."""
         return DoorbellConsumer
 
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
@@ -203,21 +254,21 @@ class DoorbellBroker(RedisBroker):
 
 
 def bell(namespace: str, queue: str) -> str:
-    """Key of a queue's bell."""
+    """Return the key of a queue's bell."""
     return f"{namespace}:{queue}.bell"
 
 
 def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
     """Return a broker with every queue declared and no actors.
 
-    A job that raises `dramatiq.Retry` is delayed as it says (`workers.queue.retry_outbox`).
+    A job that raises `dramatiq.Retry` is delayed as it says (`workers.queue.broker`).
     """
     broker = DoorbellBroker(
         client=client,
         namespace=keys.dramatiq,
         maintenance_chance=MAINTENANCE_CHANCE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
-        middleware=[TimeLimit(), ShutdownNotifications(), CurrentMessage(), RetriesThatLast()],
+        middleware=[TimeLimit(), ShutdownNotifications(), CurrentMessage(), OutboxRetries()],
     )
     for queue in QUEUES:
         broker.declare_queue(queue)
@@ -225,7 +276,7 @@ def make_broker(client: redis.Redis, keys: Keys) -> DoorbellBroker:
 
 
 def message(actor: str, queue: str, *args: Any) -> dramatiq.Message[None]:
-    """Return a message for an actor that this process need not know; its job goes on with the trace that is here."""
+    """Return a message for an actor that this process need not declare; its job continues the present trace."""
     trace = tracing.traceparent()
     options = {TRACEPARENT: trace} if trace is not None else {}
     return dramatiq.Message(queue_name=queue, actor_name=actor, args=args, kwargs={}, options=options)
@@ -233,7 +284,7 @@ def message(actor: str, queue: str, *args: Any) -> dramatiq.Message[None]:
 
 @contextmanager
 def _connection_closed() -> Iterator[None]:
-    # A server whose disk or memory is full, a replica, or one that stands still: it passes like a lost connection.
+    # A full disk or memory, a replica, or a frozen server passes like a lost connection.
     try:
         yield
     except redis.RedisError as error:

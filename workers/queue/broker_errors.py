@@ -1,7 +1,7 @@
-"""A broker that answers and will not have us, or does not speak the language of its URL: waiting does not help.
+"""Errors of a broker that answers and refuses: password, permissions, TLS. Waiting does not help.
 
-`redis.AuthenticationError` is a `redis.ConnectionError`, and a server without TLS says nothing at all to one who begins
-with it; both would look like a server that is away.
+`redis.AuthenticationError` is a `redis.ConnectionError`, and a server without TLS does not answer a TLS handshake; both
+would look like a server that is away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from schemas.errors import BrokerUnavailable
 
-#: Seconds that the server may take for its part of a TLS handshake, which is two or three answers of a network.
+#: Seconds for a TLS handshake, which is two or three round trips.
 HANDSHAKE_SECONDS = 2.0
 
 _NAMED = "the broker named by REDIS_URL (broker.url)"
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 class TlsFailed(redis.ConnectionError):
-    """The message is the whole sentence."""
+    """Raised for a failed TLS handshake. The message says what to do."""
 
 
 class TlsConnection(redis.SSLConnection):
-    """A TLS connection whose handshake does not wait as long as an answer may take."""
+    """TLS connection with a shorter timeout for its handshake."""
 
     def _connect(self) -> Any:
         patient = self.socket_timeout
@@ -52,7 +52,7 @@ class TlsConnection(redis.SSLConnection):
 
 
 class RetryWhatPasses(Retry):
-    """Tries again what another try may help."""
+    """Retry of errors that may pass."""
 
     def call_with_retry(  # type: ignore[override] # its options differ between the versions of redis
         self,
@@ -61,7 +61,7 @@ class RetryWhatPasses(Retry):
         is_retryable: Callable[[Exception], bool] | None = None,
         **options: Any,
     ) -> T:
-        """Call `do` until it succeeds, or fails for good."""
+        """Call `do` until it succeeds or fails permanently."""
 
         def may_pass(error: Exception) -> bool:
             return refusal(error) is None and (is_retryable is None or is_retryable(error))
@@ -70,7 +70,7 @@ class RetryWhatPasses(Retry):
 
 
 def refusal(error: BaseException) -> str | None:
-    """One sentence on why the broker will not have us, and what to do; None for one that is away, or in trouble."""
+    """Return one sentence on why the broker refuses and what to do; None for a broker that is away or failing."""
     if isinstance(error, TlsFailed):
         return str(error)
     if isinstance(error, redis.AuthenticationError):
@@ -84,7 +84,7 @@ def refusal(error: BaseException) -> str | None:
 
 
 def in_words(error: Exception) -> str:
-    """What is wrong with the broker: its refusal, or that it does not answer."""
+    """Return one sentence on a failed broker: its refusal, or that it does not answer."""
     if isinstance(error, BrokerUnavailable):
         return str(error)
     return refusal(error) or f"the broker does not answer: {error}"

@@ -1,4 +1,4 @@
-"""Which server holds the queue, and what of it would survive a crash."""
+"""Facts of the server that holds the queue: its version, its persistence, and its limits."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import redis
 
 from schemas.ports import BrokerFacts
 
-#: What a server without any persistence means for us.
+#: Warning about a server without persistence.
 _NOTHING_KEPT = (
-    "the broker keeps nothing on disk: after a crash of it everything is compared anew, and what embedding cost "
-    "is forgotten; set appendonly yes there"
+    "the broker keeps nothing on disk: after it crashes, everything is compared anew and the usage figures are "
+    "lost; set appendonly yes there"
 )
 
-#: A server that may throw keys away loses marks, which only the next comparison finds.
+#: Warning about a server that evicts keys: only the next comparison finds lost marks.
 _EVICTS = "the broker may throw keys away when its memory is full; set maxmemory-policy noeviction there"
 
-
-#: How far beyond its limit a server's memory may be for a moment, while it throws keys away.
+#: Factor by which memory may exceed its limit for a moment, while a server evicts keys.
 _OVERDRAWN = 1.05
 
 
 def broker_facts(client: redis.Redis) -> BrokerFacts:
-    """Ask the server. Raises `redis.RedisError` when it does not answer."""
+    """Ask the server for its facts. Raises `redis.RedisError` if it does not answer."""
     asked: Any = client
     info = {**asked.info("server"), **asked.info("persistence"), **asked.info("memory"), **asked.info("replication")}
     name, version = (
@@ -46,13 +45,13 @@ def broker_facts(client: redis.Redis) -> BrokerFacts:
 
 
 def _cannot_write(info: dict[str, Any]) -> str | None:
-    """Why the server takes nothing new: it answers, so that nobody would notice."""
+    """Return the reason why a server that answers takes no writes; None if it takes them."""
     if info.get("role") == "slave":
         return "the broker is a read-only replica: name the primary in broker.url (or REDIS_URL)"
     if info.get("aof_enabled") and info.get("aof_last_write_status", "ok") != "ok":
         return "the broker cannot write its append-only file, so that it takes nothing new: free space on its disk"
     limit, used = int(info.get("maxmemory") or 0), int(info.get("used_memory") or 0)
-    # Of one that throws keys away, when that is not enough.
+    # A server that evicts keys refuses only when eviction is not enough.
     allowed = limit if info.get("maxmemory_policy") == "noeviction" else limit * _OVERDRAWN
     if limit and used >= allowed:
         return "the broker's memory is full, so that it takes nothing new: raise maxmemory there"
@@ -71,7 +70,7 @@ def _saves(client: Any) -> bool:
 
 
 def _setting(client: Any, name: str) -> str:
-    """A hosted server may refuse to tell."""
+    """Return a setting of the server; empty if a hosted server refuses to show it."""
     try:
         return str(client.config_get(name).get(name, ""))
     except redis.ResponseError:

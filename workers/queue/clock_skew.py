@@ -1,7 +1,7 @@
-"""What a clock that was set back leaves in the broker: signs of life, pauses and flags of a time yet to come.
+"""Repair of future times in the broker, which a clock that was set back leaves in heartbeats, pauses and flags.
 
-Until that time comes again the dead would count as alive and pauses would not end. Whoever keeps the time here is
-the process that looks, except for what the server itself counts down.
+Else dead workers would count as alive and pauses would not end until that time. The clock of the process that looks
+decides, except for expiry times, which the server counts down.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from workers.queue.names import Keys
 #: Seconds by which the clocks of machines that share a broker may differ.
 SKEW_SECONDS = 10.0
 
-#: Option of a delayed message: when it was delayed, Unix time in milliseconds.
+#: Option of a delayed message: Unix time in milliseconds at which it was delayed.
 DELAYED_AT = "delayed_at"
 
 
 def is_to_come(moment: float, *, now: float | None = None) -> bool:
-    """Whether a Unix time that was written down as the present has not come yet."""
+    """Return True if a recorded Unix time lies in the future."""
     return moment > (time.time() if now is None else now) + SKEW_SECONDS
 
 
 def waits_by_another_clock(message: Mapping[str, Any]) -> bool:
-    """Whether a message waits out a pause that was reckoned before the clock was set back: nobody knows its end."""
+    """Return True if a message was delayed before the clock was set back: the end of its pause is unknown."""
     return is_to_come(message["options"].get(DELAYED_AT, 0.0) / 1000)
 
 
 def mend_signs_of_life(client: Any, keys: Keys) -> None:
-    """Let every worker's sign of life be of the present at the latest; the living give another one at once."""
+    """Set future heartbeats of workers to the present. Living workers send another one at once."""
     now = time.time()
     to_come = client.zrangebyscore(keys.heartbeats, (now + SKEW_SECONDS) * 1000, "+inf")
     if to_come:
@@ -38,10 +38,10 @@ def mend_signs_of_life(client: Any, keys: Keys) -> None:
 
 
 def take_turn(client: Any, key: str, *, seconds: float) -> bool:
-    """Whether this process is the one of all to do something every so many seconds."""
+    """Return True for one process of all in each period of `seconds`."""
     if client.set(key, "1", nx=True, px=int(seconds * 1000)):
         return True
-    # The server's own clock was set back: whoever had the last turn would keep it for all that time.
+    # The server's own clock was set back: the flag of the last turn would live too long.
     if client.pttl(key) > seconds * 1000:
         client.pexpire(key, int(seconds * 1000))
     return False

@@ -1,4 +1,4 @@
-"""The connection to the broker's server, and the namespace of a home within it."""
+"""Connection to the broker's server, and the namespace of a home within it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from workers.queue.broker_errors import RetryWhatPasses, TlsConnection
 
 __all__ = ["IMPATIENT_SECONDS", "PATIENT_SECONDS", "connect", "namespace", "socket_path"]
 
-#: A word that is made once for a home. An empty one would be that of other homes, too.
+#: A word made once for a home. Homes with an empty word would share one namespace.
 _WORD = re.compile(r"[!-~]{1,200}")
 
-#: Seconds that whoever needs the broker waits for its answer.
+#: Seconds that a caller which needs the broker waits for an answer.
 PATIENT_SECONDS = 30.0
 
-#: Seconds that whoever can go on without the broker waits for its answer, tries again included.
+#: Seconds that a caller which can go on without the broker waits for an answer, retries included.
 IMPATIENT_SECONDS = 1.0
 
 
 def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> redis.Redis:
     """Return a client of the configured server, else of the private one. Does not connect yet.
 
-    A broken connection is tried again at once, and once more by the patient; whoever must not fail then catches
-    `redis.ConnectionError` and goes on without the broker.
+    The client retries a broken connection at once, and a second time with a long `answer_seconds`. Then it raises
+    `redis.ConnectionError`.
     """
     patient = answer_seconds > IMPATIENT_SECONDS
     url = settings.broker.url.get_secret_value() if settings.broker.url else f"unix://{socket_path(settings.home)}"
@@ -55,7 +55,7 @@ def connect(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> r
 def namespace(settings: Settings) -> str:
     """Return the prefix under which this home keeps its keys, so that homes can share one server.
 
-    Unless `broker.namespace` says otherwise it is a random name made once and kept in the home.
+    Without `broker.namespace` it is a random name, made once and kept in the home.
     """
     if settings.broker.namespace:
         return settings.broker.namespace
@@ -63,16 +63,16 @@ def namespace(settings: Settings) -> str:
         return made_once(settings.home / "namespace")
     except OSError as error:
         raise UserError(
-            f"cannot use {settings.home / 'namespace'}: {error.strerror}; mend that, or choose another folder with "
+            f"cannot use {settings.home / 'namespace'}: {error.strerror}; repair that, or choose another folder with "
             "--home or RECALLD_HOME"
         ) from None
 
 
 def made_once(path: Path) -> str:
-    """Return the random word that a file of the home holds. A missing one is made, a damaged one is set aside.
+    """Return the random word in a file of the home. Make a missing file, and set a damaged one aside.
 
     Raises:
-        OSError: it cannot be read or written.
+        OSError: the file cannot be read or written.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         word = ""
@@ -85,7 +85,7 @@ def made_once(path: Path) -> str:
     fresh = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     fresh.write_text(secrets.token_hex(8), encoding="ascii")
     try:
-        # A link fails if another process was first; then its word counts.
+        # The link fails if another process was first: its word counts.
         path.hardlink_to(fresh)
     except FileExistsError:
         pass

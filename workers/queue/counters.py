@@ -1,8 +1,7 @@
-"""What all processes of a namespace count together: numbers in the broker.
+"""Counters of all processes of a namespace, summed in the broker.
 
-A process that dies takes at most what it counted since its last `flush` with it; processes on other machines, and
-those that nobody can reach, are counted like all others. A broker that lost its data starts at nothing, which
-Prometheus takes for a restart.
+A process that dies loses at most its counts since the last `flush`. Processes on other machines are counted, too. A
+broker that lost its data starts at zero, which Prometheus takes for a restart.
 """
 
 from __future__ import annotations
@@ -27,19 +26,18 @@ _COUNTED = {metric.name: metric for metric in METRICS if metric.told is Told.FLE
 #: Upper bounds in seconds of the histogram of event-to-searchable times.
 FRESHNESS_BUCKETS = EVENT_TO_SEARCHABLE_SECONDS.buckets
 
-
 #: A key without a value, the same in every namespace.
 _NEVER_WRITTEN = "recalld:never-written"
 
 
 def add_once(client: Any, fill: Callable[[Any], None]) -> None:
-    """Run the commands that `fill` puts into a pipeline in one transaction, and at most once.
+    """Run the commands that `fill` puts into a pipeline in one transaction, at most once.
 
-    A command that the server refuses while others run is left out, and logged. So is a transaction whose answer is
-    lost: it may have run.
+    Single commands that the server refuses are logged and dropped. So is a transaction whose answer is lost: it may
+    have run.
 
     Raises:
-        redis.RedisError: none of them ran.
+        redis.RedisError: no command ran.
     """
     with client.pipeline(transaction=True) as pipe:
         # Proves that the server answers. While a key is watched, the client sends no transaction a second time.
@@ -55,7 +53,7 @@ def add_once(client: Any, fill: Callable[[Any], None]) -> None:
 
 
 class FleetCounters:
-    """Counts in this process, and adds it to everybody's with `flush`. Thread-safe; never raises."""
+    """Counters of this process, added to the broker's by `flush`. Thread-safe; `flush` never raises."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
@@ -72,7 +70,7 @@ class FleetCounters:
                 self._fresh[json.dumps([metric.name, *labels])] += number
 
     def flush(self) -> None:
-        """Add what was counted since; kept for the next time when the broker does not answer."""
+        """Add the new counts to the broker's; keep them if it does not answer."""
         with self._lock:
             counted, self._fresh = self._fresh, Counter()
         if not counted:
@@ -90,7 +88,7 @@ class FleetCounters:
                 self._fresh.update(counted)
 
     def read(self) -> Sequence[Count]:
-        """Everybody's numbers, without what only another version counts. Raises `redis.RedisError`."""
+        """Return the counts of all processes, of the metrics that this version has. Raises `redis.RedisError`."""
         found = []
         for field, number in self._client.hgetall(self._keys.counters).items():
             name, *labels = json.loads(field)

@@ -1,13 +1,12 @@
-"""What was being worked on when a worker process died: it may be why.
+"""Quarantine of documents and texts that crash workers (poison messages).
 
-A document that kills whoever reads it (memory that runs out, a library that crashes) would kill workers for ever: its
-message comes back, and the next process dies of it. So what a dead job held is counted. One death is nobody's fault (a
-machine was switched off) and changes nothing. What was there at a second one is tried alone from then on, one document
-in all processes at a time, so that the next death names the culprit. One that was there too often is given up and
-becomes a dead letter, until its file, the settings or the program change.
-Embedding is cut down alike: the round that a process died of is tried again in parts, down to the one text.
+The message of a crashed job comes back, so a document that exhausts the memory or crashes a library would kill one
+worker after the other. So every document of a crashed job is counted. One crash changes nothing: the machine may have
+been switched off. From the second crash on, a document is tried alone, one in all processes at a time, so that the next
+crash names the culprit. After `MOST_DEATHS` crashes it becomes a dead letter, until its file, the settings or the
+program change. A crashed round of embedding is retried in parts, down to the single text.
 
-All of it may be lost with the broker: then it is found out once more.
+The counts may be lost with the broker: then they start anew.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ import redis
 from schemas.documents import DocumentKey
 from workers.queue.names import Keys
 
-#: Deaths of a worker that a document was there at before it is tried alone.
+#: Crashes of a document's jobs from which on it is tried alone.
 ALONE_FROM = 2
 
-#: The same before it is given up: a machine that is switched off some times in a row is no document's fault.
+#: Crashes after which a document is given up. A machine that is switched off a few times does not reach them.
 MOST_DEATHS = 5
 
-#: The same of one text that was embedded alone.
+#: Crashes after which a text that is embedded alone is given up.
 MOST_DEATHS_ALONE = 3
 
-#: A round of embedding that a process died of is cut down by this.
+#: Factor by which a crashed round of embedding is reduced.
 SMALLER = 8
 
-#: Seconds after which somebody else may try a suspect though the turn was never given back.
+#: Seconds after which another job may try a suspect if the turn was not given back.
 TURN_SECONDS = 120
 
-#: Seconds for which the rounds of jobs that never came back are remembered.
+#: Seconds for which the rounds of jobs that did not come back are kept.
 ROUNDS_KEPT_SECONDS = 86_400
 
 #: `error_class` of a document that was given up.
@@ -48,8 +47,7 @@ _END_TURN = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEY
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Texts that a job embeds at once: how many at most, the hash of the first one, and how often a process died of
-    that one alone."""
+    """Batch of texts that a job embeds: its size, the hash of the first text, and the crashes of that text alone."""
 
     job: str
     size: int
@@ -57,8 +55,8 @@ class Round:
     deaths: int = 0
 
 
-class Deaths:
-    """The counts of all agents in one namespace. Raises `redis.RedisError` when the server does not answer."""
+class CrashCounter:
+    """Crash counts of all agents in one namespace. Raises `redis.RedisError` if the server does not answer."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
@@ -66,30 +64,30 @@ class Deaths:
         self._end_turn = client.register_script(_END_TURN)
 
     def record(self, agent: str, documents: Sequence[DocumentKey]) -> None:
-        """A process died while a job of it held these documents."""
+        """Record a crash of a job that held these documents."""
         with self._client.pipeline(transaction=False) as pipe:
             for key in documents:
                 pipe.hincrby(self._keys.deaths(agent), key.encode(), 1)
             pipe.execute()
 
     def counts(self, agent: str) -> dict[DocumentKey, int]:
-        """Documents, and at how many deaths each was there."""
+        """Return the crashes of each document."""
         found = self._client.hgetall(self._keys.deaths(agent))
         return {_key(name): int(number) for name, number in found.items()}
 
     def survived(self, agent: str, key: DocumentKey) -> None:
-        """The document was tried, and the process lives."""
+        """Clear the count of a document that was tried without a crash."""
         self._client.hdel(self._keys.deaths(agent), key.encode())
 
     def give_up(self, agent: str, key: DocumentKey, look: str) -> None:
-        """Leave the document alone for as long as it and what reads it look like this."""
+        """Quarantine the document while its file, the settings and the program match `look`."""
         with self._client.pipeline(transaction=True) as pipe:
             pipe.hset(self._keys.given_up(agent), key.encode(), look)
             pipe.hdel(self._keys.deaths(agent), key.encode())
             pipe.execute()
 
     def given_up(self, agent: str) -> dict[DocumentKey, str]:
-        """The documents that were given up, and what they looked like."""
+        """Return the quarantined documents and their `look`."""
         return {_key(name): look.decode() for name, look in self._client.hgetall(self._keys.given_up(agent)).items()}
 
     def suspect_again(self, agent: str, key: DocumentKey) -> None:
@@ -100,18 +98,18 @@ class Deaths:
             pipe.execute()
 
     def take_turn(self, job: str) -> bool:
-        """Whether this job may try a suspect now: of all processes, one at a time. A job that died keeps its turn."""
+        """Return True if this job may try a suspect now: one of all processes at a time. A crashed job keeps it."""
         if self._client.set(self._keys.suspects, job, nx=True, ex=TURN_SECONDS):
             return True
         owner = self._client.get(self._keys.suspects)
         return owner is not None and bool(owner.decode() == job)
 
     def end_turn(self, job: str) -> None:
-        """Let others try theirs."""
+        """Give the turn to other jobs."""
         self._end_turn(keys=[self._keys.suspects], args=[job])
 
     def begin_round(self, agent: str, this: Round) -> None:
-        """Said before texts are embedded; whoever finds it said by itself died of it."""
+        """Record the batch before embedding it. A job that finds its own record crashed while embedding it."""
         key = self._keys.embedding(agent)
         with self._client.pipeline(transaction=False) as pipe:
             pipe.hset(key, this.job, json.dumps(asdict(this)))
@@ -119,12 +117,12 @@ class Deaths:
             pipe.execute()
 
     def last_round(self, agent: str, job: str) -> Round | None:
-        """The round that the job began last and did not end."""
+        """Return the round that the job began last and did not end."""
         raw = self._client.hget(self._keys.embedding(agent), job)
         return Round(**json.loads(raw)) if raw is not None else None
 
     def end_rounds(self, agent: str, job: str) -> None:
-        """Nobody died of embedding."""
+        """Remove the record: the job ended without a crash."""
         self._client.hdel(self._keys.embedding(agent), job)
 
 

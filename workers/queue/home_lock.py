@@ -1,8 +1,8 @@
-"""Workers of one namespace share one home.
+"""Lock of a home on its namespace.
 
-Whoever takes a document from the queue reads it from its own disk and writes the index in its own home. Workers of two
-homes that took from one queue would leave each with half an index, and status with no word of it; so the second home
-is refused while workers of the first are alive.
+A worker that takes a document from the queue reads it from its own disk and writes the index in its own home. Workers
+of two homes on one queue would each build half an index. So workers of a second home are refused while workers of the
+first one are alive.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from workers.queue.names import Keys
 
 log = structlog.get_logger(__name__)
 
-#: Seconds after which a home whose workers did not renew their claim is taken to be gone.
+#: Seconds without a renewal after which the lock of a home is free.
 LEASE_SECONDS = 30.0
 
-#: Seconds between two renewals: who waits for the claim to run out sees within so many that it will not.
+#: Seconds between two renewals.
 RENEW_SECONDS = 3.0
 
-#: Seconds for which workers that ended in order leave the claim to others of their home; those renew it before.
+#: Seconds for which workers that ended in order leave the lock to other workers of their home.
 LEAVING_SECONDS = 10.0
 
 _HOLD: Final = """
@@ -48,11 +48,11 @@ return 0
 """
 
 
-class HomeClaim:
-    """The claim of a home on its namespace.
+class HomeLock:
+    """Lock of a home on its namespace.
 
-    A private broker has no other homes, and needs no claim. On a shared one the namespace that a home made for itself
-    is no proof: a copy of the home has it, too. So the home is told by its id and by which folder it is.
+    A private broker has no other homes and needs no lock. On a shared broker, a copy of a home has the same namespace.
+    So the lock holds the home's id and the inode of its folder.
     """
 
     def __init__(self, client: redis.Redis, keys: Keys, settings: Settings) -> None:
@@ -61,16 +61,16 @@ class HomeClaim:
         self._key = keys.home
         self._settings = settings
         self._identity = _identity_of(settings.home) if settings.broker.url is not None else None
-        #: Whether workers of another home took it over.
+        #: True once workers of another home took the lock.
         self.lost = False
 
     def take(self, stop: threading.Event | None = None) -> None:
-        """Claim the namespace, or join the workers of this home that hold it. A broker that is away is no reason.
+        """Take the lock, or join the workers of this home that hold it. A broker that is away refuses no worker.
 
-        The claim of a home whose workers are gone is waited for, until it has run out or `stop` is set.
+        While another home holds it, wait until its lease expires or `stop` is set.
 
         Raises:
-            UserError: workers of another home hold it.
+            UserError: workers of another home renew it.
         """
         stop = stop or threading.Event()
         with suppress(redis.RedisError):
@@ -78,17 +78,17 @@ class HomeClaim:
             if left:
                 log.info("waiting_for_another_homes_workers", seconds=round(left, 1))
             while left:
-                # A claim that gets longer is renewed: its workers live.
+                # A lease that gets longer was renewed: its workers live.
                 if left > before or stop.wait(RENEW_SECONDS / 6):
                     raise UserError(self.refusal())
                 before, left = left, self._held_elsewhere()
 
     def renew(self) -> bool:
-        """Go on holding it; False when another home does. Raises `redis.RedisError`."""
+        """Renew the lease. Return False if another home holds the lock. Raises `redis.RedisError`."""
         return not self._held_elsewhere()
 
     def refusal(self) -> str:
-        """Why workers of this home must not take from the queue, and what to do."""
+        """Return why workers of this home must not take from the queue, and what to do."""
         named = self._settings.broker.namespace
         of_its_own = (
             "give each its own broker.namespace"
@@ -103,10 +103,10 @@ class HomeClaim:
 
     @contextmanager
     def held(self, *, lost: threading.Event) -> Iterator[None]:
-        """Renew it while the block runs: a sweeper that keeps house for long must not let it run out.
+        """Renew the lease in a thread while the block runs.
 
-        Afterwards it is left to other workers of this home; without any it runs out soon. `lost` is set when workers of
-        another home took it over, after these could not renew it for too long.
+        Afterwards other workers of this home may renew it; without any it expires soon. `lost` is set if workers of
+        another home took the lock because these could not renew it in time.
         """
         if self._identity is None:
             yield
@@ -134,7 +134,7 @@ class HomeClaim:
                 log.debug("home_claim_not_renewed", error=str(error))
 
     def _held_elsewhere(self) -> float:
-        """For how many seconds more workers of another home hold it; 0 when this home does."""
+        """Return the seconds for which another home still holds the lock; 0 if this home holds it."""
         if self._identity is None:
             return 0.0
         left = self._hold(keys=[self._key], args=[self._identity, int(LEASE_SECONDS * 1000)])
@@ -142,12 +142,12 @@ class HomeClaim:
 
 
 def _identity_of(home: Path) -> str:
-    """A name of the home that no other one has, a copy of it neither.
+    """Return a name of the home that differs from those of all other homes, copies included.
 
-    Whatever the containers that share the folder call it and themselves, its device and inode are the same for all.
+    Containers that share the folder see the same device and inode, under any path.
     """
     try:
-        # A copy of the home has the same word.
+        # A copy of the home has the same word, but another inode.
         word, folder = made_once(home / "id"), home.stat()
     except OSError as error:
         raise UserError(

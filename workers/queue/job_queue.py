@@ -1,11 +1,14 @@
-"""Work that producers hand to workers: marks, and one message per agent and kind of work."""
+"""Queue between producers, clients and workers: one message per agent and kind of work, and events for producers."""
 
 from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import dramatiq
@@ -15,26 +18,26 @@ from memory.telemetry import tracing
 from schemas.documents import DocumentKey, Lane
 from schemas.errors import BrokerUnavailable
 from schemas.metrics import CHANGES
+from schemas.ports import Event
 from workers.queue.broker import make_broker, message
 from workers.queue.broker_errors import in_words
 from workers.queue.clock_skew import is_to_come, mend_signs_of_life, waits_by_another_clock
 from workers.queue.counters import FleetCounters
-from workers.queue.crash_counter import Deaths
+from workers.queue.crash_counter import CrashCounter
 from workers.queue.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
-from workers.queue.pending import PendingMarks
+from workers.queue.pending import PendingSet
 
-#: Documents of an agent that wait in the live lane at most. More of them (a branch checked out, an archive unpacked) go
-#: to the backfill lane, so that a note saved a moment later does not wait behind them.
+#: Documents of an agent that wait in the live lane at most. More of them (a checked-out branch, an unpacked archive)
+#: wait in the backfill lane: a note saved later does not wait behind them.
 LIVE_DOCUMENTS = 100
 
-#: Seconds for which a job has an agent's live documents to itself: a turn. What a dead one left is then free again.
+#: Seconds of a job's lease on an agent's live documents: one turn.
 LIVE_JOB_SECONDS = 12
 
-#: Seconds after which a "message is queued" flag is doubted: it may have been set by a process that died
-#: before it sent the message.
+#: Seconds after which a "message is queued" flag is checked: its process may have died before it sent the message.
 DOUBT_AFTER_SECONDS = 10.0
 
-#: Seconds after which a "message is queued" flag ends by itself: a lost message delays its work and never strands it.
+#: Seconds after which a "message is queued" flag expires: a lost message delays its work and never strands it.
 _QUEUED_SECONDS = 3600
 
 _BEGIN_LIVE = """
@@ -62,29 +65,42 @@ redis.call('DEL', KEYS[1])
 return again
 """
 
+#: Events kept while no producer takes them. An event is a hint: losing one costs nothing but time.
+MAX_WAITING = 10_000
+
+#: Seconds that an answer is kept for a client that may be gone.
+ANSWER_SECONDS = 60
+
+_WORK = {
+    (INDEX_PENDING, Lane.LIVE.value): "index what changed",
+    (INDEX_PENDING, Lane.BACKFILL.value): "index a backfill",
+    (EMBED_PENDING, ""): "fill in vectors",
+    (COMPLETE_GENERATION, ""): "check the generation under construction",
+}
+
 
 class BrokerJobQueue:
     """`schemas.ports.JobQueue` over the broker.
 
-    The marks are the list of work; a message only says that an agent has some. So one message per agent
-    and lane is enough, agents take turns in the queue, and a thousand changes cost one message. One job at a time works
-    on an agent's live documents: the other threads are free for the notes of other agents.
+    The pending set is the list of work; a message only names an agent with work. So one message per agent and lane is
+    enough, agents take turns, and a thousand changes cost one message. One job at a time works on an agent's live
+    documents: the other threads are free for other agents.
     """
 
     def __init__(self, client: redis.Redis, keys: Keys, *, broker: dramatiq.Broker | None = None) -> None:
         self._client: Any = client
         self._keys = keys
-        self.marks = PendingMarks(client, keys)
-        self.deaths = Deaths(client, keys)
+        self.marks = PendingSet(client, keys)
+        self.deaths = CrashCounter(client, keys)
         self._counters = FleetCounters(client, keys)
         self._broker = broker or make_broker(client, keys)
         self._begin_live = client.register_script(_BEGIN_LIVE)
         self._end_live = client.register_script(_END_LIVE)
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
-        """Mark documents as pending and make sure that a job will look at them.
+        """Mark documents as pending and queue a job for them.
 
-        In the live lane as long as no more than `LIVE_DOCUMENTS` of the agent's wait there, else in the backfill lane.
+        With more than `LIVE_DOCUMENTS` of an agent in the live lane, they wait in the backfill lane.
         """
         if not documents:
             return
@@ -100,18 +116,18 @@ class BrokerJobQueue:
         self._counters.flush()
 
     def request_vectors(self, agent: str) -> None:
-        """Make sure that a job will look for chunks without vectors."""
+        """Queue a job for chunks without vectors."""
         with _broker_errors():
             self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
 
     def request_vectors_now(self, agent: str) -> None:
-        """Make sure that a job looks for chunks without vectors now, also while another one waits out a pause."""
+        """Queue a job for chunks without vectors now, also while another one is delayed."""
         with _broker_errors():
             self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
             self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
 
     def request_completion(self, agent: str) -> None:
-        """Make sure that a job will check the generation under construction."""
+        """Queue a job that checks the generation under construction."""
         with _broker_errors():
             self._queue_once(COMPLETE_GENERATION, Lane.BACKFILL.value, agent, Lane.BACKFILL.value)
 
@@ -124,9 +140,9 @@ class BrokerJobQueue:
                     self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
 
     def epoch(self) -> str | None:
-        """A name of the server's present data: it changes when the server lost them. None when it does not answer.
+        """Return a name of the server's data, another one after a loss; None if the server does not answer.
 
-        A server that was started again may have lost its last second, so each start counts as a loss.
+        Each start counts as a loss: the server may have lost its last second.
         """
         try:
             self._client.set(self._keys.epoch, f"{time.time():.6f}", nx=True)
@@ -137,9 +153,9 @@ class BrokerJobQueue:
         return f"{value.decode() if value else ''} {run}"
 
     def started(self, actor: str, agent: str, lane: str, *, job: str) -> bool:
-        """Say that a job begins: documents marked from now on need a new message.
+        """Record that a job begins: documents marked from now on need a new message.
 
-        Returns False when another job works on the agent's live documents: then this one has nothing to do.
+        Return False if another job works on the agent's live documents: then this one has nothing to do.
         """
         retrying, queued = self._keys.retrying(actor, agent, lane), self._keys.queued(actor, agent, lane)
         owner = self._client.get(retrying)
@@ -152,7 +168,7 @@ class BrokerJobQueue:
         return bool(self._begin_live(keys=[self._keys.live_job(agent), queued], args=arguments))
 
     def ended(self, agent: str, lane: Lane, *, job: str) -> None:
-        """End an indexing job: another one that came for the same live documents meanwhile gets its message."""
+        """End an indexing job, and queue a message if another one came for the same live documents meanwhile."""
         if lane is not Lane.LIVE:
             return
         keys = [self._keys.live_job(agent), self._keys.queued(INDEX_PENDING, agent, lane.value)]
@@ -164,7 +180,7 @@ class BrokerJobQueue:
         return bool(self._client.exists(self._keys.queue(lane.value)))
 
     def may_retry(self, actor: str, agent: str, lane: str, *, job: str, seconds: float) -> bool:
-        """Whether a job that failed should be delivered again in so many seconds: not if another one will be."""
+        """Return True if a failed job should be delivered again after `seconds`: one job of each kind is."""
         key = self._keys.retrying(actor, agent, lane)
         try:
             if self._client.set(key, job, nx=True, ex=int(seconds) + 30):
@@ -175,10 +191,10 @@ class BrokerJobQueue:
         return owner is None or owner.decode() == job
 
     def sweep(self) -> int:
-        """Put right what died half-way: flags without a message, documents held by jobs that are gone.
+        """Repair what crashed processes left: flags without a message, documents held by jobs that are gone.
 
-        Returns how many things were put right. A job is alive while its message is in the broker,
-        waiting, running or delayed; not one that waits by another clock.
+        Return the number of repairs. A job is alive while its message waits, runs or is delayed in the broker, but not
+        if it was delayed before the clock was set back.
         """
         with _broker_errors():
             mend_signs_of_life(self._client, self._keys)
@@ -204,7 +220,7 @@ class BrokerJobQueue:
         fresh = f"{time.time():.3f}"
         arguments = (agent, lane) if actor == INDEX_PENDING else (agent,)
         if not self._client.set(flag, fresh, nx=True, ex=_QUEUED_SECONDS):
-            # The sweeper looks after marks; nobody else would notice that one of the other messages was lost.
+            # The sweeper repairs lost messages of the pending set. Lost messages of other kinds are found here.
             if actor == INDEX_PENDING or not self._doubtful(actor, agent, lane, after=60.0):
                 return
             if (actor, *arguments) in self._living()[1]:
@@ -219,7 +235,7 @@ class BrokerJobQueue:
         return time.time() - float(since) > (DOUBT_AFTER_SECONDS if after is None else after)
 
     def _living(self) -> tuple[set[str], set[tuple[str, ...]]]:
-        """Ids of all jobs in the broker, and (actor, agent, lane) of their messages."""
+        """Return the ids of all jobs in the broker, and (actor, agent, lane) of their messages."""
         jobs: set[str] = set()
         work: set[tuple[str, ...]] = set()
         for queue in QUEUES:
@@ -234,7 +250,7 @@ class BrokerJobQueue:
         return jobs, work
 
     def _forget_pause(self, body: dict[str, Any]) -> None:
-        """Let another job of the kind be the one that is tried again."""
+        """Let another job of the kind be retried."""
         actor, agent = body["actor_name"], str(body["args"][0])
         lane = str(body["args"][1]) if actor == INDEX_PENDING else body["queue_name"].removesuffix(".DQ")
         retrying = self._keys.retrying(actor, agent, lane)
@@ -249,3 +265,103 @@ def _broker_errors() -> Iterator[None]:
         yield
     except redis.RedisError as error:
         raise BrokerUnavailable(in_words(error)) from error
+
+
+class EventQueue:
+    """`schemas.ports.EventInbox` as a list in the broker."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client: Any = client
+        self._key = keys.inbox
+
+    def put(self, event: Event) -> None:
+        """Append one event. Raises BrokerUnavailable."""
+        body = json.dumps({"kind": event.kind, "agent": event.agent, "paths": event.paths, "ticket": event.ticket})
+        try:
+            with self._client.pipeline() as pipe:
+                pipe.rpush(self._key, body)
+                pipe.ltrim(self._key, -MAX_WAITING, -1)
+                pipe.execute()
+        except redis.RedisError as error:
+            raise BrokerUnavailable(in_words(error)) from error
+
+    def take(self, timeout_seconds: float) -> Event | None:
+        """Wait for one event. Return None after the timeout, or if the broker does not answer."""
+        try:
+            found = self._client.blpop([self._key], timeout=timeout_seconds)
+        except redis.RedisError:
+            return None
+        if found is None:
+            return None
+        body = json.loads(found[1])
+        ticket = body.get("ticket")
+        return Event(
+            kind=str(body["kind"]),
+            agent=str(body["agent"]),
+            paths=tuple(map(str, body["paths"])),
+            ticket=str(ticket) if ticket is not None else None,
+        )
+
+    def ask(self, event: Event, timeout_seconds: float) -> bool:
+        """See `EventInbox.ask`. The answer comes in a list of its own, which expires."""
+        ticket = uuid.uuid4().hex
+        try:
+            self.put(replace(event, ticket=ticket))
+            return self._client.blpop([self._answers(ticket)], timeout=max(timeout_seconds, 0.001)) is not None
+        except (BrokerUnavailable, redis.RedisError):
+            return False
+
+    def answer(self, event: Event) -> None:
+        """See `EventInbox.answer`."""
+        if event.ticket is None:
+            return
+        with suppress(redis.RedisError), self._client.pipeline() as pipe:
+            pipe.rpush(self._answers(event.ticket), "done")
+            pipe.expire(self._answers(event.ticket), ANSWER_SECONDS)
+            pipe.execute()
+
+    def _answers(self, ticket: str) -> str:
+        return f"{self._key}:{ticket}"
+
+
+class JobState(StrEnum):
+    """State of a message. A running one may also wait in a worker's memory for a thread."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DELAYED = "delayed"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """One message of the queue. `due_at`: Unix time at which a delayed one comes back, None for others."""
+
+    agent: str
+    work: str
+    state: JobState
+    due_at: float | None = None
+
+
+def queued_jobs(client: redis.Redis, keys: Keys) -> Sequence[QueuedJob]:
+    """Return every message, sorted by agent and work.
+
+    Raises:
+        redis.RedisError: the server does not answer.
+    """
+    found: list[QueuedJob] = []
+    server: Any = client
+    for queue in QUEUES:
+        waiting = set(server.lrange(f"{keys.dramatiq}:{queue}", 0, -1))
+        for message_id, raw in server.hgetall(keys.messages(queue)).items():
+            state = JobState.WAITING if message_id in waiting else JobState.RUNNING
+            found.append(_job(raw, state))
+        found += [_job(raw, JobState.DELAYED) for raw in server.hvals(keys.delayed_messages(queue))]
+    return sorted(found, key=lambda job: (job.agent, job.work, job.state))
+
+
+def _job(raw: bytes, state: JobState) -> QueuedJob:
+    body = json.loads(raw)
+    agent, lane = [*map(str, body["args"]), "", ""][:2]
+    work = _WORK.get((body["actor_name"], lane), str(body["actor_name"]))
+    eta = body["options"].get("eta") if state is JobState.DELAYED else None
+    return QueuedJob(agent, work, state, float(eta) / 1000 if eta is not None else None)

@@ -1,4 +1,4 @@
-"""Names that every process of one home agrees on: queues, actors, keys."""
+"""Names shared by all processes of a home: queues, actors, keys."""
 
 from __future__ import annotations
 
@@ -17,39 +17,38 @@ COMPLETE_GENERATION = "complete_generation"
 
 
 def account_key(account: str) -> str:
-    """Hash: what is known about a provider's account. Outside every namespace: all homes share the account's limits."""
+    """Hash: state of a provider's account. Outside of every namespace: all homes share the account's limits."""
     return f"recalld:accounts:{account}"
 
 
 class Keys:
-    """The broker's keys of one namespace."""
+    """Keys of one namespace in the broker."""
 
     def __init__(self, namespace: str) -> None:
         self.prefix = f"recalld:{namespace}"
         self.dramatiq = f"{self.prefix}:dramatiq"
-        #: Dramatiq's sorted set: worker -> Unix time (milliseconds) of its last sign of life.
+        #: Dramatiq's sorted set: worker -> Unix time (milliseconds) of its last heartbeat.
         self.heartbeats = f"{self.dramatiq}:__heartbeats__"
         self.agents = f"{self.prefix}:agents"
         self.inbox = f"{self.prefix}:inbox"
         self.epoch = f"{self.prefix}:epoch"
         self.sweeper = f"{self.prefix}:sweeper"
-        #: String: the job that tries a document that was there when a worker died.
+        #: String: the job that tries a document of a crashed job.
         self.suspects = f"{self.prefix}:suspects"
-        #: String: which home's workers take from the queues (`workers.queue.home_lock`).
+        #: String: identity of the home whose workers take from the queues (`workers.queue.home_lock`).
         self.home = f"{self.prefix}:home"
         #: Hash: JSON of a metric's name and labels' values -> how many, counted by all processes together.
         self.counters = f"{self.prefix}:counters"
-        #: Hash: agent -> number of commits to its index; the same when its figures were counted, and these.
+        #: Hashes: agent -> commits to its index; agent -> commits at the last count, and the figures.
         self.commits = f"{self.prefix}:commits"
         self.figures = f"{self.prefix}:figures"
-        #: Sorted set: owner of claims -> Unix time until which it is taken to be alive.
+        #: Sorted set: owner of claims -> Unix time at which its lease expires.
         self.claimants = f"{self.prefix}:claimants"
-
-        #: Hash: process -> JSON of its sign of life.
+        #: Hash: process -> JSON of its heartbeat.
         self.processes = f"{self.prefix}:processes"
-        #: Sorted set: process -> Unix time (the server's) at which it was last heard of.
+        #: Sorted set: process -> Unix time (the server's) of its last heartbeat.
         self.heard = f"{self.prefix}:heard"
-        #: String: Unix time (the server's) at which something was last finished.
+        #: String: Unix time (the server's) of the last finished work.
         self.moved = f"{self.prefix}:moved"
 
     def sequence(self, agent: str) -> str:
@@ -73,15 +72,15 @@ class Keys:
         return f"{self.prefix}:traces:{agent}"
 
     def deaths(self, agent: str) -> str:
-        """Hash: document -> at how many deaths of a worker it was there."""
+        """Hash: document -> crashes of jobs that held it."""
         return f"{self.prefix}:deaths:{agent}"
 
     def given_up(self, agent: str) -> str:
-        """Hash: document that killed workers -> what it looked like when it was given up."""
+        """Hash: quarantined document -> its file, settings and program then."""
         return f"{self.prefix}:given-up:{agent}"
 
     def embedding(self, agent: str) -> str:
-        """Hash: job -> JSON of the round of embedding that it is at."""
+        """Hash: job -> JSON of its present round of embedding."""
         return f"{self.prefix}:embedding:{agent}"
 
     def queued(self, actor: str, agent: str, lane: str) -> str:
@@ -89,15 +88,15 @@ class Keys:
         return f"{self.prefix}:queued:{actor}:{agent}:{lane}"
 
     def live_job(self, agent: str) -> str:
-        """Hash: "job" that works on this agent's live documents, and "again" once another one came for them."""
+        """Hash: "job" that works on this agent's live documents; "again" once another job came for them."""
         return f"{self.prefix}:live-job:{agent}"
 
     def retrying(self, actor: str, agent: str, lane: str) -> str:
-        """String: the job of this kind that will be delivered again after a pause."""
+        """String: the job of this kind that is delivered again after a pause."""
         return f"{self.prefix}:retrying:{actor}:{agent}:{lane}"
 
     def progress(self, agent: str) -> str:
-        """Hash: rate and time of the vectors that came in."""
+        """Hash: rate and time of new vectors."""
         return f"{self.prefix}:progress:{agent}"
 
     def conditions(self, agent: str) -> str:
@@ -109,15 +108,15 @@ class Keys:
         return f"{self.prefix}:freshness"
 
     def usage(self, agent: str, day: date | None) -> str:
-        """Hash: "number|provider|model" -> how many, on one day (UTC) or ever; agent "*" for all."""
+        """Hash: "number|provider|model" -> count, on one day (UTC) or ever; agent "*" for all."""
         return f"{self.prefix}:usage:{day.isoformat() if day else 'ever'}:{agent}"
 
     def claims(self, scope: str) -> str:
-        """Hash: text hash -> owner of those who share a cache and want the same vectors."""
+        """Hash: text hash -> owner of its claim, among the processes that share a cache."""
         return f"{self.prefix}:claims:{scope}"
 
     def queue(self, queue: str) -> str:
-        """Dramatiq's list of the messages of a queue that no worker has taken."""
+        """Dramatiq's list of the queue's messages that no worker has taken."""
         return f"{self.dramatiq}:{queue}"
 
     def messages(self, queue: str) -> str:

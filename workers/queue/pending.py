@@ -1,9 +1,8 @@
-"""Pending marks: which documents changed and are not committed yet.
+"""Pending set: documents that changed and are not committed yet.
 
-A mark is made for every event. A document waits once however often it is marked, and a mark made while
-its job runs makes it wait once more when the job ends. Everything happens in Lua, so that no process can
-see or leave half a step; all of it may be lost without losing memory, because a reconcile marks again
-what differs.
+Every event marks its document. A document waits once for any number of marks. A mark made while its job runs makes it
+wait once more after the job. Lua scripts make each step atomic. Lost marks lose no memory: the next comparison marks
+the documents again.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from schemas.documents import DocumentKey, Lane
 from schemas.ports import Pending
 from workers.queue.names import Keys
 
-#: Documents handed to one script call; bounds the time the server is busy with it.
+#: Documents in one script call: bounds the time that the server is busy.
 _SLICE = 500
 
-#: Instead of a time: documents given back then are taken before all others.
+#: Time of documents that are taken before all others.
 FIRST_IN_LINE = 0.0
 
 #: Documents that `MarkedBefore` names.
 SOME = 64
 
-#: Seconds for which the trace of a mark is remembered after the last one.
+#: Seconds after the last mark for which traces are kept.
 _TRACES_KEPT_SECONDS = 86_400
 
 _MARK = """
@@ -127,7 +126,7 @@ return back
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Documents that no job has taken, by lane, and the number taken."""
+    """Numbers of documents that wait, by lane, and of those that jobs hold."""
 
     live: int
     backfill: int
@@ -136,14 +135,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class MarkedBefore:
-    """Documents that were marked up to some time and wait since then: how many, and the first `SOME` of them."""
+    """Documents that have waited since before some time: their number, and the first `SOME` of them."""
 
     count: int
     some: tuple[DocumentKey, ...] = ()
 
 
-class PendingMarks:
-    """The marks of all agents in one namespace. Raises `redis.RedisError` when the server does not answer."""
+class PendingSet:
+    """Marks of all agents in one namespace. Raises `redis.RedisError` if the server does not answer."""
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client  # the client's own types mix its asynchronous twin in
@@ -154,10 +153,10 @@ class PendingMarks:
         self._recover = client.register_script(_RECOVER)
 
     def mark(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane, now: float) -> None:
-        """Mark documents as changed at Unix time `now`; those given earlier are taken earlier."""
+        """Mark documents as changed at Unix time `now`. Jobs take them in the order given."""
         for start in range(0, len(documents), _SLICE):
             part = documents[start : start + _SLICE]
-            # Whole microseconds: as fractions of a second, the places of two slices would now and then overlap by one.
+            # Whole microseconds: with fractions of a second, the places of two slices could overlap.
             place = round(now * 1e6) + start
             self._mark(
                 keys=self._all(agent),
@@ -170,19 +169,19 @@ class PendingMarks:
         return [DocumentKey.decode(_text(raw)) for raw in self._claim(keys=keys, args=[job, limit])]
 
     def finish(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float) -> list[float]:
-        """Say that a job committed these documents.
+        """Remove the marks of documents that a job committed.
 
-        Returns the Unix times of the oldest change of each document that is up to date now. One that was
-        marked again meanwhile waits again.
+        Return the Unix times of the oldest change of each document that is up to date now. Documents that were marked
+        again meanwhile wait again.
         """
         return self._end(agent, documents, job=job, now=now, back=0)
 
     def give_back(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float) -> None:
-        """Say that a job did not get to these documents; they wait again."""
+        """Let documents wait again that a job held and did not index."""
         self._end(agent, documents, job=job, now=now, back=1)
 
     def release(self, agent: str, *, job: str) -> list[DocumentKey]:
-        """Give back all that one job holds, for its second delivery: first in line, for they waited longest."""
+        """Give back all documents of a job, first in line, for its second delivery. Return them."""
         held = [
             DocumentKey.decode(_text(document))
             for document, claim in self._client.hgetall(self._keys.running(agent)).items()
@@ -192,17 +191,17 @@ class PendingMarks:
         return held
 
     def keep_trace(self, agent: str, documents: Sequence[DocumentKey], trace: str) -> None:
-        """Remember the trace in which documents were marked, for the job that commits them."""
+        """Keep the trace of marked documents for the job that commits them."""
         key = self._keys.traces(agent)
         for start in range(0, len(documents), _SLICE):
             with self._client.pipeline(transaction=False) as pipe:
                 pipe.hset(key, mapping={document.encode(): trace for document in documents[start : start + _SLICE]})
-                # Workers that do not trace never take them.
+                # Workers without tracing never take them.
                 pipe.expire(key, _TRACES_KEPT_SECONDS)
                 pipe.execute()
 
     def take_traces(self, agent: str, documents: Sequence[DocumentKey]) -> list[str]:
-        """Remove and return the traces in which documents were marked, each once; none without tracing."""
+        """Remove and return the traces of marked documents, each once; none without tracing."""
         if not tracing.is_traced() or not documents:
             return []
         names = [document.encode() for document in documents]
@@ -213,7 +212,7 @@ class PendingMarks:
         return list(dict.fromkeys(_text(trace) for trace in found if trace is not None))
 
     def recover(self, agent: str, *, alive: Sequence[str], now: float) -> int:
-        """Give back what jobs hold that are not among the living; returns how many documents."""
+        """Give back the documents of jobs that are not `alive`. Return their number."""
         keys = [
             self._keys.sequence(agent),
             self._keys.waiting(agent, Lane.LIVE),
@@ -223,7 +222,7 @@ class PendingMarks:
         return int(self._recover(keys=keys, args=[f"{now:.6f}", *alive]))
 
     def waiting(self, agent: str) -> Waiting:
-        """How many documents wait, by lane, and how many are being worked on."""
+        """Return the numbers of documents that wait, by lane, and of those that jobs hold."""
         with self._client.pipeline(transaction=False) as pipe:
             pipe.zcard(self._keys.waiting(agent, Lane.LIVE))
             pipe.zcard(self._keys.waiting(agent, Lane.BACKFILL))
@@ -232,7 +231,7 @@ class PendingMarks:
         return Waiting(int(live), int(backfill), int(running))
 
     def pending(self, agent: str) -> Pending:
-        """How far the agent is behind."""
+        """Return the agent's backlog."""
         with self._client.pipeline(transaction=False) as pipe:
             pipe.hlen(self._keys.sequence(agent))
             pipe.hlen(self._keys.running(agent))
@@ -243,7 +242,7 @@ class PendingMarks:
         )
 
     def marked_before(self, agent: str, at: float) -> MarkedBefore:
-        """Return the documents that were marked up to Unix time `at` and wait since then, the oldest mark first."""
+        """Return the documents marked up to Unix time `at` that still wait, the oldest mark first."""
         with self._client.pipeline(transaction=False) as pipe:
             pipe.zcount(self._keys.since(agent), "-inf", at)
             pipe.zrangebyscore(self._keys.since(agent), "-inf", at, start=0, num=SOME)
@@ -251,7 +250,7 @@ class PendingMarks:
         return MarkedBefore(int(count), tuple(DocumentKey.decode(_text(raw)) for raw in some))
 
     def agents(self) -> list[str]:
-        """Agents that have marks."""
+        """Return the agents that have marks."""
         return sorted(_text(raw) for raw in self._client.smembers(self._keys.agents))
 
     def _end(self, agent: str, documents: Sequence[DocumentKey], *, job: str, now: float, back: int) -> list[float]:

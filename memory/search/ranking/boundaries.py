@@ -1,4 +1,4 @@
-"""Where a text may be cut: between characters as people see them, and between words. Pure."""
+"""Allowed cuts of a text: between characters as people see them, and between words. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _JAMO = range(0x1160, 0x1200)
 
 
 def splits_character(text: str, at: int) -> bool:
-    """Whether a cut before `text[at]` would tear apart one visible character.
+    """Return True if a cut before `text[at]` tears apart one visible character.
 
     Covers combining marks, variation selectors, joined and tinted emoji, flags, Hangul in pieces and CR LF.
     """
@@ -36,12 +36,12 @@ def splits_character(text: str, at: int) -> bool:
 
 
 def splits_word(text: str, at: int) -> bool:
-    """Whether a cut before `text[at]` would cut a word in half. CJK has no such words."""
+    """Return True if a cut before `text[at]` splits a word. CJK has no such words."""
     return 0 < at < len(text) and _in_word(text[at - 1]) and _in_word(text[at])
 
 
 def cut_at_or_before(text: str, at: int, *, lowest: int) -> int:
-    """The greatest allowed cut in (lowest, at].
+    """Return the greatest allowed cut in (lowest, at].
 
     A single word longer than the room is cut between characters; a single character longer than the
     room (a pile of combining marks) is cut at `at`, so that a bound on the length always holds.
@@ -58,7 +58,7 @@ def cut_at_or_before(text: str, at: int, *, lowest: int) -> int:
 
 
 def cut_at_or_after(text: str, at: int, *, highest: int) -> int:
-    """The smallest allowed cut in [at, highest]; `highest` when there is none, which the caller knows to be allowed."""
+    """Return the smallest allowed cut in [at, highest]; without one `highest`, which the caller knows to be allowed."""
     if at <= 0:
         return 0
     for place in range(at, highest):

@@ -1,7 +1,7 @@
 """Parts of a query that can only be meant exactly: names of documents, identifiers, quotations, the query itself. Pure.
 
-A meaning has no opinion on `FP-131` or `ECONNRESET`: the places that hold one come first. Of these the place that is
-about it comes first, which a heading tells best and the number of its occurrences second best.
+An embedding says nothing about `FP-131` or `ECONNRESET`, so the places that hold one come first. The first of these is
+the place that is about it: a heading tells that best, and the number of occurrences second best.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from memory.chunking.segmenting import HASH
 from memory.search.ranking.terms import fold
 
-#: Longer queries are texts of their own; nothing holds them as they stand.
+#: Longer queries are texts of their own, which no document holds word for word.
 MAX_VERBATIM_CHARACTERS = 200
 
 #: Longer texts of Chinese, Japanese or Korean are questions, which have no spaces either.
@@ -23,7 +23,7 @@ LONGEST_WIDE_NAME = 6
 # Not a quotation: the apostrophe in "don't".
 _QUOTED = re.compile(r'"([^"\n]{2,200})"|“([^”\n]{2,200})”|「([^」\n]{2,200})」|『([^』\n]{2,200})』|`([^`\n]{2,200})`')
 _TOKEN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:#@+-]*[A-Za-z0-9_+#]")
-#: `27th`, `1990s`, `10km`, `5pm`, `3.5`, `2-3`: numbers, however written, name no one thing.
+#: `27th`, `1990s`, `10km`, `5pm`, `3.5`, `2-3`: numbers are no identifiers.
 _NUMBER = re.compile(r"[\d.,:/-]+[A-Za-z]{0,3}")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?")
 _CONSTANT = re.compile(r"[A-Z]{6,}")
@@ -33,13 +33,13 @@ _JOINED = re.compile(r"[A-Za-z0-9][_/.:@][A-Za-z0-9]|[a-z][A-Z]")
 _SPACES = re.compile(r"\s+")
 _HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
 
-#: Occurrences that count, so that a place which says a word all the time is not above one with the word as its heading.
+#: Occurrences that count, so that a place which repeats a word stays below a place with the word as its heading.
 _MOST_OCCURRENCES = 9
 
-#: Names that are looked up of one query, and characters of one.
+#: Names of one query that are looked up, and characters of one name.
 _MOST_FILE_NAMES, _LONGEST_FILE_NAME = 8, 255
 
-# What people write around a path, and what a citation adds to it.
+# Characters that people write around a path, and the lines that a citation adds to it.
 _BETWEEN_FILE_NAMES = re.compile(r"[\s\"'`“”‘’「」『』，。？！()\[\]<>]+")
 _LINES = re.compile(r"(?:#L\d+(?:-L\d+)?|:\d+(?:-\d+)?)$", re.IGNORECASE)
 _ROLLOUT_TIME = re.compile(r"^rollout-....-..-..T..-..-..-", re.IGNORECASE)
@@ -54,7 +54,7 @@ class FileName:
 
     @property
     def places(self) -> set[tuple[str, str]]:
-        """Folders and names for `StoreReader.named`, which tells cases of letters apart unless they are ASCII."""
+        """Return folders and names for `StoreReader.named`, which folds the case of ASCII letters only."""
         cases = (str, str.lower, str.upper, str.title)
         written = {unicodedata.normalize(form, case(self.path)) for form in ("NFC", "NFD") for case in cases}
         parted = (path.rpartition("/") for path in ({self.path} if self.path.isascii() else written))
@@ -62,7 +62,7 @@ class FileName:
         return {(f"/{at}/" if at and not absolute else "/", _ROLLOUT_TIME.sub("", name)) for at, _, name in parted}
 
     def fits(self, path: str) -> int:
-        """Return how well it names a document: 3 by its path, 2 by the end of that, 1 without its ending, 0 not."""
+        """Return the quality of the match: 3 by the whole path, 2 by its end, 1 without its ending, 0 for no match."""
         typed, there = (f"/{unicodedata.normalize('NFC', one).casefold()}" for one in (self.path, path))
         if typed == there or (typed.startswith(("//", "/~")) and typed.endswith(there)):
             return 3
@@ -76,7 +76,7 @@ class FileName:
 
 
 def file_names(query: str) -> list[FileName]:
-    """Return what of a query may name a document: all of it, or pieces with an ending or a slash."""
+    """Return the possible names of documents: the whole query, and pieces with an ending or a slash."""
     pieces = [piece for piece in _BETWEEN_FILE_NAMES.split(query) if "/" in piece or "." in piece or "\\" in piece]
     found: dict[str, FileName] = {}
     for written, rest in [(query, ""), *((piece, query.replace(piece, " ").strip()) for piece in pieces)]:
@@ -88,9 +88,9 @@ def file_names(query: str) -> list[FileName]:
 
 @dataclass(frozen=True, slots=True)
 class ExactPieces:
-    """Text to look for, folded. `verbatim` is the whole query, empty when it is one of the pieces or too long.
+    """Texts to look for, folded. `verbatim` is the whole query, empty if it is one of the pieces or too long.
 
-    `looked_up` is the whole query when it is a single word or piece: a name that a person looks up; empty otherwise.
+    `looked_up` is the whole query if it is a single word or piece: a name that a person looks up; else empty.
     """
 
     pieces: tuple[str, ...]
@@ -98,7 +98,7 @@ class ExactPieces:
     looked_up: str = ""
 
     def share(self, folded: str) -> float:
-        """How much of it a folded text holds, 0..1. The whole query, as it stands, is everything."""
+        """Return the share 0..1 of the pieces that a folded text holds; 1 if it holds the whole query verbatim."""
         if self.verbatim and self.verbatim in folded and _stands_alone(self.verbatim, folded):
             return 1.0
         if not self.pieces:
@@ -107,9 +107,9 @@ class ExactPieces:
         return held / len(self.pieces)
 
     def standing(self, folded: str) -> float:
-        """Return how prominently a folded text holds the name that is looked up, 0..1: in a heading, else how often.
+        """Return the prominence 0..1 of the looked-up name in a folded text.
 
-        A heading is above 0.9, and 1 when it is nothing but the name. Below, each occurrence after the first is 0.1.
+        A heading with it is above 0.9, and 1 if it is only the name. Else each occurrence after the first is 0.1.
         """
         name = self.looked_up
         if not name or name not in folded or not _stands_alone(name, folded):
@@ -123,12 +123,12 @@ class ExactPieces:
 
 
 def exact_pieces(query: str) -> ExactPieces:
-    """Find what of the query is meant exactly."""
+    """Return the parts of a query that are meant exactly."""
     quoted = [next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(query)]
     names = [token for token in _TOKEN.findall(query) if _is_identifier(token)]
     pieces = tuple(dict.fromkeys(fold(piece) for piece in [*quoted, *names] if len(piece) > 1))
     whole = _SPACES.sub(" ", fold(query)).strip(" \t\n?!.。？！\"'`“”「」『』")
-    # A single word is one of many reasons to find a place; several in this order are the place.
+    # A single word is in many places; several words in this order name one.
     several = " " in whole or (not whole.isascii() and len(whole) >= 4)
     verbatim = whole if several and len(whole) <= MAX_VERBATIM_CHARACTERS and whole not in pieces else ""
     is_word = " " not in whole and (whole.isascii() or len(whole) <= LONGEST_WIDE_NAME)
@@ -145,7 +145,7 @@ def _is_identifier(token: str) -> bool:
 
 
 def _heading_share(pieces: Sequence[str], folded: str) -> float:
-    """Return how much of a heading of a folded text is one of the pieces, 0..1."""
+    """Return the largest share 0..1 of a heading of a folded text that is one of the pieces."""
     shares = [0.0]
     for heading in _HEADING.findall(folded) if pieces and "# " in folded else ():
         shares += [len(piece) / len(heading) for piece in pieces if piece in heading and _stands_alone(piece, heading)]
@@ -153,7 +153,7 @@ def _heading_share(pieces: Sequence[str], folded: str) -> float:
 
 
 def _stands_alone(piece: str, folded: str) -> bool:
-    """Return True if it is somewhere no part of a longer word: `fp-13` is not in `fp-131`. A hash may be cut."""
+    """Return True if a piece occurs outside of longer words: `fp-13` does not in `fp-131`. A hash may be cut."""
     needs_end = not HASH.fullmatch(piece)
     place = folded.find(piece)
     while place >= 0:

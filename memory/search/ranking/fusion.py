@@ -1,15 +1,15 @@
-"""Putting the vector side and the keyword side together. Pure functions of scores.
+"""Fusion of the vector side and the keyword side. Pure functions of scores.
 
 Two formulas, chosen by `query.hybrid.fusion`:
 
 * `fuse_minmax` (default): both sides are scaled to 0..1 over the union of their candidates, both scores filled in
-  for every candidate, and added with weights. How much the keywords count depends on the candidate: from nothing
-  where a place holds a tenth of what was asked to all of it where it holds nine. So words decide where they
-  agree, and the vector where they do not, as with a question in one language over notes in another.
+  for every candidate, and added with weights. The weight of the keywords depends on the candidate: none for a place
+  with a tenth of the question, all for a place with nine tenths. So words decide where they agree, and the vector
+  where they do not, as with a question in one language over notes in another.
 * `fuse_weighted`: the reference formula, `vector_weight * cosine + text_weight / (1 + position)`.
 
-What a min-max score says is "best of this list", not "good"; so the list is ordered by `rank` and
-reports and filters by `score`, an absolute one (`memory.search.ranking.relevance`).
+A min-max score says "best of this list", not "good". So `rank` orders the list, and the absolute `score`
+(`memory.search.ranking.relevance`) is reported and filters it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-#: A share of the question that any place may hold by chance.
+#: Share of the question that any place may hold by chance.
 _CHANCE = 0.1
 
 
@@ -25,9 +25,9 @@ _CHANCE = 0.1
 class Fused:
     """One candidate after fusion.
 
-    `rank` orders the list and means nothing outside of it. `score` is 0..1 and absolute: how surely the place answers.
+    `rank` orders the list and means nothing outside of it. `score` is 0..1 and absolute: the confidence in the answer.
     `vector` is the cosine, `text` the keyword score (by min-max fusion the share of the query that the place holds),
-    both 0..1, None where that side does not know the candidate.
+    both 0..1, None if that side does not know the candidate.
     """
 
     id: int
@@ -47,7 +47,7 @@ def fuse_minmax(
     lift: Mapping[int, float] | None = None,
     scale: float = 1.0,
 ) -> list[Fused]:
-    """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 and still to be found out.
+    """Fuse by min-max scaling over the union; best first, ties by id. Scores are 0 until `relevance.scores` sets them.
 
     Args:
         cosines: chunk id -> cosine; a chunk without a vector is absent and judged by its keywords alone.
@@ -55,8 +55,8 @@ def fuse_minmax(
         coverage: chunk id -> share 0..1 of the query that it holds; absent is 0.
         vector_weight: with `text_weight` scaled to sum 1; both 0 means equal ones.
         text_weight: see `vector_weight`.
-        lift: chunk id -> what else speaks for a place, added to its rank, which is 0..1 without it.
-        scale: factor of the rank before that: a small one lets what is lifted decide.
+        lift: chunk id -> bonus, added to its rank, which is 0..1 without it.
+        scale: factor of the rank before that: a small one lets the lift decide.
     """
     ids = cosines.keys() | bm25.keys()
     vector = _scaled(cosines)
@@ -107,9 +107,9 @@ def fuse_weighted(
 
 
 def relevant(fused: Iterable[Fused], *, min_score: float) -> list[Fused]:
-    """Leave out what only its vector speaks for and whose score is below `min_score`.
+    """Leave out candidates that only the vector side found and whose score is below `min_score`.
 
-    A keyword hit stays whatever its score: an exact word was asked for and is there.
+    A keyword hit stays whatever its score: it holds a word of the question.
     """
     return [item for item in fused if item.text is not None or item.score >= min_score]
 
@@ -117,7 +117,7 @@ def relevant(fused: Iterable[Fused], *, min_score: float) -> list[Fused]:
 def descending(fused: Sequence[Fused], top: int) -> list[Fused]:
     """Make scores fall with the rank, so that sorting by them keeps the order.
 
-    Each of the first `top` gets at least the score of those of them that rank below it; each after them at most that
+    Each of the first `top` gets at least the scores of those below it among them; each later one at most the score
     of the one before.
     """
     result = list(fused)

@@ -1,4 +1,4 @@
-"""Chunks of one file overlap, and documents are copied; a list of results should not say the same thing twice. Pure."""
+"""Repetitions among results: overlapping chunks of one file, and copies of documents. Pure."""
 
 from __future__ import annotations
 
@@ -11,34 +11,33 @@ from memory.search.ranking.boundaries import splits_word
 from memory.search.ranking.snippets import make_snippet
 from memory.search.ranking.terms import fold
 from memory.store.reader import ChunkRow
-from schemas.documents import SESSIONS_SOURCE
 
 #: A chunk is dropped when this share of the shorter of the two is text of the better one, too.
 REPEATED_SHARE = 0.5
 
-#: Characters that are looked for at once; a shorter text in common is looked for by its length.
+#: Characters that are looked for at once; shorter common texts are tried length by length.
 _HEAD = 16
 
-#: Places that begin alike are compared so many times: text that repeats itself over and over is not worth more time.
+#: Places that begin alike and are compared, at most: a text that repeats itself is not worth more time.
 _MAX_PLACES = 64
 
 #: Each part of a message that was cut begins with who spoke (`memory.transcripts.packing.label`).
 _LABEL = re.compile(r"(?:\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\] )?[^\n:]{1,80}: ")
 
 
-#: When a message was said, before its speaker: copies of a conversation may have other times.
+#: Time of a message, before its speaker: copies of a conversation may have other times.
 _SAID_AT = re.compile(r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\] ", re.MULTILINE)
 
-#: Chunks of transcripts whose first lines are the same, up to so many characters, may be of one conversation.
+#: Characters of the first line by which chunks of transcripts may be of one conversation.
 _FIRST_CHARACTERS = 80
 
-#: Characters around what matched that tell whether copies which went on differently say the same there.
+#: Characters around a match that are compared between copies which go on differently.
 _MATCH_CHARACTERS = 240
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """`length` characters that are one place of the file: at `one` of the first chunk, at `two` of the second."""
+    """One place of the file, `length` characters long: at `one` of the first chunk, at `two` of the second."""
 
     one: int
     two: int
@@ -46,7 +45,7 @@ class Shared:
 
 
 def shared(one: ChunkRow, two: ChunkRow) -> Shared | None:
-    """What two chunks have in common because they overlap; None when it is nothing.
+    """Return the text that two chunks share because they overlap; None if they do not.
 
     Measured in text, not in lines: the pieces of one very long line share their line number and nothing else.
     """
@@ -59,7 +58,7 @@ def shared(one: ChunkRow, two: ChunkRow) -> Shared | None:
 
 
 def repeats(row: ChunkRow, better: Iterable[ChunkRow]) -> bool:
-    """Whether a better one of the same document already shows most of this chunk, or says all of it elsewhere."""
+    """Return True if a better chunk of the same document shows most of this one, or says all of it elsewhere."""
     for other in better:
         if row.key == other.key and row.text == other.text:
             return True
@@ -70,7 +69,7 @@ def repeats(row: ChunkRow, better: Iterable[ChunkRow]) -> bool:
 
 
 def _common(earlier: ChunkRow, later: ChunkRow) -> Shared | None:
-    """The longest end of the earlier chunk with which the later one begins, or one of them inside the other."""
+    """Return the longest end of the earlier chunk with which the later one begins, or the one inside the other."""
     one, two = earlier.text, later.text
     if two in one:
         return Shared(one.index(two), 0, len(two))
@@ -84,14 +83,14 @@ def _common(earlier: ChunkRow, later: ChunkRow) -> Shared | None:
 
 
 def _beginnings(later: ChunkRow) -> Iterator[int]:
-    """Where the later chunk may go on with the earlier one's text."""
+    """Yield the places at which the later chunk may go on with the earlier one's text."""
     yield 0
-    if later.key.source == SESSIONS_SOURCE and (label := _LABEL.match(later.text)) is not None:
+    if later.key.is_transcript and (label := _LABEL.match(later.text)) is not None:
         yield label.end()
 
 
 def _places(text: str, start: str) -> Iterator[int]:
-    """Where the longest end of `text` may begin with which the other text starts, the likeliest first."""
+    """Yield possible places of the longest end of `text` with which the other text starts, the likeliest first."""
     head = start[:_HEAD]
     place = text.find(head)
     for _ in range(_MAX_PLACES):
@@ -104,24 +103,24 @@ def _places(text: str, start: str) -> Iterator[int]:
 
 
 def _is_there(earlier: ChunkRow, later: ChunkRow, place: int) -> bool:
-    """Whether the end of the earlier chunk, from `place` on, lies where the later chunk begins.
+    """Return True if the end of the earlier chunk, from `place` on, is the place at which the later chunk begins.
 
-    Letters that happen to be the same do not.
+    It is not if the letters are the same by chance.
     """
-    if earlier.key.source == SESSIONS_SOURCE:
+    if earlier.key.is_transcript:
         return True  # lines are messages there
     between = earlier.end_line - later.start_line + earlier.text.endswith("\n")
     return earlier.text.count("\n", place) == between and not splits_word(earlier.text, place)
 
 
-def said_by(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[int, str]:
-    """Map chunks to what they say to a reader: the same for a text and its copies.
+def comparable_texts(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[int, str]:
+    """Return chunk id -> text by which copies are recognized: the same for a text and its copies.
 
-    When a message was said does not count. Copies of a conversation go on differently after a while. So of chunks of
-    transcripts that begin alike only the place counts that holds all `terms` of the chunk, if there is one.
+    The times of messages do not count. Copies of a conversation go on differently after a while. So chunks of
+    transcripts that begin alike are compared by the place that holds all `terms` of the chunk, if there is one.
     """
     said = {row.id: row.text for row in rows}
-    talks = [(row, _first_line(row.text)) for row in rows if row.key.source == SESSIONS_SOURCE]
+    talks = [(row, _first_line(row.text)) for row in rows if row.key.is_transcript]
     alike = Counter(first for _, first in talks)
     # Most copies are of one text, which is looked into once.
     texts = {row.id: _SAID_AT.sub("", row.text) for row, first in talks if alike[first] > 1}
@@ -130,7 +129,7 @@ def said_by(rows: Collection[ChunkRow], terms: Sequence[str]) -> dict[int, str]:
 
 
 def _first_line(text: str) -> str:
-    """Return the first line of a chunk without its time, as far as it is looked at."""
+    """Return the beginning of a chunk's first line, without its time."""
     return _SAID_AT.sub("", text[:_FIRST_CHARACTERS].partition("\n")[0])
 
 

@@ -1,76 +1,44 @@
-"""From the scores of both sides to an answer's hits: fused, without repetitions, scored, aged, varied, cut."""
+"""Ranking of one search: fuse both sides, drop repetitions, score, age, vary and cut the hits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from memory.chunking.dates import dates_in
 from memory.chunking.segmenting import index_title
-from memory.search.ranking.decay import decayed
 from memory.search.ranking.exact_match import exact_pieces
 from memory.search.ranking.fusion import Fused, descending, fuse_minmax, fuse_weighted, relevant
-from memory.search.ranking.overlap import repeats, said_by
+from memory.search.ranking.overlap import comparable_texts, repeats
 from memory.search.ranking.relevance import CROWD, Evidence, calibration_of, is_cjk, scores
-from memory.search.ranking.rerank import DecaySettings, MmrSettings, factors_of, varied_hits
-from memory.search.ranking.terms import Coverage, fold, rare_words, sought
+from memory.search.ranking.rerank import age_factors, decayed, varied_hits
+from memory.search.ranking.terms import coverage_of, fold, rare_words, sought
 from memory.store.reader import ChunkRow, StoreReader
 
-
-class MinMaxWeights(Protocol):
-    """Weights of the min-max formula; `schemas.settings.MinMax` is one."""
-
-    @property
-    def vector_weight(self) -> float: ...
-    @property
-    def text_weight(self) -> float: ...
+if TYPE_CHECKING:
+    from schemas.settings_sections import Hybrid
 
 
-class HybridSettings(Protocol):
-    """How both sides are put together; `schemas.settings.Hybrid` is one."""
-
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def fusion(self) -> str: ...
-    @property
-    def minmax(self) -> MinMaxWeights: ...
-    @property
-    def vector_weight(self) -> float: ...
-    @property
-    def text_weight(self) -> float: ...
-    @property
-    def candidate_multiplier(self) -> int: ...
-    @property
-    def mmr(self) -> MmrSettings: ...
-    @property
-    def temporal_decay(self) -> DecaySettings: ...
-
-
-#: What holding all that the query means exactly adds to a rank, which is 1 at most: it comes first, and so does a half.
+#: Lift of a place with all exact pieces of the query. A rank is at most 1, so a place with half of them leads, too.
 EXACT = 2.0
 
-#: What the standing of a name in a place adds where the query is nothing but that name, and what is left of the rank.
+#: Lift of a name's prominence, and factor of the rank, for a query that is nothing but a name.
 STANDING, MEANING = 1.0, 0.1
 
-#: What a heading adds that holds a piece of a query with other words.
+#: Lift of a heading with an exact piece of a query of several words.
 HEADED = 0.5
 
-#: The same of a day that the query names. Less: people also speak of a day afterwards.
+#: Lift of a day that the query names. It is smaller: people also speak of a day afterwards.
 DATED = 0.3
 
-
-#: Places of a list that are scored together, however few of them are asked for.
+#: Places of a list that are scored together, however few results are wanted.
 TOP = 10
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Held:
-    """Parts of a query in a chunk: a share of what it means exactly, a day, a share of its weight, and what they lift.
-
-    More of them is greater.
-    """
+    """Parts of a query in a chunk: share of its exact pieces, a day, share of its weight, and their lift."""
 
     exact: float = 0.0
     dated: bool = False
@@ -93,7 +61,7 @@ def ranked(
     bm25: Mapping[int, float],
     query: str,
     *,
-    hybrid: HybridSettings,
+    hybrid: Hybrid,
     model: str,
     max_results: int,
     min_score: float,
@@ -103,18 +71,17 @@ def ranked(
     """Return the hits of a search, best first, at most `max_results`, and the copies of each.
 
     Args:
-        reader: has the candidates' texts, times and vectors.
-        cosines: chunk id -> cosine; empty when keywords are searched alone.
+        reader: reads the candidates' texts, times and vectors.
+        cosines: chunk id -> cosine; empty for a search by keywords alone.
         bm25: chunk id -> BM25, positive.
-        query: what was asked.
-        hybrid: how the sides are put together, and whether age and variety count.
-        model: whose vectors they are.
+        query: the searched text.
+        hybrid: settings of fusion, age and variety.
+        model: name of the embedding model.
         max_results: at least 1.
-        min_score: 0..1, compared before age counts. What only keywords can speak for, because it has no vector or holds
-            what the query means exactly or a rare word of a list of words, is never lost to it; neither is what ranks
-            above something that is kept, among the first `TOP`.
+        min_score: 0..1, compared before age counts. It never drops a chunk without a vector, with an exact piece of the
+            query, or with a rare word of a list of words; nor one of the first `TOP` above a kept chunk.
         now: Unix seconds.
-        known: candidates that have been read.
+        known: candidates that the caller has read.
     """
     rows = dict(known or ())
     rows |= reader.chunk_rows([id_ for id_ in cosines.keys() | bm25.keys() if id_ not in rows])
@@ -140,7 +107,7 @@ def ranked(
             scale=MEANING if exact_pieces(query).looked_up else 1.0,
         )
     reordered = hybrid.temporal_decay.enabled or hybrid.mmr.enabled
-    # What age and variety choose from is as much as each side was asked for.
+    # Age and variety choose from as many candidates as each side returns.
     wanted = max_results * hybrid.candidate_multiplier if reordered else max_results
     hits = _distinct(fused, rows, max(wanted, TOP))
     if not reference:
@@ -148,7 +115,7 @@ def ranked(
     if not reordered:
         return tuple(hits[:max_results]), copies
     hits = _reordered(reader, hits, copies, hybrid, max_results, now=now, model=model if cosines else None)
-    # Variety decides the order; a score goes on saying how well its place answers.
+    # Variety decides the order; a score stays the confidence in its place.
     by_relevance = descending(sorted((item for item, _ in hits), key=lambda item: (-item.rank, item.id)), TOP)
     reported = {item.id: item for item in by_relevance}
     return tuple((reported[item.id], row) for item, row in hits), copies
@@ -157,12 +124,12 @@ def ranked(
 def _copies(
     reader: StoreReader, rows: Mapping[int, ChunkRow], terms: Sequence[str], held: Mapping[int, _Held]
 ) -> Copies:
-    """Return the chunks that say the same as another one, by that one's id, the best first.
+    """Return chunk id -> its copies, the best first.
 
-    The copy that is shown holds most of the query, as by its note's name. Of equal copies it is the newest.
+    The shown copy holds most of the query, as by its note's name. Among equal copies it is the newest.
     """
     groups: dict[str, list[ChunkRow]] = {}
-    for id_, said in said_by(rows.values(), terms).items():
+    for id_, said in comparable_texts(rows.values(), terms).items():
         groups.setdefault(said, []).append(rows[id_])
     several = [group for group in groups.values() if len(group) > 1]
     files = {key: reader.file(key) for key in {row.key for group in several for row in group}}
@@ -177,7 +144,7 @@ def _copies(
 
 
 def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
-    """Return the scores of what stands for copies: each the best of theirs."""
+    """Return the scores without copies: each chunk has the best score among its copies."""
     stands_for = {row.id: id_ for id_, others in copies.items() for row in others}
     folded: dict[int, float] = {}
     for id_, score in scores.items():
@@ -187,7 +154,7 @@ def _folded(scores: Mapping[int, float], copies: Copies) -> dict[int, float]:
 
 
 def parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow]]:
-    """Lower each score that equals the one above by a hundredth: scores tell places apart as the order does."""
+    """Lower each score that is not below the one above by a hundredth, so that scores fall with the order."""
     lowered: list[tuple[Fused, ChunkRow]] = []
     for item, row in hits:
         above = lowered[-1][0].score if lowered else 2.0
@@ -198,16 +165,16 @@ def parted(hits: Sequence[tuple[Fused, ChunkRow]]) -> list[tuple[Fused, ChunkRow
 def _held(reader: StoreReader, query: str, rows: Mapping[int, ChunkRow]) -> dict[int, _Held]:
     if not rows:
         return {}
-    coverage, exact, days = Coverage(query, reader.term_counts(query)), exact_pieces(query), tuple(dates_in(query))
+    coverage, exact, days = coverage_of(query, reader.term_counts(query)), exact_pieces(query), tuple(dates_in(query))
     held = {}
     for id_, row in rows.items():
-        # As it is indexed: with the note's name.
+        # The index has the chunk with the note's name.
         title = index_title(row.key.source, row.key.path)
         text = f"{title}\n{row.text}" if title else row.text
         folded = fold(text)
         share, dated = exact.share(folded), any(day in folded for day in days)
         lift = EXACT * share + (STANDING * exact.standing(folded) if exact.looked_up else HEADED * exact.headed(folded))
-        held[id_] = _Held(share, dated, coverage.of(text, folded), max(lift, DATED * dated))
+        held[id_] = _Held(share, dated, coverage(text, folded), max(lift, DATED * dated))
     return held
 
 
@@ -243,7 +210,7 @@ def _scored(
         calibration=calibration_of(model),
         named=named,
     )
-    # In a list of words each one was meant.
+    # In a list of words every word is meant.
     low = [item.id for (item, _), score in zip(hits, found, strict=True) if score < min_score]
     words = rare_words(query, reader.term_counts(query)) if low and reader.text_reason is None else ()
     holding = reader.text_scores(" ".join(words), low) if words else {}
@@ -259,22 +226,22 @@ def _reordered(
     reader: StoreReader,
     hits: Sequence[tuple[Fused, ChunkRow]],
     copies: Copies,
-    hybrid: HybridSettings,
+    hybrid: Hybrid,
     limit: int,
     *,
     now: float,
     model: str | None,
 ) -> list[tuple[Fused, ChunkRow]]:
-    """Return the best `limit` hits after age, or variety, or both had their say. `model` is None without vectors.
+    """Return the best `limit` hits by age, variety, or both. `model` is None without vectors.
 
-    The copy that ages least counts for all.
+    All copies have the age of the youngest.
     """
     row_of = {row.id: row for _, row in hits}
     items = [item for item, _ in hits]
     if hybrid.temporal_decay.enabled:
         others = {row.id: row for id_ in row_of for row in copies.get(id_, ())}
         half_life_days = hybrid.temporal_decay.half_life_days
-        factors = factors_of(reader, row_of | others, half_life_days=half_life_days, now=now)
+        factors = age_factors(reader, row_of | others, half_life_days=half_life_days, now=now)
         factors |= {id_: max(factors[row.id] for row in (row_of[id_], *copies.get(id_, ()))) for id_ in row_of}
         items = [replace(item, score=item.score * factors.get(item.id, 1.0)) for item in decayed(items, factors)]
     if not hybrid.mmr.enabled:
@@ -289,10 +256,7 @@ def _reordered(
 
 
 def _distinct(fused: Sequence[Fused], rows: Mapping[int, ChunkRow], limit: int) -> list[tuple[Fused, ChunkRow]]:
-    """Return the best `limit` that do not repeat a better one.
-
-    A chunk that a commit took away meanwhile is nobody's answer.
-    """
+    """Return the best `limit` that do not repeat a better one, without chunks that a commit has removed meanwhile."""
     kept: list[tuple[Fused, ChunkRow]] = []
     for item in fused:
         row = rows.get(item.id)

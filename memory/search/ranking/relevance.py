@@ -1,7 +1,7 @@
-"""How surely a place answers a query, 0..1: what a result's `score` means. Pure.
+"""Confidence 0..1 that a place answers a query: the `score` of a result. Pure.
 
-The order of results comes from `memory.search.ranking.fusion`; its numbers only compare the candidates of one
-list. The score is absolute. It is the logistic function of what speaks for a place:
+The order of results comes from `memory.search.ranking.fusion`, whose numbers only compare the candidates of one
+list. The score is absolute. It is the logistic function of a place's odds:
 
 * **in the query's own script**, its cosine and the share of the query that it holds: `7.3 c + 5.9 s - 3.36`;
 * **where words cannot agree**, since the query is in Latin letters and the text in Chinese, mostly how far its cosine
@@ -9,15 +9,15 @@ list. The score is absolute. It is the logistic function of what speaks for a pl
 * where no word of the query is in any candidate, it may be of another language with the same script: the higher of
   the two, the second one less 0.75.
 
-Both less `0.625 ln(chunks / 100)`: the more there is to choose from, the nearer comes what only happens to be near (a
-chunk's prior odds of being the one are those of one among all). A place goes half of the way to the best one of its
-list: where a memory clearly speaks about something, what stands beside it is worth showing, too. What holds most of
-the query's words needs no vector, and what holds an identifier or a day that the query names needs nothing else;
-where nothing holds the identifier that it names, what is merely near has to be nearer, by 1.
+Both less `0.625 ln(chunks / 100)`: the more chunks there are, the nearer is the nearest unrelated one (a
+chunk's prior odds of being the answer are those of one among all). A place goes half of the way to the best one of its
+list: where a memory clearly speaks about something, its neighbours are worth showing, too. A place with most of the
+query's words needs no vector, and a place with an identifier or a day of the query needs nothing else. If no place
+holds an identifier of the query, the odds of every near place are less by 1.
 
 The numbers were fitted with the bundled model on twelve sets of questions, English and Chinese, so that at the
-default `min_score` of 0.35 at most 2 in 100 questions lose their answer, and more than half of the questions about
-something that a memory knows nothing of return nothing. Cosines of other models are brought to that model's scale
+default `min_score` of 0.35 at most 2 in 100 questions lose their answer, and more than half of the questions without
+an answer in the memory return nothing. Cosines of other models are brought to that model's scale
 first.
 """
 
@@ -28,49 +28,49 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: The nearest chunks whose mean cosine is the crowd that a place has to stand out from.
+#: Number of nearest chunks whose mean cosine a place has to stand out from.
 CROWD = 24
 
-#: Below and above these numbers of chunks the prior stays what it is there.
+#: Numbers of chunks below and above which the prior stays the same.
 _FEWEST, _MOST = 20, 1000
 
-#: A share of the query's weight from which its words count as found at all.
+#: Share of the query's weight from which its words count as found.
 _WORDS_AGREE = 0.1
 
-#: Odds of a place that answers clearly; what is beyond that speaks no louder for the places beside it.
+#: Odds of a clear answer; higher odds do not lift the places beside it further.
 _CLEAR = 0.69
 
-#: What the odds are less where nobody has ever written what the query names.
+#: Reduction of the odds if no chunk holds the identifier that the query names.
 _UNNAMED = 1.0
 
-#: What an identifier or a day that was asked for scores at least.
+#: Least score of a place with an identifier or a day of the query.
 EXACT_SCORE = 0.6
 
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 _SPACES = re.compile(r"\s+")
-#: Characters of a text that tell its script.
+#: Characters of a text by which its script is recognized.
 _SCRIPT_SAMPLE = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the cosines of a model mean: usual ones of a question with some text, and with the text that answers it."""
+    """Usual cosines of a model between a question and an unrelated text, and between a question and its answer."""
 
     unrelated: float
     answering: float
 
     def common(self, cosine: float) -> float:
-        """A cosine on the scale of the model that the scores were fitted with."""
+        """Return a cosine on the scale of the model that the scores were fitted with."""
         share = (cosine - self.unrelated) / (self.answering - self.unrelated)
         return _FITTED.unrelated + share * (_FITTED.answering - _FITTED.unrelated)
 
 
 _FITTED = Calibration(unrelated=0.05, answering=0.38)
 
-#: Models that nobody here could measure: what their makers and users report for questions and passages.
+#: Models that this project did not measure: cosines that makers and users report for questions and passages.
 _DEFAULT = Calibration(unrelated=0.10, answering=0.50)
 
-#: By a part of the model's name, first match wins.
+#: Part of a model's name -> calibration; the first match wins.
 _BY_MODEL = (
     ("multilingual-use", _FITTED),
     ("e5", Calibration(unrelated=0.75, answering=0.88)),
@@ -87,9 +87,9 @@ def calibration_of(model: str) -> Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for one place. `cosine` is None where it has no vector.
+    """Evidence for one place. `cosine` is None for a place without a vector.
 
-    `coverage` is the share 0..1 of the query that it holds; `exact` says that it holds what can only be meant exactly.
+    `coverage` is the share 0..1 of the query that it holds; `exact` is True if it holds an exact piece of the query.
     """
 
     cosine: float | None
@@ -101,18 +101,18 @@ class Evidence:
 def scores(
     places: Sequence[Evidence], *, crowd: float, chunks: int, calibration: Calibration, named: bool = True
 ) -> list[float]:
-    """The score of each place of a list.
+    """Return the score of each place of a list.
 
     Args:
         places: in any order.
         crowd: mean cosine of the nearest chunks, at most `CROWD` of them.
-        chunks: how many there are to choose from.
+        chunks: number of chunks of the index.
         calibration: the model's.
-        named: whether what the query means exactly, if anything, is anywhere.
+        named: False if the query has exact pieces and no place holds one.
     """
     prior = 0.625 * math.log(min(_MOST, max(_FEWEST, chunks)) / 100) + (0.0 if named else _UNNAMED)
     words_agree = any(place.coverage >= _WORDS_AGREE for place in places)
-    # Of a few chunks that are nothing to the query one is the nearest all the same.
+    # One of a few unrelated chunks is the nearest all the same.
     typical = max(_FITTED.unrelated, calibration.common(crowd))
 
     def odds(place: Evidence) -> float:
@@ -138,7 +138,7 @@ def scores(
 
 
 def is_cjk(text: str) -> bool:
-    """Whether a text is Chinese, Japanese or Korean, as far as its beginning tells."""
+    """Return True if the beginning of a text is Chinese, Japanese or Korean."""
     if text.isascii():
         return False
     sample = _SPACES.sub("", text[:_SCRIPT_SAMPLE])
@@ -146,7 +146,7 @@ def is_cjk(text: str) -> bool:
 
 
 def _by_words(coverage: float) -> float:
-    """What words alone are worth: a half of the query is 0.4, four fifths and more are 1."""
+    """Return the score of words alone: 0.4 for a half of the query, 1 for four fifths and more."""
     return min(1.0, max(0.0, 2 * coverage - 0.6))
 
 

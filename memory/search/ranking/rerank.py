@@ -1,43 +1,92 @@
-"""What age and variety need to know of candidates, read from the store and handed to the pure functions."""
+"""Order of results by age and by variety, where the settings ask for them.
+
+**Age.** Older memory counts less. There are three ways to know the age of a chunk:
+
+* a message is as old as its time;
+* a dated note is as old as the date in its file name (`2026-01-16.md`, `standup-2026-01-16.md`), in whole days of
+  local time, since a person dates notes by the calendar on the wall;
+* everything else (MEMORY.md, USER.md, notes about a topic) is evergreen.
+
+The factor multiplies `Fused.rank` before results are cut, and the reported score at the end. `min_score` looks at the
+score before: an old chunk sinks in the list, and is never lost for its age alone.
+
+**Variety.** Maximal marginal relevance (MMR) avoids results that all say the same. The next result is always the
+candidate with the highest `lambda * relevance - (1 - lambda) * similarity`, where the similarity is the one to the most
+similar result so far (Carbonell and Goldstein, "The use of MMR", 1998). Both terms are on one scale, so that lambda
+means the same for every model, query and formula of fusion: the best candidate's relevance is 1; a similarity of 1 is
+the same text again, and 0 an unrelated one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
-from memory.search.ranking.decay import age_in_days, factor
+from memory.chunking.segmenting import index_text
+from memory.chunking.stop_words import CHINESE_STOP_BIGRAMS, CHINESE_STOP_CHARACTERS, ENGLISH_STOP_WORDS
+from memory.documents.roots import note_date
 from memory.search.ranking.fusion import Fused
-from memory.search.ranking.mmr import ByMeaning, ByWords, Similarity, varied
-from memory.store.reader import ChunkRow, StoreReader
+from memory.store.lazy_module import LazyModule
+from memory.store.reader import ChunkRow, StoreReader, Vector
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = LazyModule("numpy")
+
+SECONDS_PER_DAY = 86_400.0
+
+_TOKEN = re.compile(r"[^\W_]+")
+_STOP_WORDS = ENGLISH_STOP_WORDS | CHINESE_STOP_BIGRAMS
+
+#: Meaningful digits of a cosine: the ones after them depend on a row's place in its matrix.
+_COSINE_DIGITS = 5
+
+#: Place of a candidate -> similarity 0..1 of every candidate to it, in their order.
+Similarity: TypeAlias = Callable[[int], Sequence[float]]
 
 
-class MmrSettings(Protocol):
-    """Whether and how much results should differ; `schemas.settings.Mmr` is one."""
-
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def lambda_(self) -> float: ...
-
-
-class DecaySettings(Protocol):
-    """Whether and how fast memory ages; `schemas.settings.TemporalDecay` is one."""
-
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def half_life_days(self) -> float: ...
-
-
-def factors_of(
+def age_factors(
     reader: StoreReader, rows: Mapping[int, ChunkRow], *, half_life_days: float, now: float
 ) -> dict[int, float]:
-    """What every chunk's relevance is multiplied with for its age. `now` is in Unix seconds."""
+    """Return chunk id -> factor of its relevance for its age. `now` is in Unix seconds."""
     said = reader.times_of(list(rows))
     return {
-        id_: factor(age_in_days(row.key.path, said.get(id_), now=now), half_life_days=half_life_days)
+        id_: age_factor(age_in_days(row.key.path, said.get(id_), now=now), half_life_days=half_life_days)
         for id_, row in rows.items()
     }
+
+
+def age_in_days(path: str, said_at: float | None, *, now: float) -> float | None:
+    """Return the age of a chunk, at least 0; None for an evergreen one.
+
+    Args:
+        path: the document's path.
+        said_at: time of the message in Unix seconds; None for notes, and for messages without a time.
+        now: Unix seconds. A time in the future counts as now.
+    """
+    if said_at is not None:
+        return max(0.0, (now - said_at) / SECONDS_PER_DAY)
+    noted = note_date(path)
+    if noted is None:
+        return None
+    return float(max(0, (date.fromtimestamp(now) - noted).days))
+
+
+def age_factor(age_days: float | None, *, half_life_days: float) -> float:
+    """Return `exp(-ln 2 * age / half-life)`: 1 for new and evergreen chunks, 0.5 after `half_life_days`."""
+    return 1.0 if age_days is None else float(0.5 ** (age_days / half_life_days))
+
+
+def decayed(fused: Iterable[Fused], factors: Mapping[int, float]) -> list[Fused]:
+    """Rank by relevance times factor, best first, ties by id. Scores stay as they are, for `min_score`."""
+    aged = [replace(item, rank=item.rank * factors.get(item.id, 1.0)) for item in fused]
+    return sorted(aged, key=lambda item: (-item.rank, item.id))
 
 
 def varied_hits(
@@ -48,16 +97,99 @@ def varied_hits(
     limit: int,
     unrelated: float | None,
 ) -> list[tuple[Fused, ChunkRow]]:
-    """Choose among candidates, best first, by `memory.search.ranking.mmr`.
+    """Choose among candidates, best first, by maximal marginal relevance.
 
-    `unrelated` is the model's cosine of unrelated texts; None compares words, as where no vectors are in play.
+    `unrelated` is the model's cosine of unrelated texts; None compares words, as for a search without vectors.
     """
     texts = [row.text for _, row in hits]
-    similarity: Similarity
     if unrelated is None:
-        similarity = ByWords(texts)
+        similarity = similarity_by_words(texts)
     else:
         vectors = reader.vectors_of([row.id for _, row in hits])
-        similarity = ByMeaning([vectors.get(row.id) for _, row in hits], texts, unrelated=unrelated)
+        similarity = similarity_by_meaning([vectors.get(row.id) for _, row in hits], texts, unrelated=unrelated)
     places = varied([item.rank for item, _ in hits], similarity, share=share, limit=limit)
     return [hits[place] for place in places]
+
+
+def varied(relevance: Sequence[float], similarity: Similarity, *, share: float, limit: int) -> list[int]:
+    """Return the places of the chosen candidates, first choice first, at most `limit`.
+
+    Args:
+        relevance: at least 0, one a candidate. Equal choices go to the more relevant candidate, then to the first.
+        similarity: of the same candidates.
+        share: lambda, 0..1; 1 keeps the order, 0 looks at variety alone after the first.
+        limit: results wanted.
+
+    Looks at every candidate once for each result.
+    """
+    best = max(relevance, default=0.0)
+    worth = [share * (value / best if best > 0 else 0.0) for value in relevance]
+    nearest = [0.0] * len(worth)
+    left = list(range(len(worth)))
+    chosen: list[int] = []
+    while left and len(chosen) < limit:
+        # max() keeps the first of equals.
+        place = max(left, key=lambda other: (worth[other] - (1 - share) * nearest[other], relevance[other]))
+        chosen.append(place)
+        left.remove(place)
+        if left and share < 1:
+            near = similarity(place)
+            for other in left:
+                nearest[other] = max(nearest[other], near[other])
+    return chosen
+
+
+def similarity_by_words(texts: Sequence[str]) -> Similarity:
+    """Return the similarity by common words (Jaccard), in CJK by pairs of characters.
+
+    Stop words do not count: any two texts of a language have them in common.
+    """
+    found = [tokens(text) for text in texts]
+    #: Word -> places of its texts: texts without a common word are never compared.
+    holders: dict[str, list[int]] = {}
+    for place, words in enumerate(found):
+        for word in words:
+            holders.setdefault(word, []).append(place)
+
+    def to(place: int) -> Sequence[float]:
+        words = found[place]
+        common = Counter(chain.from_iterable(holders[word] for word in words))
+        similar = [0.0] * len(found)
+        for other, count in common.items():
+            similar[other] = count / (len(words) + len(found[other]) - count)
+        return similar
+
+    return to
+
+
+def similarity_by_meaning(vectors: Sequence[Vector | None], texts: Sequence[str], *, unrelated: float) -> Similarity:
+    """Return the similarity by cosine, from `unrelated` (0) to the same direction (1); by words without a vector.
+
+    Args:
+        vectors: unit vectors, shape (dimensions,), one a candidate; None for a candidate without.
+        texts: of the same candidates.
+        unrelated: the model's cosine of unrelated texts, below 1.
+    """
+    rows = {place: row for row, place in enumerate(place for place, one in enumerate(vectors) if one is not None)}
+    known = [vector for vector in vectors if vector is not None]
+    matrix = np.stack(known) if known else None
+    by_words = similarity_by_words(texts) if len(known) < len(texts) else None
+
+    def to(place: int) -> Sequence[float]:
+        similar = [0.0] * len(rows) if by_words is None else list(by_words(place))
+        row = rows.get(place)
+        if row is None or matrix is None:
+            return similar
+        cosines = np.round(matrix @ matrix[row], _COSINE_DIGITS)
+        near = np.clip((cosines - unrelated) / (1.0 - unrelated), 0.0, 1.0).tolist()
+        for other, value in zip(rows, near, strict=True):
+            similar[other] = value
+        return similar
+
+    return to
+
+
+def tokens(text: str) -> frozenset[str]:
+    """Return the distinct words of a text as the keyword index has them, without stop words."""
+    found = set(_TOKEN.findall(index_text(text).casefold())) - _STOP_WORDS
+    return frozenset(token for token in found if CHINESE_STOP_CHARACTERS.isdisjoint(token))

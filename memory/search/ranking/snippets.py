@@ -1,4 +1,4 @@
-"""The part of a chunk that is shown: around what matched, cut nowhere ugly, with exact lines. Pure."""
+"""Snippet: the part of a chunk that is shown, around the match, cut between words, with exact lines. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from memory.search.ranking.boundaries import cut_at_or_after, cut_at_or_before, splits_character, splits_word
 from memory.search.ranking.terms import fold
 
-#: Matches that are looked at; a chunk that repeats a word a thousand times is not worth more time.
+#: Matches that are looked at, at most; a chunk that repeats a word is not worth more time.
 _MAX_MATCHES = 512
 
-#: The indentation of a first line is shown where it takes at most this share of the snippet: one part in so many.
+#: The indentation of a first line is shown if it takes at most one part in so many of the snippet.
 _INDENTED_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """`text` is the contiguous part of the chunk that begins at its character `start`; lines are 1-based, inclusive,
-    and hold exactly that text."""
+    """Contiguous part of a chunk from its character `start`; the lines are 1-based, inclusive, and hold exactly it."""
 
     text: str
     start: int
@@ -27,13 +26,13 @@ class Snippet:
 
     @property
     def end(self) -> int:
-        """The character of the chunk after the last one."""
+        """Return the chunk's character after the last one of the snippet."""
         return self.start + len(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """The span that is to be shown, and how many different terms lie around it."""
+    """Span to be shown, and the number of different terms around it."""
 
     start: int
     end: int
@@ -48,12 +47,12 @@ def make_snippet(
     Args:
         text: the chunk, lines joined by line ends.
         start_line: 1-based line of the file on which the chunk starts.
-        terms: what was asked for (`memory.search.ranking.terms.sought`); without a match the chunk's start is shown.
+        terms: of the query (`memory.search.ranking.terms.sought`); without a match the chunk's start is shown.
         max_chars: upper bound of the snippet's length, at least 1.
         shown: parts of the chunk, as first character and the one after the last, that are not to be shown again.
 
-    Never cuts a visible character or a word in half, unless that alone is longer than `max_chars`. None when no word
-    of the chunk is left to be shown.
+    Never cuts a visible character or a word in half, unless that alone is longer than `max_chars`. Returns None if
+    better snippets show every word of the chunk.
     """
     start, end = (
         _window(text, terms, max_chars, 0, len(text)) if not shown else _window_beside(text, terms, max_chars, shown)
@@ -71,7 +70,7 @@ def make_snippet(
 def _window_beside(
     text: str, terms: Sequence[str], max_chars: int, shown: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
-    """The best window in what lies between and around the parts that were shown; empty when there is no word."""
+    """Return the best window between and around the shown parts; an empty one if no word is left."""
     best = (0, 0)
     most = (-1, 0)
     for low, high in _gaps(len(text), shown):
@@ -86,7 +85,7 @@ def _window_beside(
 
 
 def _gaps(length: int, shown: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What no part covers, from left to right."""
+    """Yield the spans that no part covers, from left to right."""
     free = 0
     for start, end in sorted(shown):
         if start > free:
@@ -103,7 +102,7 @@ def _window(text: str, terms: Sequence[str], max_chars: int, low: int, high: int
     found = _best_match(text, terms, start, end, max_chars)
     begin = _beginning(text, found.start, found.end, start, max_chars)
     if begin > end - max_chars:
-        # Room is left after the chunk's end: show more before the match, from the start of a line if one is near.
+        # Room is left after the chunk's end: show more before the match, if possible from the start of a line.
         begin = max(start, end - max_chars)
         line_end = text.find("\n", begin, min(found.start, begin + max_chars // 3))
         begin = line_end + 1 if line_end >= 0 else begin
@@ -115,7 +114,7 @@ def _window(text: str, terms: Sequence[str], max_chars: int, low: int, high: int
 
 
 def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars: int) -> _Match:
-    """The shortest span that holds most different terms within `max_chars`; the chunk's start when nothing matches."""
+    """Return the shortest span with most different terms within `max_chars`; the chunk's start without a match."""
     best = (0, 0, start)
     nearest: dict[int, int] = {}
     # From right to left, `nearest` is where the next match of each term ends.
@@ -129,7 +128,7 @@ def _best_match(text: str, terms: Sequence[str], start: int, end: int, max_chars
 
 
 def _matches(folded: str, terms: Sequence[str], start: int, end: int) -> list[tuple[int, int, int]]:
-    """(start, end, term number) of matches in order of place."""
+    """Return (start, end, term number) of matches in order of place."""
     matches = []
     bound = max(2, _MAX_MATCHES // max(1, len(terms)))
     for number, term in enumerate(terms):
@@ -144,7 +143,7 @@ def _matches(folded: str, terms: Sequence[str], start: int, end: int) -> list[tu
 
 
 def _beginning(text: str, first: int, last: int, start: int, max_chars: int) -> int:
-    """Where the window begins: at the start of a line before the match when there is room, else a little before it."""
+    """Return the start of the window: a line's start before the match if there is room, else a little before it."""
     room = max_chars - (last - first)
     lead = max(start, first - room // 2)
     line_end = text.find("\n", lead, first)
@@ -155,13 +154,13 @@ def _beginning(text: str, first: int, last: int, start: int, max_chars: int) -> 
 
 
 def _allowed_beginning(text: str, begin: int, first: int, start: int, max_chars: int) -> int:
-    """The first allowed cut from `begin` to the match; else the start of the word that the match lies in."""
+    """Return the first allowed cut from `begin` to the match; else the start of the match's word."""
     place = cut_at_or_after(text, begin, highest=max(begin, first))
     word = place
     while word > start and (splits_word(text, word) or splits_character(text, word)):
         word -= 1
     if not splits_word(text, word + max_chars) or cut_at_or_before(text, word + max_chars, lowest=word) >= first:
-        # The word fits, or what is shown of it holds the match.
+        # The word fits, or its shown part holds the match.
         return word
     while place > start and splits_character(text, place):
         place -= 1
@@ -169,9 +168,9 @@ def _allowed_beginning(text: str, begin: int, first: int, start: int, max_chars:
 
 
 def _stripped(text: str, start: int, end: int, *, indented: int) -> tuple[int, int]:
-    """Leave out white space at both ends, except where a combining mark sits on it.
+    """Leave out white space at both ends, except below a combining mark.
 
-    Of a first line that is whole the indentation stays, if it has at most `indented` characters.
+    A whole first line keeps an indentation of at most `indented` characters.
     """
     low = start
     while start < end and text[start].isspace() and not _carries_mark(text, start):

@@ -31,7 +31,7 @@ const SENTENCES = [
   [/^the memory of agent '(.+)' is switched off \(enabled = false\)$/, (agent) => `智能体 ${agent} 的记忆已关闭（enabled = false）`],
   [/^not found: there is no such document \(any more\)$/, () => "没有找到：没有这个文档（或已不在）"],
   [/^path required: .+$/, () => "需要路径：只能读这份记忆里的文档（MEMORY.md、memory/**/*.md 或额外路径）"],
-  [/^the file is gone; this is what the index kept of these lines$/, () => "文件已不在；这是索引保留的这几行"],
+  [/^the file is gone; these lines come from the index$/, () => "文件已不在；这是索引保留的这几行"],
   [/^line (\d+) has (\d+) characters; the first (\d+) are shown$/, (line, all, shown) => `第 ${line} 行有 ${all} 个字符；只显示前 ${shown} 个`],
   [/^a token is needed: .+$/, () => "需要令牌：它在 <home>/run/tokens/<agent> 中"],
   [/^this token is not known here$/, () => "这里不认识这个令牌"],

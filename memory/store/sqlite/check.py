@@ -1,4 +1,4 @@
-"""Whether the tables of one SQLite generation hold together."""
+"""Consistency check of the tables of one SQLite generation."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from memory.store.sqlite.connection import missing_keywords
 from memory.store.sqlite.rows import fetch, fetch_one, meta_value
 from memory.store.sqlite.schema import TRANSCRIPTS_SCHEMA_NUMBER
 
-#: Seconds that a look may take: a million chunks take some ten.
+#: Time limit of a check in seconds; a million chunks take about ten.
 CHECK_SECONDS = 120.0
 
-#: Steps of SQLite between two looks at the clock.
+#: Steps of SQLite between two checks of the time limit.
 _STEPS = 10_000
 
-#: Findings of one kind that are listed with their ids; the rest is a number.
+#: Ids listed in a finding.
 MAX_LISTED_IDS = 5
 
-# Also asks FTS5 to check its own structure.
+# FTS5 checks its own structure, too.
 MAX_INTEGRITY_MESSAGES = 20
 
 SELECT_CHUNK_IDS = "SELECT id FROM chunks"
 SELECT_READY_IDS = "SELECT id FROM chunks WHERE vector_state = 'ready'"
 SELECT_FTS_IDS = "SELECT rowid FROM chunks_fts"
 
-# The table behind it, for an SQLite without FTS5.
+# The table behind it, readable without FTS5.
 SELECT_FTS_IDS_PAST_FTS5 = "SELECT id FROM chunks_fts_docsize"
 
 SELECT_ORPHANS = "SELECT id FROM chunks WHERE file_id NOT IN (SELECT id FROM files)"
@@ -39,17 +39,17 @@ SELECT_HAS_VECTORS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec'"
 
 
 def findings(connection: apsw.Connection, *, seconds: float = CHECK_SECONDS) -> list[str]:
-    """Look at everything, as of one snapshot; one sentence per finding.
+    """Check all tables in one snapshot; return one sentence per finding.
 
     Raises:
-        CheckUnfinished: it took longer than that; as long as it looks, the log of what is written meanwhile grows.
+        CheckUnfinished: the check exceeded its time limit. During a check, the write-ahead log keeps growing.
     """
     deadline = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
     connection.execute("BEGIN")
     try:
-        # Keywords first: reading chunks_fts lets FTS5 see what others committed. Its part of the integrity check does
-        # not look (SQLite 3.54), and calls a sound index damaged by the memory of an earlier check.
+        # Keywords first: reading chunks_fts makes FTS5 see other processes' commits. Its part of the integrity check
+        # does not (SQLite 3.54): it would compare with an earlier state and call a sound index damaged.
         keywords = list(_keywords(connection))
         return [*_integrity(connection), *keywords, *_vectors(connection), *_files(connection)]
     except (apsw.CorruptError, apsw.NotADBError) as error:
@@ -64,7 +64,7 @@ def findings(connection: apsw.Connection, *, seconds: float = CHECK_SECONDS) -> 
 
 def _integrity(connection: apsw.Connection) -> Iterator[str]:
     for (message,) in fetch(connection, f"PRAGMA integrity_check({MAX_INTEGRITY_MESSAGES:d})"):
-        # Without its module SQLite can only say that it does not know the table.
+        # SQLite cannot check a table whose module is missing.
         if message != "ok" and not any(f"no such module: {module}" in message for module in ("vec0", "fts5")):
             yield f"integrity_check: {message}"
 

@@ -1,4 +1,4 @@
-"""The rows that a transaction adds and removes: in `chunks`, `chunks_fts` and `chunks_vec` alike."""
+"""Chunk rows that a transaction adds and removes in `chunks`, `chunks_fts` and `chunks_vec`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memory.store.sqlite.schema import SET_META, create_chunks_vec
 from memory.store.writer import NewChunk, TranscriptWrite
 from schemas.documents import DocumentKey
 
-# The highest id that was ever given, also to a chunk that is gone.
+# The highest id ever used, also by a chunk that is gone.
 SELECT_LAST_CHUNK_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chunks'), 0)"
 
 INSERT_CHUNK = """
@@ -29,11 +29,11 @@ DELETE_FTS = "DELETE FROM chunks_fts WHERE rowid = ?"
 
 
 class ChunkRows:
-    """Collects rows, to write them table by table: three tables in turn for each chunk cost far more."""
+    """Collected rows, written table by table: writing three tables in turn for each chunk costs far more."""
 
     def __init__(self, connection: apsw.Connection, *, keeps_vectors: bool) -> None:
         self._connection = connection
-        #: False where vectors are switched off: their chunks stay pending.
+        #: False if vectors are switched off: all chunks stay pending.
         self.keeps_vectors = keeps_vectors
         [(last_chunk_id,)] = fetch(connection, SELECT_LAST_CHUNK_ID)
         self._last_chunk_id: int = last_chunk_id
@@ -52,22 +52,22 @@ class ChunkRows:
             self._added.append((self._last_chunk_id, file_id, chunk))
 
     def remove(self, file_id: int, rows: Iterable[tuple[int, str]]) -> None:
-        """Delete chunks of a document: id and vector state of each."""
+        """Delete chunks of a document, given by id and vector state."""
         self._files.add(file_id)
         self._removed += rows
 
     def join(self, file_id: int, vectors: Iterable[tuple[int, Vector]]) -> None:
-        """Insert vectors of chunks of a document that were written as ready."""
+        """Insert vectors of chunks that were written as ready."""
         self._files.add(file_id)
         self._joined += vectors
 
     def flush_file(self, file_id: int) -> None:
-        """Make sure that the tables say of this document what this transaction did to it so far."""
+        """Write the changes that this transaction has collected for a document."""
         if file_id in self._files:
             self.flush()
 
     def flush(self) -> None:
-        """Write everything: removed chunks first, so that nothing is removed that was added after."""
+        """Write everything, removed chunks first: a chunk that was added later stays."""
         if self._removed:
             self._remove_chunks()
         if self._added:
@@ -81,7 +81,7 @@ class ChunkRows:
         """Insert vectors at once; the first ones of an index make their table.
 
         Raises:
-            ValueError: a vector has other dimensions than those of the index.
+            ValueError: a vector has other dimensions than the index.
         """
         if not rows:
             return
@@ -96,8 +96,8 @@ class ChunkRows:
         vec0_tables.insert_vectors(self._connection, rows)
 
     def _remove_chunks(self) -> None:
-        # Ascending: FTS5 writes out what it has gathered whenever a rowid is below the one before it, which made
-        # deleting 20,000 stale chunks take 7.5 s instead of 0.1 s.
+        # Ascending: FTS5 flushes whenever a rowid is below the one before it. Deleting 20,000 stale chunks in another
+        # order took 7.5 s instead of 0.1 s.
         self._removed.sort()
         ids = [(chunk_id,) for chunk_id, _ in self._removed]
         self._connection.executemany(DELETE_CHUNK, ids)
@@ -146,10 +146,10 @@ class ChunkRows:
 REPLACE_MARK = 'INSERT OR REPLACE INTO transcripts (file_id, "offset", lines, digest, state) VALUES (?, ?, ?, ?, ?)'
 DELETE_MARK = "DELETE FROM transcripts WHERE file_id = ?"
 
-# -1 - ordinal has as many bytes as the ordinal (but for the first two), so SQLite overwrites rows in their places.
+# -1 - ordinal has as many bytes as the ordinal (except for the first two), so SQLite overwrites rows in place.
 MAKE_STALE = "UPDATE chunks SET ordinal = -1 - ordinal WHERE file_id = ? AND ordinal >= ?"
 
-# The last ones first: what is left is the beginning.
+# The last chunks first, so that the rest is the beginning.
 MAKE_SOME_STALE = """
 UPDATE chunks SET ordinal = -1 - ordinal
 WHERE id IN (SELECT id FROM chunks WHERE file_id = ? AND ordinal >= ? ORDER BY ordinal DESC LIMIT ?)
@@ -163,8 +163,8 @@ SELECT id, vector_state FROM chunks
 WHERE file_id = ? AND ordinal < 0 AND id NOT IN (SELECT value FROM json_each(?)) LIMIT ?
 """
 
-# By hash, whatever the planner thinks: as many look-ups as the slice has texts, however many chunks are stale.
-# The earliest of several with the same text comes first.
+# CROSS JOIN forces a look-up by hash for each text of the slice, however many chunks are stale.
+# The earliest of several chunks with the same text comes first.
 SELECT_STALE_BY_HASH = """
 SELECT c.text_hash, c.id, c.vector_state
 FROM json_each(?) AS wanted CROSS JOIN chunks AS c INDEXED BY chunks_by_hash ON c.text_hash = wanted.value
@@ -172,7 +172,7 @@ WHERE c.file_id = ? AND c.ordinal < 0
 ORDER BY c.ordinal DESC, c.id
 """
 
-# A refusal that is there stays, unless a vector comes.
+# A stored refusal stays unless a vector replaces it.
 TAKE_OVER = """
 UPDATE chunks SET ordinal = ?, start_line = ?, end_line = ?, said_at = ?, vector_state = ?,
     refusal = CASE WHEN ? = 'refused' THEN coalesce(refusal, ?) END
@@ -180,22 +180,22 @@ WHERE id = ?
 """
 
 
-#: Nothing of the file is known: it is read from its start.
+#: Mark at the start of a file.
 NOWHERE = TranscriptMark(0, 0, "", "")
 
 
 def forget_mark(connection: apsw.Connection, file_id: int) -> None:
-    """A document that is deleted takes its mark along."""
+    """Delete the mark of a deleted document."""
     connection.execute(DELETE_MARK, (file_id,))
 
 
 def set_mark(connection: apsw.Connection, file_id: int, mark: TranscriptMark) -> None:
-    """Say how far a transcript has been read."""
+    """Store the mark of a transcript."""
     connection.execute(REPLACE_MARK, (file_id, mark.offset, mark.lines, mark.digest, mark.state))
 
 
 def write_chunks(connection: apsw.Connection, rows: ChunkRows, file_id: int, change: TranscriptWrite) -> bool:
-    """Do to the document's chunks what the slice says; returns whether it brought a refusal."""
+    """Apply a slice to the document's chunks; return True if it brought a refusal."""
     rows.flush_file(file_id)  # an earlier slice in the same transaction
     if change.keep is not None:
         connection.execute(MAKE_STALE, (file_id, change.keep))
@@ -207,7 +207,7 @@ def write_chunks(connection: apsw.Connection, rows: ChunkRows, file_id: int, cha
 
 
 def make_stale(connection: apsw.Connection, file_id: int, *, from_ordinal: int, limit: int) -> int:
-    """Make chunks stale, `limit` of them at most; how many that were."""
+    """Make at most `limit` chunks stale; return their number."""
     connection.execute(MAKE_SOME_STALE, (file_id, from_ordinal, limit))
     return connection.changes()
 
@@ -215,7 +215,7 @@ def make_stale(connection: apsw.Connection, file_id: int, *, from_ordinal: int, 
 def surplus(
     connection: apsw.Connection, file_id: int, chunks: Iterable[NewChunk], *, limit: int
 ) -> list[tuple[int, str]]:
-    """Stale chunks that nobody will want once these came: id and vector state of `limit` of them at most."""
+    """Return the id and vector state of at most `limit` stale chunks that these new chunks do not take over."""
     stale = _stale_by_hash(connection, file_id, chunks)
     wanted = [stale[chunk.text_hash].popleft()[0] for chunk in chunks if stale.get(chunk.text_hash)]
     return fetch(connection, SELECT_STALE_BUT, (file_id, as_json(wanted), limit))
@@ -224,7 +224,7 @@ def surplus(
 def _take_over(
     connection: apsw.Connection, rows: ChunkRows, file_id: int, chunks: Iterable[NewChunk]
 ) -> tuple[list[NewChunk], bool]:
-    """Give chunks the stale rows of their texts; returns the chunks that found none, and whether one was refused."""
+    """Give chunks the stale rows with their texts; return the chunks without one, and True if a chunk was refused."""
     stale = _stale_by_hash(connection, file_id, chunks)
     left: list[NewChunk] = []
     vectors: list[tuple[int, Vector]] = []
@@ -250,7 +250,7 @@ def _stale_by_hash(
     connection: apsw.Connection, file_id: int, chunks: Iterable[NewChunk]
 ) -> dict[str, deque[tuple[int, VectorState]]]:
     found: dict[str, deque[tuple[int, VectorState]]] = {}
-    # Nearly always there is none, or the one that was open.
+    # Nearly always there is no stale chunk, or only the last one.
     if fetch_one(connection, SELECT_HAS_STALE, (file_id,)) is None:
         return found
     wanted = as_json({chunk.text_hash for chunk in chunks})

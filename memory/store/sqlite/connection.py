@@ -1,4 +1,4 @@
-"""Opening SQLite the way an index wants it, and saying in our words what went wrong."""
+"""Connections to an index in SQLite, and translation of SQLite's errors into the store's."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from memory.store.sqlite.schema import (
     SCHEMA_NUMBER,
 )
 
-#: KiB of page cache. A writer touches most pages of the keyword index; readers have their memory map.
+#: KiB of page cache. A writer uses most pages of the keyword index; readers have their memory map.
 WRITER_CACHE_KIB = 65_536
 READER_CACHE_KIB = 4_096
 
-#: Bytes of an index that readers map into memory; beyond it they read. Address space, not resident memory.
+#: Bytes of an index that readers map into memory; they read the rest. Address space, not resident memory.
 READER_MMAP_BYTES = 2_147_483_648
 
 #: Pages after which a commit copies the write-ahead log back (16 MB).
 AUTOCHECKPOINT_PAGES = 1_024
 
-#: Bytes that a write-ahead log is cut down to once it has been copied back.
+#: Size of the write-ahead log after a checkpoint.
 JOURNAL_SIZE_LIMIT_BYTES = 16_777_216
 
-#: What SQLite says when a write failed. Quotas and broken disks are among them, and all are worth another try.
+#: SQLite's codes of failed writes, including quotas and broken disks. All of them are worth another attempt.
 _WRITE_FAILURES = frozenset(
     {
         apsw.SQLITE_IOERR_WRITE,
@@ -44,14 +44,14 @@ _WRITE_FAILURES = frozenset(
     }
 )
 
-#: What is said of an SQLite without full-text search, and what to do about it.
-NO_FTS5 = "this SQLite has no FTS5; install the apsw package from PyPI, which brings one that has"
+#: Message about an SQLite without full-text search.
+NO_FTS5 = "this SQLite has no FTS5; install the apsw package from PyPI, which includes it"
 
 _MISSING_PARTS = ("no such table", "no such column", "vtable constructor failed")
 
 
 def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False) -> apsw.Connection:
-    """Open the read and write connection of a store; the schema is the caller's.
+    """Open the read and write connection of a store; the caller makes the schema.
 
     Raises:
         StoreUnreadable, StoreCorrupt, StoreBusy, StoreFull
@@ -61,7 +61,7 @@ def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False)
         connection = apsw.Connection(str(path), flags=flags)
         try:
             connection.set_busy_timeout(round(options.busy_timeout_seconds * 1000))
-            connection.pragma("page_size", PAGE_SIZE)  # of a new file; later it has no effect
+            connection.pragma("page_size", PAGE_SIZE)  # without effect on an existing file
             connection.pragma("journal_mode", "wal")
             _keep_wal(connection)
             connection.pragma("synchronous", "normal")
@@ -77,13 +77,12 @@ def open_for_writing(path: Path, options: StoreOptions, *, create: bool = False)
 
 
 def open_for_reading(path: Path, options: StoreOptions, *, immutable: bool = False) -> apsw.Connection:
-    """Open a read-only connection and look whether the file is an index that this program can read.
+    """Open a read-only connection to an index of this version.
 
-    `immutable` reads the file alone, without the -wal and -shm files beside it: only right as long as
-    nobody writes.
+    `immutable` reads the file alone, without the -wal and -shm files beside it. That is correct only without writers.
 
     Raises:
-        apsw.Error: not translated, the caller may know another way.
+        apsw.Error: untranslated, since the caller may have an alternative.
         StoreUnreadable, StoreCorrupt
     """
     flags = apsw.SQLITE_OPEN_READONLY
@@ -105,11 +104,11 @@ def open_for_reading(path: Path, options: StoreOptions, *, immutable: bool = Fal
 
 
 def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
-    """Look at the header before the tables.
+    """Check the header of the file.
 
     Raises:
         StoreCorrupt: the file is not an index.
-        OtherVersion: it is one of another version of recalld.
+        OtherVersion: another version of recalld wrote the index.
     """
     number = int(connection.pragma("user_version"))
     if int(connection.pragma("application_id")) != APPLICATION_ID or number < 1:
@@ -121,7 +120,7 @@ def refuse_strangers(connection: apsw.Connection, path: Path) -> None:
 
 
 def load_sqlite_vec(connection: apsw.Connection, extension_path: Path | None) -> str | None:
-    """Load sqlite-vec, the installed one or the library at a path. Return why it cannot be had, None if it can."""
+    """Load sqlite-vec, the installed one or the library at a path. Return the reason if that fails, else None."""
     try:
         if extension_path is None:
             import sqlite_vec
@@ -140,7 +139,7 @@ def load_sqlite_vec(connection: apsw.Connection, extension_path: Path | None) ->
 
 
 def missing_keywords(connection: apsw.Connection) -> str | None:
-    """Why keywords cannot be had on this connection, None when they can."""
+    """Return the reason why this connection has no keywords, None if it has them."""
     modules = {str(row[0]).lower() for row in connection.execute("PRAGMA module_list")}
     return None if "fts5" in modules else NO_FTS5
 
@@ -158,7 +157,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
-    """The store's error for what SQLite reported; None for what can only be a mistake in this program."""
+    """Return the store's error for an error of SQLite; None for a defect of this program."""
     extended = getattr(error, "extendedresult", 0)
     match error:
         case apsw.BusyError() | apsw.LockedError():
@@ -168,12 +167,12 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.IOError() if extended in _WRITE_FAILURES:
             return StoreFull(f"{path} cannot be written ({error}); free space or check the disk and indexing goes on")
         case apsw.ConstraintError() if "chunks.id" in str(error):
-            # The number after the last one that was ever given is taken: the table that counts them is damaged.
+            # The id after the highest one ever used is taken: the table that counts them is damaged.
             return StoreCorrupt(f"{path} contradicts itself ({error})", generation=path.name)
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreCorrupt(f"{path} is damaged ({error})", generation=path.name)
         case apsw.IOError() if extended == apsw.SQLITE_IOERR_SHORT_READ:
-            # What processes believe of the log lies in memory that they share: it stays so until the last one ends.
+            # Processes share their view of the log in memory, so the error lasts until the last of them ends.
             return StoreCorrupt(f"{path} or its write-ahead log was cut short ({error})", generation=path.name)
         case apsw.IOError():
             return StoreUnreadable(f"{path} cannot be read ({error}); check the disk")
@@ -189,51 +188,51 @@ def in_our_words(error: apsw.Error, path: Path) -> Exception | None:
 def _keep_wal(connection: apsw.Connection) -> None:
     """Leave -wal and -shm in place when the last connection closes.
 
-    A reader that may not write the folder could not make them and so could not open the index.
+    A reader that may not write to the folder cannot make them, and so could not open the index.
     """
     yes = ctypes.c_int(1)
     connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(yes))
 
 
-#: Connections of one index that are kept open between uses; an idle one holds two descriptors and about 100 KB.
+#: Idle connections of one index; each holds two descriptors and about 100 KB.
 MAX_IDLE_CONNECTIONS = 4
 
-#: Connections that a process keeps beside the first one of each index, over all indexes.
+#: Further idle connections of a process, beside the first one of each index.
 MAX_FURTHER_CONNECTIONS = 64
 
-#: What is left of them. Descriptors are the process's, so this is, too.
+#: Remaining further connections, counted by process like descriptors.
 _further = threading.BoundedSemaphore(MAX_FURTHER_CONNECTIONS)
 
-#: What SQLite says when it needs a -shm file and can neither read nor make one.
+#: SQLite's errors when it needs a -shm file and can neither read nor make one.
 _NO_SHARED_MEMORY = (apsw.CantOpenError, apsw.ReadOnlyError, apsw.IOError, apsw.PermissionsError)
 
 
 class ReadConnections:
-    """Lends connections, each to one thread at a time. Opens one at once, so that errors come at the start.
+    """Pool of connections, each lent to one thread at a time. It opens the first one at once, to raise errors early.
 
-    `text_reason` says why there are no keywords.
+    `text_reason` is the reason why there are no keywords.
 
     Raises:
-        StoreUnreadable, StoreCorrupt: from the constructor, and from `borrow` when the file changed.
+        StoreUnreadable, StoreCorrupt: from the constructor, and from `borrow` after the file has changed.
     """
 
     def __init__(self, path: Path, options: StoreOptions) -> None:
         self._path = path
         self._options = options
         self._idle: list[apsw.Connection] = []
-        #: Number of the state of the file that idle connections were opened in.
+        #: Version of the file that idle connections belong to.
         self._state = 0
         self._lent = 0
         self._closed = False
         self._changed = threading.Condition()
-        # Of a file that is read as immutable: what it looked like. None in the normal way.
+        # Facts about a file that is read as immutable, None otherwise.
         self._frozen: tuple[int, ...] | None = None
         self.text_reason: str | None = None
         self._idle.append(self._open())
 
     @contextmanager
     def borrow(self) -> Iterator[apsw.Connection]:
-        """Lend a connection; apsw's errors come out as the store's."""
+        """Lend a connection and translate apsw's errors."""
         with translated(self._path):
             connection, state = self._take()
             try:
@@ -242,7 +241,7 @@ class ReadConnections:
                 self._give_back(connection, state)
 
     def close(self) -> None:
-        """Wait for the connections that are lent, then close all."""
+        """Wait for the return of all connections, then close them."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: self._lent == 0)
@@ -284,7 +283,7 @@ class ReadConnections:
             self._pop_idle().close()
 
     def _has_room(self) -> bool:
-        """Whether one more may be kept; it has its place then."""
+        """Return True if another idle connection may be kept, reserving its place."""
         if not self._idle:
             return True
         return len(self._idle) < MAX_IDLE_CONNECTIONS and _further.acquire(blocking=False)
@@ -305,7 +304,7 @@ class ReadConnections:
         return connection
 
     def _open_immutable(self, error: apsw.Error) -> apsw.Connection:
-        """Open a database without its -wal and -shm files, if it is whole without them."""
+        """Open a database without its -wal and -shm files, if it is complete without them."""
         if not self._path.is_file() or self._wal_size() > 0:
             raise in_our_words(error, self._path) or error
         self._frozen = self._looks()

@@ -1,11 +1,13 @@
-"""The best chunks by BM25, and how not to score every chunk that holds a common word.
+"""Exact search by BM25 that does not score every chunk with a common word.
 
-FTS5 counts the hits of a term quickly (40 ns each) and scores them slowly (600 ns each: a row of the table of sizes is
-looked up for every one). A word that a third of all chunks hold costs most of the time and decides least, since its
-inverse document frequency is next to nothing. So in a large index the chunks that hold one of the query's rarer terms
-are scored first, with all terms. A chunk that holds common terms only cannot score more than the sum of their highest
-contributions (the upper bound of the WAND algorithm, Broder et al. 2003); when k better ones were found, it need not be
-looked at, and the result is exact. When they were not, the next term counts as a rare one.
+FTS5 counts the hits of a term quickly (40 ns each) and scores them slowly (600 ns each: every one costs a look-up in
+the table of sizes). A word in a third of all chunks takes most of the time and decides least, since its inverse
+document frequency is close to 0.
+
+In a large index, chunks with one of the query's rarer terms are scored first, with all terms. A chunk with common terms
+only cannot score more than the sum of their highest contributions (the upper bound of the WAND algorithm, Broder et al.
+2003). If k better ones were found, it can be skipped and the result is exact. Otherwise the next term counts as a rare
+one.
 """
 
 from __future__ import annotations
@@ -21,24 +23,24 @@ import apsw
 from memory.store.reader import Hit
 from memory.store.sqlite.rows import as_json, fetch, meta_value
 
-#: An index with fewer chunks is searched without further thought.
+#: Number of chunks from which rare terms are searched first.
 LARGE_INDEX = 5_000
 
-#: Leaving terms aside pays when they have at least so many hits.
+#: Smallest number of hits of common terms that is worth skipping.
 WORTH_LEAVING = 2_000
 
 #: FTS5's bm25 multiplies a term's inverse document frequency by at most k1 + 1; its k1 is 1.2.
 _HIGHEST_FACTOR = 2.2
 
-#: What the k-th best chunk scores, in inverse document frequencies of the rarest term that enough chunks hold. Measured
-#: on 100,000 chunks of words that are distributed as in a language: 1.3 to 2 are the fastest.
+#: Expected score of the k-th best chunk, in inverse document frequencies of the rarest term with enough chunks.
+#: Measured on 100,000 chunks with words distributed as in a language: 1.3 to 2 are the fastest.
 _BEST_OVER_AVERAGE = 1.6
 
 # An upper bound of the number of chunks, without a scan.
 SELECT_HIGHEST_ID = "SELECT max(rowid) FROM chunks"
 
-# FTS5's bm25 is negative, lower is better. Its own `ORDER BY rank` sorts whole rows of positions and takes
-# twice as long as sorting the numbers here.
+# FTS5's bm25 is negative, lower is better. `ORDER BY rank` sorts whole rows of positions and takes twice as long as
+# sorting the numbers here.
 SELECT_BEST = """
 SELECT rowid, -score FROM (
     SELECT rowid, bm25(chunks_fts) AS score FROM chunks_fts WHERE chunks_fts MATCH ?
@@ -46,20 +48,20 @@ SELECT rowid, -score FROM (
 )
 """
 
-# The plus keeps FTS5 from running the whole query once for every id. The ids are looked at before anything is scored.
+# The plus keeps FTS5 from running the whole query once for every id. SQLite checks the ids before it scores.
 SELECT_SCORES = """
 SELECT rowid, -bm25(chunks_fts) FROM chunks_fts
 WHERE chunks_fts MATCH ? AND +rowid IN (SELECT value FROM json_each(?))
 """
 
 
-#: How many chunks hold each of some terms.
+#: Function that counts the chunks with each of some terms.
 Holders: TypeAlias = Callable[[Sequence[str]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A quoted term, how many chunks hold it, and its inverse document frequency as FTS5 computes it."""
+    """Quoted term, the number of chunks with it, and its inverse document frequency as in FTS5."""
 
     expression: str
     count: int
@@ -67,8 +69,7 @@ class _Term:
 
 
 def best_texts(connection: apsw.Connection, terms: Sequence[str], k: int, holders: Holders) -> list[Hit]:
-    """The k chunks with the highest BM25 for any of the terms (quoted FTS5 expressions), best first, equal scores by
-    id."""
+    """Return the k best chunks by BM25 for any of the terms (quoted FTS5 expressions), best first, then by id."""
     chunks = fetch(connection, SELECT_HIGHEST_ID)[0][0] or 0
     if chunks < LARGE_INDEX or len(terms) < 2:
         hits = _select(connection, _any(terms), k)
@@ -79,17 +80,17 @@ def best_texts(connection: apsw.Connection, terms: Sequence[str], k: int, holder
 
 
 def scores(connection: apsw.Connection, terms: Sequence[str], ids: Sequence[int]) -> dict[int, float]:
-    """BM25 of these chunks; those that hold none of the terms are left out."""
+    """Return the BM25 of these chunks, without chunks that hold none of the terms."""
     return dict(fetch(connection, SELECT_SCORES, (_any(terms), as_json(ids))))
 
 
 def _by_rare_terms(connection: apsw.Connection, terms: Sequence[_Term], k: int) -> dict[int, float]:
-    """Ids and scores; among them the k best."""
+    """Return ids and scores, among them the k best."""
     cut = _first_cut(terms, k)
     while sum(term.count for term in terms[cut:]) >= WORTH_LEAVING:
         rare = _any([term.expression for term in terms[:cut]])
         common = _any([term.expression for term in terms[cut:]])
-        # A chunk without any common term is in the second part; its score has the rare terms only, as it should.
+        # A chunk without any common term is in the second part; its score correctly has the rare terms only.
         hits = _select(connection, f"({rare}) AND ({common})", k) | _select(connection, f"({rare}) NOT ({common})", k)
         best = sorted(hits.values(), reverse=True)[:k]
         reached = best[-1] if len(best) == k else 0.0
@@ -102,11 +103,11 @@ def _by_rare_terms(connection: apsw.Connection, terms: Sequence[_Term], k: int) 
 
 
 def _first_cut(terms: Sequence[_Term], k: int) -> int:
-    """How many of the rarest terms will probably decide.
+    """Return the number of the rarest terms that will probably decide.
 
-    A chunk of average length that holds a term once gets about its inverse document frequency for it. The best k of
-    some more than k chunks hold another term, too, or one several times. So the guess is right when the terms that are
-    left out cannot make up for that. A wrong one costs time, not exactness.
+    A chunk of average length with one occurrence of a term scores about its inverse document frequency. The best k
+    chunks also hold another term, or one several times. The guess is right if the omitted terms cannot make up for
+    that. A wrong guess costs time, not exactness.
     """
     reached: float | None = None
     for cut in range(1, len(terms)):
@@ -118,14 +119,14 @@ def _first_cut(terms: Sequence[_Term], k: int) -> int:
 
 
 def _bound(terms: Sequence[_Term]) -> float:
-    """What a chunk that holds only these terms can score at most."""
+    """Return the highest score of a chunk with these terms only."""
     return sum(_HIGHEST_FACTOR * term.idf for term in terms)
 
 
 def _rarest_first(terms: Sequence[str], chunks: int, holders: Holders) -> list[_Term]:
     found = []
     for expression, count in zip(terms, holders(terms), strict=True):
-        # With an upper bound of the number of chunks this is one of the frequency, too.
+        # An upper bound of the number of chunks gives one of the frequency, too.
         found.append(_Term(expression, count, max(math.log((chunks - count + 0.5) / (count + 0.5)), 1e-6)))
     return sorted(found, key=lambda term: term.count)
 
@@ -138,7 +139,7 @@ def _any(terms: Sequence[str]) -> str:
     return " OR ".join(terms)
 
 
-#: Terms that are remembered at most.
+#: Largest number of remembered terms.
 REMEMBERED = 8192
 
 # FTS5's record of averages, which its bm25() reads too; it begins with the number of rows
@@ -148,7 +149,7 @@ COUNT_MATCHES = "SELECT count(*) FROM chunks_fts WHERE chunks_fts MATCH ?"
 
 
 class TermFrequencies:
-    """Of one generation. Thread-safe."""
+    """Frequencies of terms in one generation. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -157,7 +158,7 @@ class TermFrequencies:
         self._known: dict[str, int] = {}
 
     def chunks(self, connection: apsw.Connection) -> int:
-        """How many chunks there are."""
+        """Return the number of chunks."""
         commit = self._begin(connection)
         with self._lock:
             if self._commit == commit and self._chunks is not None:
@@ -170,7 +171,7 @@ class TermFrequencies:
         return counted
 
     def of(self, connection: apsw.Connection, expressions: Sequence[str]) -> list[int]:
-        """How many chunks hold each of these quoted FTS5 expressions."""
+        """Return the number of chunks with each of these quoted FTS5 expressions."""
         commit = self._begin(connection)
         with self._lock:
             known = {expression: self._known[expression] for expression in expressions if expression in self._known}
@@ -187,7 +188,7 @@ class TermFrequencies:
         return [known.get(expression, fresh.get(expression, 0)) for expression in expressions]
 
     def _begin(self, connection: apsw.Connection) -> str | None:
-        """The number of the last commit that the connection sees; what was known of another one is forgotten."""
+        """Return the number of the last commit that the connection sees; drop the counts of another commit."""
         commit = meta_value(connection, "transactions")
         with self._lock:
             if commit != self._commit:
@@ -197,7 +198,7 @@ class TermFrequencies:
 
 
 def _first_varint(record: bytes) -> int:
-    """SQLite's variable-length integers: seven bits a byte, the highest one says that more follow."""
+    """Decode SQLite's variable-length integer: seven bits a byte, the highest bit of all but the last byte is set."""
     value = 0
     for byte in record[:8]:
         value = value << 7 | byte & 0x7F

@@ -1,10 +1,11 @@
-"""Changing a great many chunks of one document, in transactions of a bounded size.
+"""Large changes of one document, in transactions of a bounded size.
 
-A transcript that was read anew makes all its chunks stale and deletes what did not come again, a large note that was
-rewritten adds and removes thousands, a deletion takes everything. Of 200,000 chunks that would be seconds in which
-nobody else can write. So most of it goes first, and the change itself does the rest. Every state in between is a sound
-index that a crash may leave: new chunks come before old ones go, nothing goes that the new version holds, and until the
-end the index says that the file is to be looked at again.
+A large change is a transcript that was read again, a rewritten note or a deletion. In one transaction, 200,000 chunks
+would block other writers for seconds. Most of the change is therefore written first, and the change itself does the
+rest.
+
+Every state in between is a sound index: new chunks are added before old ones are deleted, and no chunk of the new
+version is deleted. Until the end the document counts as changed, so that a crash is repaired.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ from typing import TypeAlias
 import apsw
 
 from memory.store.dead_letters import FORGOTTEN
-from memory.store.sqlite import chunks as sqlite_transcripts
-from memory.store.sqlite.chunks import NOWHERE
+from memory.store.sqlite.chunks import NOWHERE, make_stale, surplus
 from memory.store.sqlite.rows import SELECT_FILE_ID, current_revision, fetch, fetch_one, mark_of, name_of
 from memory.store.sqlite.transaction import PARTLY, WriteTransaction
 from memory.store.writer import DocumentChange, DocumentDelete, DocumentWrite, TranscriptWrite, WriteOutcome
 
-#: Chunks that one transaction changes (adds, moves, makes stale, deletes), and those of them that are new: 60 ms or so.
+#: Largest numbers of chunks changed (added, moved, made stale, deleted) and added in one transaction, about 60 ms.
 MOST_CHANGED = 1_000
 MOST_ADDED = 500
 
-# By `chunks_by_file`, and no further than it takes to know.
+# By `chunks_by_file`, up to a limit.
 COUNT_STALE = "SELECT count(*) FROM (SELECT 1 FROM chunks WHERE file_id = ? AND ordinal < 0 LIMIT ?)"
 COUNT_FROM = "SELECT count(*) FROM (SELECT 1 FROM chunks WHERE file_id = ? AND ordinal >= ? LIMIT ?)"
 
@@ -38,7 +38,7 @@ Begin: TypeAlias = Callable[[], AbstractContextManager[WriteTransaction]]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many chunks changes change, and how many of them they add. Counted no further than it takes to know."""
+    """Number of chunks that changes change, and of chunks that they add, counted up to the limits."""
 
     changed: int = 0
     added: int = 0
@@ -48,14 +48,14 @@ class Size:
 
     @property
     def too_large(self) -> bool:
-        """Whether that is more than one transaction should do."""
+        """Return True if the change is too large for one transaction."""
         return self.changed > MOST_CHANGED or self.added > MOST_ADDED
 
 
 def size_of(connection: apsw.Connection, change: DocumentChange, *, after_others: bool) -> Size:
-    """What a change does to the chunks that are there.
+    """Return the size of a change to the stored chunks.
 
-    `after_others` says that earlier changes, not yet in the tables, are about the same document.
+    `after_others` is True if earlier changes of the same document are not in the tables yet.
     """
     if isinstance(change, DocumentWrite):
         return Size(len(change.added) + len(change.moved) + len(change.removed), len(change.added))
@@ -74,9 +74,9 @@ def size_of(connection: apsw.Connection, change: DocumentChange, *, after_others
 
 
 def thinned(begin: Begin, change: DocumentChange) -> DocumentChange:
-    """Do most of what the change would; returns the change that does the rest.
+    """Write most of a change; return the change that does the rest.
 
-    A change that would conflict is returned as it is, or as one that conflicts.
+    A change that conflicts is returned unchanged, or in a form that conflicts.
     """
     match change:
         case DocumentWrite():
@@ -89,7 +89,7 @@ def thinned(begin: Begin, change: DocumentChange) -> DocumentChange:
 
 
 def _most_of_a_note(begin: Begin, change: DocumentWrite) -> DocumentWrite:
-    """Everything but the last slice: what is new, then what moved, then what goes."""
+    """Write all slices but the last one: first new chunks, then moved ones, then deletions."""
     *slices, last = _slices(change)
     for part in slices:
         with begin() as transaction:
@@ -110,25 +110,23 @@ def _slices(change: DocumentWrite) -> Iterator[DocumentWrite]:
 
 
 def _before_slice(begin: Begin, change: TranscriptWrite) -> TranscriptWrite:
-    """Make stale what the slice would."""
+    """Make chunks stale as the slice would."""
     if change.keep is None or change.continues is None:
         return change
-    # Who comes back after a crash begins with the file, or where the first of these chunks does.
+    # After a crash, the next job starts with the file, or with the first of these chunks.
     standing = NOWHERE if change.keep == 0 else change.continues
     continues = change.continues
     made_stale = MOST_CHANGED
     while made_stale == MOST_CHANGED:
         with begin() as transaction:
-            # So that somebody comes back, and to see that nobody else was faster.
+            # Marks the document as changed, and detects a concurrent commit.
             reset = TranscriptWrite(change.key, continues, standing, FORGOTTEN, keep=None, added=(), final=False)
             if transaction.apply(reset) is WriteOutcome.CONFLICT:
                 return change
             row = fetch_one(transaction.connection, SELECT_FILE_ID, name_of(change.key))
             if row is None:
                 return change
-            made_stale = sqlite_transcripts.make_stale(
-                transaction.connection, row[0], from_ordinal=change.keep, limit=MOST_CHANGED
-            )
+            made_stale = make_stale(transaction.connection, row[0], from_ordinal=change.keep, limit=MOST_CHANGED)
         continues = standing
     return replace(change, continues=standing)
 
@@ -141,7 +139,7 @@ def _before_last_slice(begin: Begin, change: TranscriptWrite) -> TranscriptWrite
 
 
 def _before_deletion(begin: Begin, change: DocumentDelete) -> DocumentDelete:
-    """Delete all chunks of a document, in whatever order."""
+    """Delete all chunks of a document, in any order."""
     revision, deleted = change.expected_revision, MOST_CHANGED
     while deleted == MOST_CHANGED:
         with begin() as transaction:
@@ -158,7 +156,7 @@ def _before_deletion(begin: Begin, change: DocumentDelete) -> DocumentDelete:
 
 
 def _delete_stale(begin: Begin, change: TranscriptWrite) -> None:
-    """Delete the stale chunks that the slice does not take over, until none is left or somebody else was faster."""
+    """Delete the stale chunks that the slice does not take over, up to the last one or a concurrent commit."""
     deleted = MOST_CHANGED
     while deleted == MOST_CHANGED:
         with begin() as transaction:
@@ -168,9 +166,9 @@ def _delete_stale(begin: Begin, change: TranscriptWrite) -> None:
             if row is None or mark is None or change.continues is None or not mark.is_of(change.continues):
                 return
             [file_id] = row
-            surplus = sqlite_transcripts.surplus(connection, file_id, change.added, limit=MOST_CHANGED)
-            transaction.remove(file_id, surplus)
-            deleted = len(surplus)
+            rows = surplus(connection, file_id, change.added, limit=MOST_CHANGED)
+            transaction.remove(file_id, rows)
+            deleted = len(rows)
 
 
 def _count(connection: apsw.Connection, statement: str, *bindings: int) -> int:

@@ -1,4 +1,4 @@
-"""Reading one SQLite generation. Never writes, never waits for a writer."""
+"""Read access to one SQLite generation. It never writes and never waits for a writer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SELECT_FILES = f"SELECT id, {FILE_COLUMNS} FROM files WHERE id > ? ORDER BY id L
 SELECT_OLD_FILE = f"SELECT {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE source = ? AND path = ?"  # noqa: S608 - a constant
 SELECT_OLD_FILES = f"SELECT id, {FILE_COLUMNS_WITHOUT_CTIME} FROM files WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608 - a constant
 
-#: Documents that are read at a time.
+#: Documents in one page.
 _FILES_PAGE = 2_000
 
 # By the index on (file_id, ordinal): no chunk is read.
@@ -108,13 +108,13 @@ WHERE c.id IN (SELECT value FROM json_each(?))
 SELECT_PENDING = "SELECT id, text_hash, text FROM chunks WHERE vector_state = 'pending' ORDER BY id LIMIT ?"
 SELECT_PENDING_HASHES = "SELECT id, text_hash FROM chunks WHERE vector_state = 'pending' ORDER BY id"
 
-# Somebody may have given one its vector since its id was read.
+# Another worker may have written a chunk's vector since its id was read.
 SELECT_PENDING_AMONG = """
 SELECT id, text_hash, text FROM chunks
 WHERE id IN (SELECT value FROM json_each(?)) AND vector_state = 'pending' ORDER BY id
 """
 
-# One chunk a text; any of several with the same text will do.
+# One chunk of each text; any of several will do.
 SELECT_READY_BY_HASH = """
 SELECT min(id), text_hash FROM chunks
 WHERE text_hash IN (SELECT value FROM json_each(?)) AND vector_state = 'ready'
@@ -126,7 +126,7 @@ SELECT {DEAD_LETTER_COLUMNS}
 FROM dead_letters ORDER BY last_at DESC, source, path
 """  # noqa: S608 - a constant
 
-# The number of ready ones is what is left: counting them would read every row.
+# The reader subtracts to get the ready ones: counting them would read every row.
 SELECT_COUNTS = """
 SELECT
     (SELECT count(*) FROM files),
@@ -140,9 +140,9 @@ COUNT_PENDING = "SELECT count(*) FROM chunks WHERE vector_state = 'pending'"
 
 
 class SqliteReader(StoreReader):
-    """One generation, read-only. Works in a folder that this user cannot write, and while others write.
+    """Read access to one generation. It works in a folder that this user cannot write, and during writes.
 
-    With a place on a shelf its vectors are held in memory once it is searched often.
+    With a `shelf`, the vectors of a frequently searched index are held in memory.
 
     Raises:
         StoreUnreadable: the file cannot be opened, or belongs to another version of recalld.
@@ -159,7 +159,7 @@ class SqliteReader(StoreReader):
 
     @property
     def name(self) -> str:
-        """The generation's file name, as the pointers spell it."""
+        """Return the generation's file name, as in the pointers."""
         return self._path.name
 
     @property
@@ -185,7 +185,7 @@ class SqliteReader(StoreReader):
         return indexed_file(row) if row else None
 
     def files(self) -> Iterator[IndexedFile]:
-        # Pages, each fetched at once: a half-read statement would hold its snapshot, and the write-ahead log with it.
+        # Each page is fetched at once: a half-read statement would hold its snapshot and the write-ahead log.
         last = 0
         while True:
             with self._readers.borrow() as connection:
@@ -342,7 +342,7 @@ class SqliteReader(StoreReader):
             self._held.close()
 
     def _dimensions(self, connection: apsw.Connection) -> int | None:
-        """None as long as the index never held a vector."""
+        """Return the width of the vectors, None while the index has never held one."""
         if self._known_dimensions is None:
             value = meta_value(connection, "dimensions")
             self._known_dimensions = None if value is None else int(value)

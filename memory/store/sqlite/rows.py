@@ -1,4 +1,4 @@
-"""How our values become bindings and rows become our values again."""
+"""Conversion between the store's values and SQLite's rows and bindings."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 else:
     np = LazyModule("numpy")
 
-#: The columns that `indexed_file` takes, in its order.
+#: Columns for `indexed_file`, in its order.
 FILE_COLUMNS = "source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes, touches"
 
-#: The same, in a database that knows no change times yet.
+#: The same for a database without change times.
 FILE_COLUMNS_WITHOUT_CTIME = "source, path, size, mtime_ns, inode, NULL, content_hash, revision, indexed_at, notes, 0"
 
-#: The columns that `stored_chunk` takes.
+#: Columns for `stored_chunk`.
 STORED_CHUNK_COLUMNS = "id, text_hash, ordinal, start_line, end_line, vector_state"
 
-#: The columns that `dead_letter` takes.
+#: Columns for `dead_letter`.
 DEAD_LETTER_COLUMNS = "source, path, reason, error_class, attempts, first_at, last_at"
 
 SELECT_FILE_ID = "SELECT id FROM files WHERE source = ? AND path = ?"
 
-# Stale ones last, in the order that they had.
+# Stale ones last, in their former order.
 SELECT_REFUSED_OF_FILE = """
 SELECT id, start_line, end_line, refusal FROM chunks WHERE file_id = ? AND vector_state = 'refused'
 ORDER BY ordinal < 0, abs(ordinal), id
@@ -61,10 +61,10 @@ _INODE_BITS = 64
 
 
 def name_of(key: DocumentKey) -> tuple[str, str]:
-    """The two columns that name a document.
+    """Return the two columns that name a document.
 
     Raises:
-        Permanent: the file's name is not valid UTF-8, so no database can keep it as text.
+        Permanent: the file's name is not valid UTF-8, so no database can store it as text.
     """
     try:
         key.path.encode()
@@ -75,16 +75,16 @@ def name_of(key: DocumentKey) -> tuple[str, str]:
 
 
 def stat_values(stat: FileStat) -> tuple[int, int, int, int]:
-    """Size, mtime, inode and ctime as bindings."""
+    """Return size, mtime, inode and ctime as bindings."""
     inode = stat.inode - (1 << _INODE_BITS) if stat.inode >> (_INODE_BITS - 1) else stat.inode
     return stat.size, stat.mtime_ns, inode, stat.ctime_ns
 
 
 def indexed_file(row: Sequence[Any]) -> IndexedFile:
-    """A row of `FILE_COLUMNS`."""
+    """Convert a row of `FILE_COLUMNS`."""
     source, path, size, mtime_ns, inode, ctime_ns, content_hash, revision, indexed_at, notes, touches = row
     if ctime_ns is None:
-        # What was changed after it was indexed is read, the rest of an old index is not.
+        # A file that changed after its indexing is read again; the other files of an old index are not.
         ctime_ns = -round(indexed_at * 1e9) if size >= 0 else 0
     return IndexedFile(
         key=DocumentKey(source, path),
@@ -98,7 +98,7 @@ def indexed_file(row: Sequence[Any]) -> IndexedFile:
 
 
 def stored_chunk(row: Sequence[Any]) -> StoredChunk:
-    """A row of `STORED_CHUNK_COLUMNS`."""
+    """Convert a row of `STORED_CHUNK_COLUMNS`."""
     chunk_id, text_hash, ordinal, start_line, end_line, vector_state = row
     return StoredChunk(
         id=chunk_id,
@@ -111,12 +111,12 @@ def stored_chunk(row: Sequence[Any]) -> StoredChunk:
 
 
 def place(ordinal: int) -> int:
-    """Where a chunk is in its document, or was when it became stale."""
+    """Return a chunk's ordinal, of a stale chunk the former one."""
     return ordinal if ordinal >= 0 else -1 - ordinal
 
 
 def chunk_row(row: Sequence[Any]) -> ChunkRow:
-    """A row of id, source, path, ordinal, start_line, end_line, text."""
+    """Convert a row of id, source, path, ordinal, start_line, end_line, text."""
     chunk_id, source, path, ordinal, start_line, end_line, text = row
     return ChunkRow(
         id=chunk_id,
@@ -129,18 +129,18 @@ def chunk_row(row: Sequence[Any]) -> ChunkRow:
 
 
 def dead_letter(row: Sequence[Any]) -> DeadLetterRow:
-    """A row of `DEAD_LETTER_COLUMNS`."""
+    """Convert a row of `DEAD_LETTER_COLUMNS`."""
     source, path, *rest = row
     return DeadLetterRow(DocumentKey(source, path), *rest)
 
 
 def refused_of(connection: apsw.Connection, file_id: int) -> list[RefusedChunk]:
-    """The chunks of one file that a provider refused."""
+    """Return the refused chunks of one file."""
     return [RefusedChunk(*row) for row in fetch(connection, SELECT_REFUSED_OF_FILE, (file_id,))]
 
 
 def mark_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptMark | None:
-    """How far a transcript has been read. None also in a database that knows no transcripts yet."""
+    """Return a transcript's mark, None without one or in a database older than transcripts."""
     if int(connection.pragma("user_version")) < TRANSCRIPTS_SCHEMA_NUMBER:
         return None
     row = fetch_one(connection, SELECT_MARK, name_of(key))
@@ -148,33 +148,33 @@ def mark_of(connection: apsw.Connection, key: DocumentKey) -> TranscriptMark | N
 
 
 def fetch(connection: apsw.Connection, statement: str, bindings: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a statement. What a column holds is known from the statement, not from its type."""
+    """Return all rows of a statement. The statement, not the type, tells the types of the columns."""
     return connection.execute(statement, bindings).fetchall()
 
 
 def fetch_one(connection: apsw.Connection, statement: str, bindings: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
-    """The first row of a statement."""
+    """Return the first row of a statement, None without one."""
     row: tuple[Any, ...] | None = connection.execute(statement, bindings).fetchone()
     return row
 
 
 def meta_value(connection: apsw.Connection, name: str) -> str | None:
-    """One entry of `meta`."""
+    """Return one entry of `meta`, None without it."""
     row = fetch_one(connection, SELECT_META, (name,))
     return None if row is None else str(row[0])
 
 
 def current_revision(connection: apsw.Connection, key: DocumentKey) -> int:
-    """The document's revision: see `StoreReader.revision`."""
+    """Return the document's revision (see `StoreReader.revision`)."""
     row = fetch_one(connection, SELECT_REVISION, name_of(key))
     return int(row[0]) if row else -int(meta_value(connection, "deletions") or 0)
 
 
 def as_json(values: Iterable[int | str]) -> str:
-    """A list as one binding, for `json_each`: the statement stays the same whatever the number of values."""
+    """Return a list as one binding for `json_each`, so that the statement does not depend on the number of values."""
     return json.dumps(list(values))
 
 
 def as_blob(vector: Vector) -> bytes:
-    """A vector as sqlite-vec takes it: little-endian float32."""
+    """Return a vector in sqlite-vec's form: little-endian float32."""
     return np.ascontiguousarray(vector, dtype="<f4").tobytes()

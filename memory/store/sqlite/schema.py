@@ -1,7 +1,7 @@
-"""The tables of one SQLite generation, and how they came to be.
+"""Tables of one SQLite generation, and their migrations.
 
-`chunks_vec` is missing from the migrations: it is made when the number of dimensions is first known, in
-the transaction that brings the first vectors (`create_chunks_vec`).
+`chunks_vec` is not among the migrations: the transaction with the first vectors makes it, because it needs their number
+of dimensions (`create_chunks_vec`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import apsw
 
 from memory.chunking.segmenting import FTS5_TOKENIZER
 
-#: Marks the file as ours ("rcld"), so that another application's database is never taken for an index.
+#: Mark of recalld's files ("rcld"), so that another application's database is never taken for an index.
 APPLICATION_ID = 0x72636C64
 
 #: Bytes. Vectors are kept in blobs of up to 1.5 MB; with SQLite's default of 4096 inserting is 30 times slower.
@@ -48,8 +48,8 @@ CREATE TABLE files (
 ) STRICT
 """
 
-# AUTOINCREMENT: an id that a reader still holds must never come to mean another chunk.
-# The text comes last, so that a scan of the small columns does not walk through its overflow pages.
+# AUTOINCREMENT: an id that a reader still holds must never belong to another chunk.
+# The text comes last, so that a scan of the small columns does not read its overflow pages.
 CREATE_CHUNKS = """
 CREATE TABLE chunks (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -71,7 +71,7 @@ CREATE_CHUNKS_BY_HASH = "CREATE INDEX chunks_by_hash ON chunks (text_hash)"
 CREATE_CHUNKS_PENDING = "CREATE INDEX chunks_pending ON chunks (id) WHERE vector_state = 'pending'"
 CREATE_CHUNKS_REFUSED = "CREATE INDEX chunks_refused ON chunks (id) WHERE vector_state = 'refused'"
 
-# Contentless: the text is in `chunks` already. What is indexed is `memory.chunking.segmenting.index_text` of it.
+# Contentless: the text is in `chunks` already. FTS5 indexes its `memory.chunking.segmenting.index_text`.
 CREATE_CHUNKS_FTS = f"""
 CREATE VIRTUAL TABLE chunks_fts USING fts5 (
     text, content = '', contentless_delete = 1, tokenize = '{FTS5_TOKENIZER}'
@@ -91,8 +91,8 @@ CREATE TABLE dead_letters (
 ) STRICT, WITHOUT ROWID
 """
 
-# How far each transcript has been read: see `memory.store.reader.TranscriptMark`. Chunks of a transcript with a
-# negative ordinal are stale: they were at -1 - ordinal, and wait for their text to come again.
+# Marks of transcripts: see `memory.store.reader.TranscriptMark`. Chunks of a transcript with a negative ordinal are
+# stale: they were at -1 - ordinal, and wait for a new chunk with their text.
 CREATE_TRANSCRIPTS = """
 CREATE TABLE transcripts (
     file_id INTEGER PRIMARY KEY,
@@ -103,16 +103,16 @@ CREATE TABLE transcripts (
 ) STRICT
 """
 
-# Unix time of the last message in a chunk of a transcript. Comes after the text: search must not ask for it.
+# Unix time of the last message in a chunk of a transcript. It comes after the text, so searches must not read it.
 ADD_SAID_AT = "ALTER TABLE chunks ADD COLUMN said_at REAL"
 
-# By file: each commit of a document with a letter asks for its refused chunks, and it may have 500,000 others.
+# By file: each commit of a document with a dead letter reads its refused chunks among up to 500,000 others.
 DROP_CHUNKS_REFUSED = "DROP INDEX chunks_refused"
 CREATE_CHUNKS_REFUSED_BY_FILE = """
 CREATE INDEX chunks_refused ON chunks (file_id, ordinal) WHERE vector_state = 'refused'
 """
 
-# NULL in rows that nobody wrote since. `touches`: see `memory.store.reader.IndexedFile`.
+# NULL in rows that were not written since. `touches`: see `memory.store.reader.IndexedFile`.
 ADD_CTIME = "ALTER TABLE files ADD COLUMN ctime_ns INTEGER"
 # A worker of the version before, which still has the index open, writes a file's other times only.
 FORGET_OUTDATED_CTIME = """
@@ -149,7 +149,7 @@ INSERT INTO chunks_vec_info (key, value) VALUES
 
 SELECT_VEC0 = "SELECT 1 FROM pragma_module_list WHERE name = 'vec0'"
 
-# As SQLite's own `.dump` brings back a virtual table: its module need not be there.
+# SQLite's own `.dump` restores a virtual table in this way, without its module.
 DECLARE_CHUNKS_VEC = """
 INSERT INTO sqlite_schema (type, name, tbl_name, rootpage, sql) VALUES ('table', 'chunks_vec', 'chunks_vec', 0, ?)
 """
@@ -162,8 +162,8 @@ FILE_NAME = (
 )
 CREATE_FILES_BY_NAME = f"CREATE INDEX files_by_name ON files ({FILE_NAME})"
 
-# Thai, Lao, Burmese and Khmer were indexed without pairs before. An index that holds some is built anew from its own
-# vectors, since its fingerprint is not the wanted one any more; others stay as they are.
+# Earlier versions indexed Thai, Lao, Burmese and Khmer without pairs. An index with such text is rebuilt from its own
+# vectors, since its fingerprint no longer matches; other indexes stay as they are.
 MARK_UNSPACED = """
 UPDATE meta SET value = value || ' without pairs of Thai, Lao, Burmese and Khmer' WHERE name = 'fingerprint' AND (
     EXISTS (SELECT 1 FROM chunks WHERE text GLOB '*[ก-ฺเ-໎က-ဿក-៓]*')
@@ -180,7 +180,7 @@ SET_META = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO U
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema; its number is its place in `MIGRATIONS`, starting at 1."""
+    """One step of the schema. Its number is its place in `MIGRATIONS`, starting at 1."""
 
     name: str
     statements: tuple[str, ...]
@@ -215,27 +215,26 @@ MIGRATIONS = (
     Migration("names of files", (CREATE_FILES_BY_NAME, MARK_UNSPACED)),
 )
 
-#: The first schema that knows transcripts. A reader may meet an older one that no writer has opened since.
+#: First schema with transcripts. A reader may open an older one before any writer does.
 TRANSCRIPTS_SCHEMA_NUMBER = 2
 
-#: The first schema that knows change times of files.
+#: First schema with change times of files.
 CTIME_SCHEMA_NUMBER = 3
 
-#: The first schema that finds files by their names without looking at all of them.
+#: First schema with an index on file names.
 NAMES_SCHEMA_NUMBER = 4
 
-#: What `PRAGMA user_version` says of an index that has all migrations.
+#: `PRAGMA user_version` of an index with all migrations.
 SCHEMA_NUMBER = len(MIGRATIONS)
 
-#: The oldest schema that can still be read without migrating it; readers cannot.
+#: Oldest schema that a reader can use without migrating it.
 OLDEST_READABLE_SCHEMA_NUMBER = 1
 
 
 def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> int:
-    """Apply the migrations that the database does not have yet, each in a transaction of its own.
+    """Apply the missing migrations, each in its own transaction; return their number.
 
-    Each is recorded in `meta` as "migration:<number>" with its name and time. Several processes may
-    try at once. Returns the number of migrations applied.
+    Each is recorded in `meta` as "migration:<number>" with its name and time. Several processes may call this at once.
     """
     applied = 0
     for number, migration in enumerate(migrations, start=1):
@@ -243,7 +242,7 @@ def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIG
             continue
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if _user_version(connection) < number:  # nobody else was faster
+            if _user_version(connection) < number:  # no other process has applied it meanwhile
                 for statement in migration.statements:
                     connection.execute(statement)
                 when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -262,8 +261,8 @@ def migrate(connection: apsw.Connection, migrations: tuple[Migration, ...] = MIG
 def create_chunks_vec(connection: apsw.Connection, dimensions: int) -> None:
     """Make `chunks_vec` in the open transaction: rowid = chunks.id, unit vectors, L2 metric.
 
-    Where sqlite-vec is missing the same tables come about, and it reads them wherever it is there. L2 orders unit
-    vectors like cosine does, and sqlite-vec computes it faster.
+    Without sqlite-vec, the same tables are made by hand, and sqlite-vec can read them. L2 orders unit vectors like
+    cosine, and sqlite-vec computes it faster.
     """
     rows = vector_block_rows(dimensions)
     declared = f"CREATE VIRTUAL TABLE chunks_vec USING vec0 (embedding float[{dimensions:d}], chunk_size = {rows:d})"
@@ -284,7 +283,7 @@ def has_sqlite_vec(connection: apsw.Connection) -> bool:
 
 
 def vector_block_rows(dimensions: int) -> int:
-    """Rows of one vec0 chunk: a power of two from 8 to 1024 that keeps it below `MAX_VECTOR_BLOCK_BYTES`."""
+    """Return the rows of one vec0 chunk: a power of two from 8 to 1024 that keeps it below `MAX_VECTOR_BLOCK_BYTES`."""
     rows = max(8, min(1024, MAX_VECTOR_BLOCK_BYTES // (dimensions * 4)))
     return 1 << (rows.bit_length() - 1)
 

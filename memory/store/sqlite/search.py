@@ -1,4 +1,4 @@
-"""Searching the vector and keyword tables of one SQLite generation, on a connection that somebody lends."""
+"""Search of the vector and keyword tables of one SQLite generation, on a borrowed connection."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 else:
     np = LazyModule("numpy")
 
-#: With a source filter so many times k candidates are taken first; only if they do not do, all is looked at.
+#: Candidates per result that a search with a source filter takes first, before it reads all rows.
 OVER_FETCH = 4
 
-# By `chunks_by_file` alone, without a look at the chunks themselves.
+# By `chunks_by_file` alone, without reading the chunks.
 SELECT_ALL_IDS_OF_SOURCES = """
 SELECT c.id FROM files AS f JOIN chunks AS c ON c.file_id = f.id
 WHERE f.source IN (SELECT value FROM json_each(?))
 """
 
-# For a source that is rare among the best: all of its matches, the best first.
+# For a source that is rare among the best hits: all of its matches, the best first.
 SELECT_TEXT_OF_SOURCES = """
 SELECT rowid, -score FROM (
     SELECT rowid, bm25(chunks_fts) AS score FROM chunks_fts
@@ -46,7 +46,7 @@ SELECT c.id FROM chunks AS c JOIN files AS f ON f.id = c.file_id
 WHERE c.id IN (SELECT value FROM json_each(?)) AND f.source IN (SELECT value FROM json_each(?))
 """
 
-# Asked until it says NULL: as many look-ups as there are sources, instead of a scan of all files.
+# Repeated until NULL: one look-up for each source instead of a scan of all files.
 SELECT_NEXT_SOURCE = "SELECT min(source) FROM files WHERE source > ?"
 
 
@@ -57,9 +57,9 @@ def nearest(
     sources: Sequence[str] | None,
     held: HeldVectors | None = None,
 ) -> list[Hit]:
-    """The k chunks of these sources with the highest cosine, best first. Exact.
+    """Return the k chunks of these sources with the highest cosine, best first. Exact.
 
-    `held` may have the vectors in memory.
+    `held` may hold the vectors in memory.
     """
     with vec0_tables.snapshot(connection):
         scan = vec0_tables.cosines if held is None else held.cosines
@@ -84,9 +84,9 @@ def _nearest(
 
 
 def top(ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], k: int) -> list[Hit]:
-    """The k best of arrays of equal length, best first, equal scores by id."""
+    """Return the k best of two arrays of equal length, best first, equal scores by id."""
     if len(ids) > k:
-        # All that score like the last one of them: which of these are left out is for their ids to say.
+        # Includes all that score like the last one, so that their ids decide.
         best = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
         ids, scores = ids[best], scores[best]
     order = np.lexsort((ids, -scores))[:k]
@@ -100,7 +100,7 @@ def best_texts(
     sources: Sequence[str] | None,
     holders: keywords.Holders,
 ) -> list[Hit]:
-    """The k chunks of these sources with the highest BM25 for any of the terms, best first."""
+    """Return the k chunks of these sources with the highest BM25 for any of the terms, best first."""
     if sources is None or _covers_all(connection, sources):
         return keywords.best_texts(connection, terms, k, holders)
     candidates = keywords.best_texts(connection, terms, k * OVER_FETCH, holders)
@@ -131,7 +131,7 @@ def _covers_all(connection: apsw.Connection, sources: Sequence[str]) -> bool:
 
 
 def dot_products(vectors: dict[int, Vector], vector: Vector) -> dict[int, float]:
-    """Cosines of unit vectors with another one."""
+    """Return the cosines of unit vectors with another one."""
     if not vectors:
         return {}
     cosines = np.stack(list(vectors.values())) @ vector

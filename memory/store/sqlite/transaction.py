@@ -1,27 +1,28 @@
-"""What one transaction does to the tables of a SQLite generation."""
+"""Transactions of a SQLite generation: their changes to all tables, dead letters included."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import apsw
 
-from memory.store.dead_letters import FORGOTTEN
-from memory.store.reader import Vector, VectorState
-from memory.store.sqlite import chunks as sqlite_transcripts
-from memory.store.sqlite import letters as sqlite_letters
-from memory.store.sqlite.chunks import ChunkRows
+from memory.store.dead_letters import EMBEDDING_REFUSED, FORGOTTEN, RETRIED, refusal_letter, remembered, taken
+from memory.store.reader import DeadLetterRow, Vector, VectorState
+from memory.store.sqlite.chunks import NOWHERE, ChunkRows, forget_mark, set_mark, write_chunks
 from memory.store.sqlite.rows import (
+    DEAD_LETTER_COLUMNS,
     SELECT_FILE_ID,
     as_json,
     current_revision,
+    dead_letter,
     fetch,
     fetch_one,
     mark_of,
     meta_value,
     name_of,
+    refused_of,
     stat_values,
 )
 from memory.store.sqlite.schema import SET_META
@@ -35,7 +36,7 @@ from memory.store.writer import (
 )
 from schemas.documents import DocumentKey, FileStat
 
-#: No text has this content hash: a document of which a part is there is read again.
+#: Content hash that no text has: a partly written document is read again.
 PARTLY = ""
 
 UPSERT_FILE = """
@@ -73,7 +74,7 @@ INCREMENT_META = "UPDATE meta SET value = CAST(CAST(value AS INTEGER) + 1 AS TEX
 
 
 class WriteTransaction:
-    """The changes of one transaction. Rows are collected and written table by table at its end."""
+    """Changes of one transaction. Rows are collected and written table by table at its end."""
 
     def __init__(self, connection: apsw.Connection, *, keeps_vectors: bool) -> None:
         self.changed = False
@@ -111,16 +112,16 @@ class WriteTransaction:
     def put_slice(self, change: TranscriptWrite) -> WriteOutcome:
         mark = mark_of(self._connection, change.key)
         if change.continues is None:
-            # No mark is not enough: what is known without one is a note.
+            # A missing mark is not enough: a known document without one is a note.
             if fetch_one(self._connection, SELECT_FILE_ID, name_of(change.key)) is not None:
                 return WriteOutcome.CONFLICT
         elif mark is None or not mark.is_of(change.continues):
             return WriteOutcome.CONFLICT
         file_id = self._put_file(change.key, change.stat, change.mark.digest, change.notes)
-        sqlite_transcripts.set_mark(self._connection, file_id, change.mark)
-        refusal = sqlite_transcripts.write_chunks(self._connection, self._rows, file_id, change)
+        set_mark(self._connection, file_id, change.mark)
+        refusal = write_chunks(self._connection, self._rows, file_id, change)
         if not change.final and not refusal:
-            # What could not be read of it is still a dead letter.
+            # An unreadable part of it is still a dead letter.
             self.changed = True
             return WriteOutcome.COMMITTED
         return self._settle(change.key, refusal=refusal)
@@ -134,7 +135,7 @@ class WriteTransaction:
             self._rows.flush_file(file_id)
             self._rows.remove(file_id, fetch(self._connection, SELECT_CHUNKS_OF_FILE, row))
             self._connection.execute(DELETE_FILE, row)
-            sqlite_transcripts.forget_mark(self._connection, file_id)
+            forget_mark(self._connection, file_id)
             fetch(self._connection, INCREMENT_META, ("deletions",))
         return self._settle(change.key, refusal=False)
 
@@ -143,22 +144,22 @@ class WriteTransaction:
         if known[0] is None or known[1] is not None:
             return False
         self._connection.execute(RENAME_FILE, (*name_of(new), self._number, *known[0]))
-        sqlite_letters.move(self._connection, old, new)
-        # Somebody may have asked for the revision of one of the two names while it was unknown.
+        move_letter(self._connection, old, new)
+        # Another worker may have read the revision of one of the two names while it was unknown.
         fetch(self._connection, INCREMENT_META, ("deletions",))
         self.changed = True
         return True
 
     def remove(self, file_id: int, rows: Sequence[tuple[int, str]]) -> None:
-        """Delete chunks of a document: id and vector state of each. The document is not settled by that."""
+        """Delete chunks of a document, given by id and vector state, without settling the document."""
         self._rows.remove(file_id, rows)
         self.changed = self.changed or bool(rows)
 
     def thin(self, key: DocumentKey, ids: Sequence[int]) -> None:
-        """Delete chunks of a known document that is to go. Until it has gone it counts as changed, and as not read."""
+        """Delete chunks of a document that is to be deleted. Until then it counts as changed and unread."""
         file_id = self._put_file(key, FORGOTTEN, PARTLY, ())
         if mark_of(self._connection, key) is not None:
-            sqlite_transcripts.set_mark(self._connection, file_id, sqlite_transcripts.NOWHERE)
+            set_mark(self._connection, file_id, NOWHERE)
         self.remove(file_id, fetch(self._connection, SELECT_THESE_CHUNKS_OF_FILE, (file_id, as_json(ids))))
 
     def _put_file(self, key: DocumentKey, stat: FileStat, content_hash: str, notes: Sequence[str]) -> int:
@@ -189,7 +190,7 @@ class WriteTransaction:
         self._rows.insert_vectors(rows)
         refused = [chunk_id for state, _, chunk_id in states if state == VectorState.REFUSED]
         if refused:
-            sqlite_letters.record_refusals(self._connection, refused, now=self._now)
+            record_refusals(self._connection, refused, now=self._now)
         self.changed = self.changed or bool(states)
         return len(states)
 
@@ -205,17 +206,15 @@ class WriteTransaction:
         self.changed = bool(stats)
 
     def add_dead_letter(self, key: DocumentKey, reason: str, error_class: str, attempts: int) -> None:
-        sqlite_letters.add(
-            self._connection, key, reason=reason, error_class=error_class, attempts=attempts, now=self._now
-        )
+        add_letter(self._connection, key, reason=reason, error_class=error_class, attempts=attempts, now=self._now)
         self.changed = True
 
     def retry(self, key: DocumentKey) -> int:
-        released, self.changed = sqlite_letters.retry(self._connection, key)
+        released, self.changed = retry_letter(self._connection, key)
         return released
 
     def drop_letter(self, key: DocumentKey) -> bool:
-        self.changed = sqlite_letters.remove(self._connection, key)
+        self.changed = remove_letter(self._connection, key)
         return self.changed
 
     def set_meta(self, values: Mapping[str, str]) -> None:
@@ -223,12 +222,124 @@ class WriteTransaction:
         self.changed = bool(values)
 
     def flush(self) -> None:
-        """Write the chunks that were collected, then the letters: they say what the tables hold of refused chunks."""
+        """Write the collected chunks, then the dead letters, which depend on the refused chunks in the tables."""
         self._rows.flush()
         for key, refusal in self._settled.items():
-            sqlite_letters.settle(self._connection, key, fresh=refusal, now=self._now)
+            settle_letter(self._connection, key, fresh=refusal, now=self._now)
 
     def finish(self) -> None:
         """Count the transaction."""
         if self.changed:
             self.set_meta({"transactions": str(self._number), "last_commit_at": repr(self._now)})
+
+
+SELECT_DEAD_LETTER = f"SELECT {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE source = ? AND path = ?"  # noqa: S608 - a constant
+DELETE_DEAD_LETTER = "DELETE FROM dead_letters WHERE source = ? AND path = ?"
+REPLACE_DEAD_LETTER = f"INSERT OR REPLACE INTO dead_letters ({DEAD_LETTER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - a constant
+
+# A second failure adds its attempts.
+UPSERT_DEAD_LETTER = """
+INSERT INTO dead_letters (source, path, reason, error_class, attempts, first_at, last_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (source, path) DO UPDATE SET
+    reason = excluded.reason, error_class = excluded.error_class,
+    attempts = attempts + excluded.attempts, last_at = excluded.last_at
+"""
+
+SELECT_DOCUMENTS_OF_CHUNKS = """
+SELECT DISTINCT f.source, f.path
+FROM chunks AS c JOIN files AS f ON f.id = c.file_id
+WHERE c.id IN (SELECT value FROM json_each(?))
+"""
+
+RELEASE_REFUSED_OF_FILE = """
+UPDATE chunks SET vector_state = 'pending', refusal = NULL WHERE file_id = ? AND vector_state = 'refused'
+"""
+
+# The letter of the old name replaces one of the new name.
+MOVE_DEAD_LETTER = "UPDATE OR REPLACE dead_letters SET source = ?, path = ? WHERE source = ? AND path = ?"
+
+FORGET_STAT = "UPDATE files SET size = ?, mtime_ns = ?, inode = ?, ctime_ns = ? WHERE source = ? AND path = ?"
+
+
+def add_letter(
+    connection: apsw.Connection, key: DocumentKey, *, reason: str, error_class: str, attempts: int, now: float
+) -> None:
+    """Record that a document could not be indexed."""
+    # The name may be no valid UTF-8, which may be the reason itself; it is stored escaped.
+    shown = DocumentKey(key.source, key.path.encode(errors="backslashreplace").decode())
+    before = _take_retried(connection, shown)
+    if before is not None:
+        attempts += before.attempts
+    first_at = before.first_at if before is not None else now
+    connection.execute(UPSERT_DEAD_LETTER, (*name_of(shown), reason, error_class, attempts, first_at, now))
+
+
+def find_letter(connection: apsw.Connection, key: DocumentKey) -> DeadLetterRow | None:
+    """Return a document's letter, None without one."""
+    row = fetch_one(connection, SELECT_DEAD_LETTER, name_of(key))
+    return dead_letter(row) if row is not None else None
+
+
+def remove_letter(connection: apsw.Connection, key: DocumentKey) -> bool:
+    """Remove a document's letter; return True if there was one."""
+    connection.execute(DELETE_DEAD_LETTER, name_of(key))
+    return connection.changes() > 0
+
+
+def _take_retried(connection: apsw.Connection, key: DocumentKey) -> DeadLetterRow | None:
+    """Return and forget the letter that a document had before its retry, None without one."""
+    found = taken(meta_value(connection, RETRIED), key)
+    if found is None:
+        return None
+    connection.execute(SET_META, (RETRIED, found[0]))
+    return found[1]
+
+
+def move_letter(connection: apsw.Connection, old: DocumentKey, new: DocumentKey) -> None:
+    """Give a document's letter its new name."""
+    connection.execute(MOVE_DEAD_LETTER, (*name_of(new), *name_of(old)))
+
+
+def settle_letter(connection: apsw.Connection, key: DocumentKey, *, fresh: bool, now: float) -> None:
+    """Update the letter of a readable document to match its refused chunks.
+
+    A document without a letter and without a fresh refusal stays as it is, so that a dropped letter does not return.
+    """
+    before = find_letter(connection, key) or _take_retried(connection, key)
+    if before is None and not fresh:
+        return
+    row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
+    refused = refused_of(connection, row[0]) if row is not None else []
+    letter = refusal_letter(key, refused, before, fresh=fresh, now=now)
+    if letter is None:
+        remove_letter(connection, key)
+    else:
+        values = (letter.reason, letter.error_class, letter.attempts, letter.first_at, letter.last_at)
+        connection.execute(REPLACE_DEAD_LETTER, (*name_of(key), *values))
+
+
+def record_refusals(connection: apsw.Connection, chunk_ids: Iterable[int], *, now: float) -> None:
+    """Record in the letters of their documents that these chunks were refused just now."""
+    for row in fetch(connection, SELECT_DOCUMENTS_OF_CHUNKS, (as_json(chunk_ids),)):
+        key = DocumentKey(*row)
+        before = find_letter(connection, key)
+        # An unreadable document matters more than missing vectors of its older version.
+        if before is None or before.error_class == EMBEDDING_REFUSED:
+            settle_letter(connection, key, fresh=True, now=now)
+
+
+def retry_letter(connection: apsw.Connection, key: DocumentKey) -> tuple[int, bool]:
+    """Carry out `Store.retry_dead_letter`; return the number of released chunks, and True if anything changed."""
+    letter = find_letter(connection, key)
+    row = fetch_one(connection, SELECT_FILE_ID, name_of(key))
+    released = 0
+    if row is not None:
+        connection.execute(RELEASE_REFUSED_OF_FILE, row)
+        released = connection.changes()
+    if letter is not None:
+        remove_letter(connection, key)
+        connection.execute(SET_META, (RETRIED, remembered(meta_value(connection, RETRIED), letter)))
+        if letter.error_class != EMBEDDING_REFUSED:
+            connection.execute(FORGET_STAT, (*stat_values(FORGOTTEN), *name_of(key)))
+    return released, letter is not None or released > 0

@@ -1,14 +1,14 @@
-"""The vectors of `chunks_vec`: read, added and deleted in the tables that a vec0 table consists of.
+"""Vectors of `chunks_vec`: read, added and deleted in the tables behind a vec0 table.
 
 `chunks_vec_chunks` has one row per block: a bitmap of the rows in use and an array of their ids (int64).
-`chunks_vec_vector_chunks00` has the block's vectors (float32) under the same number. `chunks_vec_rowids`
-says where each id is. The layout is that of sqlite-vec 0.1
-(https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md), with which other programs read the table.
+`chunks_vec_vector_chunks00` has the block's vectors (float32) under the same number. `chunks_vec_rowids` has the place
+of each id. The layout is that of sqlite-vec 0.1 (https://github.com/asg017/sqlite-vec/blob/main/ARCHITECTURE.md), so
+that other programs can read the table.
 
-sqlite-vec writes the table where it can be loaded. Elsewhere the same tables are written here, so that every platform
-has vectors, and sqlite-vec reads them when it comes. numpy searches them in either case: the published builds of
-sqlite-vec have no SIMD, and numpy over the same blocks gives the same distances in a third of the time (17,500 x 384:
-3 ms instead of 9); one vector by its id takes 5 us instead of 300.
+If sqlite-vec can be loaded, it writes the table. Otherwise this module writes the same tables, which sqlite-vec can
+read later: every platform has vectors. numpy searches them in both cases. The published builds of sqlite-vec have no
+SIMD; numpy gives the same distances in a third of the time (17,500 x 384: 3 ms instead of 9). One vector by its id
+takes 5 us instead of 300.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SELECT_HAS_BLOCKS = "SELECT 1 FROM sqlite_schema WHERE name = 'chunks_vec_chunks
 
 SELECT_LISTED_IDS = "SELECT rowid FROM chunks_vec_rowids"
 
-# Where vectors are, block by block.
+# Places of vectors, block by block.
 SELECT_PLACES = """
 SELECT r.rowid, r.chunk_id, r.chunk_offset
 FROM chunks_vec_rowids AS r
@@ -65,27 +65,27 @@ DELETE_LISTED_ID = "DELETE FROM chunks_vec_rowids WHERE rowid = ?"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Which rows of one block are in use, as a bitmap, and the ids in all of its rows, as an array of int64."""
+    """Bitmap of the rows in use of one block, and the ids of all its rows as an array of int64."""
 
     validity: bytes
     id_array: bytes
 
     def places(self) -> npt.NDArray[np.int64]:
-        """The rows in use."""
+        """Return the rows in use."""
         return np.flatnonzero(_used(self.validity))
 
     def rowids(self) -> npt.NDArray[np.int64]:
-        """The ids of all rows, also of those that are not in use."""
+        """Return the ids of all rows, used or not."""
         return np.frombuffer(self.id_array, dtype="<i8")
 
     def ids(self) -> npt.NDArray[np.int64]:
-        """The ids of the rows in use."""
+        """Return the ids of the rows in use."""
         return self.rowids()[self.places()]
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """How many of a block's places there are, and are in use."""
+    """Number of places in a block, and number of places in use."""
 
     number: int
     places: int
@@ -93,7 +93,7 @@ class Filling:
 
 
 def fillings(connection: apsw.Connection) -> list[Filling]:
-    """Every block, the oldest first; none when there is no table of vectors yet."""
+    """Return the filling of every block, oldest first; none without a table of vectors."""
     if fetch_one(connection, SELECT_HAS_BLOCKS) is None:
         return []
     rows = fetch(connection, SELECT_VALIDITIES)
@@ -101,18 +101,18 @@ def fillings(connection: apsw.Connection) -> list[Filling]:
 
 
 def ids_in(connection: apsw.Connection, number: int) -> list[int]:
-    """The ids of the vectors in one block, in ascending order; none when there is no such block."""
+    """Return the ids of the vectors in one block, ascending; none without such a block."""
     rows = fetch(connection, SELECT_BLOCK, (number,))
     return sorted(Block(*rows[0]).ids().tolist()) if rows else []
 
 
 def cosines(connection: apsw.Connection, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """All ids, shape (n,), and the dot product of each one's vector with this one, shape (n,).
+    """Return all ids, shape (n,), and the dot products of their vectors with this one, shape (n,).
 
-    Reads block after block into one buffer: no copy of the matrix is kept.
+    Reads block after block into one buffer, without a copy of the matrix.
 
     Raises:
-        VectorSearchUnavailable: the blocks are not laid out as they should be.
+        VectorSearchUnavailable: the blocks have an unexpected layout.
     """
     ids: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
     products: list[npt.NDArray[np.float32]] = [np.empty(0, dtype=np.float32)]
@@ -128,10 +128,10 @@ def cosines(connection: apsw.Connection, vector: Vector) -> tuple[npt.NDArray[np
 def matrices(
     connection: apsw.Connection, numbers: Iterable[int], blocks: Mapping[int, Block], dimensions: int
 ) -> Iterator[tuple[int, Block, npt.NDArray[np.float32]]]:
-    """These blocks one after the other, each with its vectors: shape (rows, dimensions), overwritten by the next one's.
+    """Yield these blocks with their vectors, shape (rows, dimensions). The next block overwrites the vectors.
 
     Raises:
-        VectorSearchUnavailable: the blocks are not laid out as they should be.
+        VectorSearchUnavailable: the blocks have an unexpected layout.
     """
     with ExitStack() as stack:
         blob: apsw.Blob | None = None
@@ -151,7 +151,7 @@ def matrices(
 
 
 def stored_ids(connection: apsw.Connection) -> tuple[set[int], set[int]]:
-    """The ids that the blocks hold, and the ids that the list of places names. Equal in a sound table."""
+    """Return the ids in the blocks and the ids in the list of places. They are equal in a sound table."""
     in_blocks: set[int] = set()
     for _, validity, rowids in fetch(connection, SELECT_BLOCKS):
         in_blocks.update(np.frombuffer(rowids, dtype="<i8")[_used(validity)].tolist())
@@ -159,7 +159,7 @@ def stored_ids(connection: apsw.Connection) -> tuple[set[int], set[int]]:
 
 
 def vectors_of(connection: apsw.Connection, ids: Iterable[int], dimensions: int) -> dict[int, Vector]:
-    """Vectors by id; ids without one are left out."""
+    """Return vectors by id, without ids that have none."""
     found: dict[int, Vector] = {}
     size = dimensions * 4
     with snapshot(connection):
@@ -173,7 +173,7 @@ def vectors_of(connection: apsw.Connection, ids: Iterable[int], dimensions: int)
 
 
 def insert_vectors(connection: apsw.Connection, vectors: Sequence[tuple[int, Vector]]) -> None:
-    """Add vectors of equal dimensions: through sqlite-vec, else like it into the last block and then into new ones."""
+    """Add vectors of equal dimensions through sqlite-vec, or like it into the last block and then into new ones."""
     if has_sqlite_vec(connection):
         connection.executemany(INSERT_VECTOR, ((id_, as_blob(vector)) for id_, vector in vectors))
         return
@@ -196,7 +196,7 @@ def insert_vectors(connection: apsw.Connection, vectors: Sequence[tuple[int, Vec
 
 
 def delete_vectors(connection: apsw.Connection, ids: Sequence[int]) -> None:
-    """Take vectors out, through sqlite-vec or like it: nothing of them stays in their places, an empty block goes."""
+    """Delete vectors through sqlite-vec, or like it: their places are zeroed, and empty blocks are deleted."""
     if has_sqlite_vec(connection):
         connection.executemany(DELETE_VECTOR, [(id_,) for id_ in ids])
         return
@@ -222,9 +222,9 @@ def delete_vectors(connection: apsw.Connection, ids: Sequence[int]) -> None:
 
 @contextmanager
 def snapshot(connection: apsw.Connection) -> Iterator[None]:
-    """One state of the database for several steps: a place that is free now may be another chunk's a moment later.
+    """One state of the database for several steps: a place that is free now may soon belong to another chunk.
 
-    Within a transaction that is open already it is that one's.
+    An open transaction provides it already.
     """
     if connection.in_transaction:
         yield
@@ -237,7 +237,7 @@ def snapshot(connection: apsw.Connection) -> Iterator[None]:
 
 
 def _added_block(connection: apsw.Connection, vector: Vector) -> tuple[int, Block]:
-    """An empty block for vectors like this one, and its number."""
+    """Add an empty block for vectors like this one; return its number and the block."""
     rows = vector_block_rows(vector.size)
     block = Block(bytes(rows // 8), bytes(rows * 8))
     [(number,)] = fetch(connection, INSERT_BLOCK, (rows, block.validity, block.id_array))

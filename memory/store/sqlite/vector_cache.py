@@ -1,12 +1,10 @@
-"""The vectors of one generation, held in memory as one array: half the memory traffic of reading them block by block.
+"""Vectors of one generation held in memory as one array: half the memory traffic of reading them block by block.
 
-What is held belongs to exactly one transaction of the generation, and answers only who reads that one. After a commit
-the first search brings it up to date: it compares the ids that every vec0 block holds now with those that it held then,
-and reads the blocks that got new ones. That is enough because an id is given once (`chunks.id` is AUTOINCREMENT) and a
-chunk that has its vector keeps it until it is deleted.
+A view belongs to exactly one transaction and serves only readers of that transaction. The first search after a commit
+updates it: it compares the ids in every vec0 block with the former ones and reads the blocks with new ids. That is
+sufficient because ids are never reused (`chunks.id` is AUTOINCREMENT) and a chunk keeps its vector until it is deleted.
 
-A view, once handed out, does not change: what is deleted is left out of the next view only, and what is added goes to
-rows that no view has yet.
+A view never changes. Deleted vectors are missing in the next view only, and new ones go to rows that no view has yet.
 """
 
 from __future__ import annotations
@@ -34,24 +32,24 @@ if TYPE_CHECKING:
 else:
     np = LazyModule("numpy")
 
-#: Rows that are kept free for new vectors, as a share of those in use; the rest of a full array is read anew.
+#: Free rows for new vectors, as a share of the rows in use. A full array is read again.
 GROWTH_SHARE = 1 / 8
 
-#: Share of rows whose vectors were deleted at which all is read anew, without them.
+#: Largest share of deleted rows; above it, all vectors are read again.
 MOST_DELETED_SHARE = 1 / 4
 
-#: Bytes of a row beside its vector: its id, here and in its block.
+#: Bytes of a row beside its vector: its id, in the array and in its block.
 _ID_BYTES = 16
 
-#: In place of the id of a vector that was deleted. Real ones are positive.
+#: Placeholder for the id of a deleted vector. Real ids are positive.
 _DELETED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class VectorView:
-    """All vectors as of one transaction: ids of shape (n,), vectors of shape (n, dimensions), float32.
+    """All vectors of one transaction: ids of shape (n,), vectors of shape (n, dimensions), float32.
 
-    `room` is the array of which `vectors` are the first rows; `blocks` is where they came from, by block number.
+    `vectors` are the first rows of the array `room`; `blocks` are their origins, by block number.
     """
 
     transaction: int
@@ -62,7 +60,7 @@ class VectorView:
     deleted: int
 
     def cosines(self, vector: Vector) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """All ids, and the dot product of each one's vector with this one. See `vec0_tables.cosines`."""
+        """Return all ids, and the dot products of their vectors with this one (see `vec0_tables.cosines`)."""
         products = self.vectors @ vector
         if not self.deleted:
             return self.ids, products
@@ -72,17 +70,17 @@ class VectorView:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class HeldVectors:
-    """The vectors of one generation for as long as they have a place on the shelf. Thread-safe."""
+    """Vectors of one generation while they have a place on the shelf. Thread-safe."""
 
     shelf: VectorShelf
-    #: Set and taken away by the shelf.
+    #: Set and removed by the shelf.
     view: VectorView | None = None
     _refreshing: threading.Lock = field(default_factory=threading.Lock)
 
     def cosines(
         self, connection: apsw.Connection, vector: Vector
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """What `vec0_tables.cosines` answers in this transaction, which must be open; from memory where that can be.
+        """Return the result of `vec0_tables.cosines` in the open transaction, from memory if possible.
 
         Raises:
             VectorSearchUnavailable: like `vec0_tables.cosines`.
@@ -91,16 +89,16 @@ class HeldVectors:
         return view.cosines(vector) if view is not None else vec0_tables.cosines(connection, vector)
 
     def close(self) -> None:
-        """Give the memory back, when nobody searches any more."""
+        """Return the memory after the last search."""
         self.shelf.drop(self)
 
     def _view(self, connection: apsw.Connection, dimensions: int) -> VectorView | None:
-        """The vectors as of the connection's transaction; None when they are not held and cannot be now."""
+        """Return the vectors of the connection's transaction; None if they are not held and cannot be now."""
         transaction = int(meta_value(connection, "transactions") or 0)
         view = self.view
         if view is not None and view.transaction == transaction:
             return view
-        # Who reads an older state, or finds another thread at work, searches the blocks: no slower than waiting.
+        # A reader of an older state, or one beside a thread at work, searches the blocks: no slower than waiting.
         if (view is not None and view.transaction > transaction) or not self._refreshing.acquire(blocking=False):
             return None
         try:
@@ -116,7 +114,7 @@ class HeldVectors:
         view = _updated(connection, before, transaction, blocks) if before is not None else None
         if view is not None:
             return self.shelf.replace(self, view)
-        # The old array goes first: two of them would be twice the memory.
+        # The old array is freed first: two of them would take twice the memory.
         self.shelf.drop(self)
         del before
         rows = sum(block.ids().size for block in blocks.values())
@@ -136,7 +134,7 @@ class HeldVectors:
 def _updated(
     connection: apsw.Connection, view: VectorView, transaction: int, blocks: dict[int, Block]
 ) -> VectorView | None:
-    """The view with what has changed since; None when that has no room, or leaves too many deleted rows."""
+    """Return the view with the changes since; None if there is no room for them, or too many rows are deleted."""
     none = np.empty(0, dtype=np.int64)
     gone: list[npt.NDArray[np.int64]] = [none]
     added: dict[int, npt.NDArray[np.int64]] = {}
@@ -172,23 +170,23 @@ def _updated(
     return VectorView(transaction, blocks, np.concatenate(gathered), view.room[:used], view.room, deleted)
 
 
-#: Bytes of all vectors that a process holds, over all agents: 300,000 of 384 dimensions.
+#: Bytes of all vectors held by a process, over all agents: 300,000 of 384 dimensions.
 MAX_HELD_BYTES = 512 * 1024 * 1024
 
-#: The search that makes an index a hot one, when none came later than so many seconds after the one before.
+#: Number of searches that make an index hot, and the longest pause between them in seconds.
 HOT_AT_SEARCH = 3
 HOT_WITHIN_SECONDS = 300.0
 
-#: Vectors that were searched within so many seconds make room for nobody: reading two in turn costs more than it saves.
+#: Seconds after a search in which its vectors stay: exchanging two indexes in turn costs more than it saves.
 KEPT_SECONDS = 10.0
 
-#: Seconds after which vectors that found no room may look for some again.
+#: Seconds after which vectors that found no room may try again.
 REFUSED_SECONDS = 30.0
 
 
 @dataclass(slots=True)
 class _Heat:
-    """Searches in a row, the time of the last one, and until when there is no room."""
+    """Number of consecutive searches, the time of the last one, and the time until which there is no room."""
 
     searches: int
     last: float
@@ -196,7 +194,7 @@ class _Heat:
 
 
 class VectorShelf:
-    """Gives out the memory; the vectors that were searched longest ago make room. Thread-safe."""
+    """Allocator of the memory for vectors; the least recently searched ones make room. Thread-safe."""
 
     def __init__(
         self,
@@ -217,12 +215,12 @@ class VectorShelf:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are given out."""
+        """Return the bytes in use."""
         with self._lock:
             return sum(self._held.values())
 
     def is_hot(self, vectors: HeldVectors) -> bool:
-        """Count a search; whether there were enough of them to hold what they read."""
+        """Count a search; return True if there were enough of them to hold the vectors."""
         now = self._clock()
         with self._lock:
             heat = self._heat.get(vectors)
@@ -235,7 +233,7 @@ class VectorShelf:
             return heat.searches >= self._hot_at_search and now >= heat.refused_until
 
     def reserve(self, vectors: HeldVectors, size: int) -> bool:
-        """Take so many bytes for an index that holds none yet; False when there is no room for them."""
+        """Reserve memory for an index that holds none yet; return False if there is no room."""
         now = self._clock()
         with self._lock:
             free = self._max_bytes - sum(self._held.values())
@@ -254,14 +252,14 @@ class VectorShelf:
             return True
 
     def replace(self, vectors: HeldVectors, view: VectorView) -> VectorView:
-        """Put the view where other searches find it, unless its memory was taken back meanwhile."""
+        """Publish the view to other searches, unless its memory was taken back meanwhile."""
         with self._lock:
             if vectors in self._held:
                 vectors.view = view
         return view
 
     def drop(self, vectors: HeldVectors) -> None:
-        """Take back an index's memory. Searches that are using it finish with it."""
+        """Take back an index's memory. Running searches finish with it."""
         with self._lock:
             self._drop(vectors)
 

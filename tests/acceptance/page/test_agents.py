@@ -85,7 +85,7 @@ def test_where_all_are_trusted_the_agent_is_chosen(two: Settings, browser: Brows
 def test_three_hundred_agents_are_paged_and_found_and_only_what_is_opened_is_looked_at(
     settings: Settings, tmp_path: Path, browser: Browser
 ) -> None:
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         def pending(self, agent: str) -> Pending | None:
             number = int(agent[-3:])
             return Pending(number, 1, time.time() - number) if number % 20 == 7 else Pending()
@@ -93,7 +93,7 @@ def test_three_hundred_agents_are_paged_and_found_and_only_what_is_opened_is_loo
     ids = [f"agent-{number:03}" for number in range(300)]
     agents = tuple(settings.agents[0].model_copy(update={"id": name, "workspace": tmp_path / name}) for name in ids)
     many = trusting(settings.model_copy(update={"agents": agents}))
-    with running(many, Board()) as service, visiting(browser, service.base_url) as visit:
+    with running(many, HealthStore()) as service, visiting(browser, service.base_url) as visit:
         page = visit.open()
         expect(page.locator(".agent")).to_have_count(12)
         expect(page.locator("#pages")).to_have_text("1–12 of 300")

@@ -47,13 +47,13 @@ def test_a_note_that_is_saved_changes_the_counts_the_days_and_the_search(
 
 
 def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, store: Store, browser: Browser) -> None:
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         waiting = Pending()
 
         def pending(self, agent: str) -> Pending | None:
             return self.waiting
 
-    board = Board()
+    board = HealthStore()
     with running(settings, board) as service, visiting(browser, service.base_url) as visit:
         page = visit.open()
         expect(page.locator("#queue")).to_contain_text("Nothing waits")
@@ -88,7 +88,7 @@ def test_counts_days_the_queue_and_dead_letters_are_live(settings: Settings, sto
 def test_the_provider_its_endpoint_and_what_it_cost_are_shown(
     settings: Settings, store: Store, browser: Browser
 ) -> None:
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         def endpoint(self, account: str, model: str) -> EndpointStatus | None:
             return EndpointStatus(EndpointCondition.STOPPED, time.time() + 40, "Incorrect API key provided")
 
@@ -102,7 +102,7 @@ def test_the_provider_its_endpoint_and_what_it_cost_are_shown(
                 ),
             )
 
-    with running(settings, Board()) as service, visiting(browser, service.base_url) as visit:
+    with running(settings, HealthStore()) as service, visiting(browser, service.base_url) as visit:
         page = visit.open()
         agent = page.locator("#agents")
         expect(agent).to_contain_text("Provider refuses")
@@ -116,14 +116,14 @@ def test_the_provider_its_endpoint_and_what_it_cost_are_shown(
 def test_an_endpoint_that_has_not_answered_is_a_notice_first_and_a_trouble_in_the_end(
     settings: Settings, store: Store, browser: Browser
 ) -> None:
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         seconds = 14.0
 
         def endpoint(self, account: str, model: str) -> EndpointStatus | None:
             reason = "openai at http://127.0.0.1:9/v1 has not answered a request"
             return EndpointStatus(EndpointCondition.WAITING, None, reason, time.time() - self.seconds)
 
-    board = Board()
+    board = HealthStore()
     with running(settings, board) as service, visiting(browser, service.base_url) as visit:
         agent = visit.open().locator("#agents")
         expect(agent.locator(".condition")).to_have_text("Provider has not answered yet")

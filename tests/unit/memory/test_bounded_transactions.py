@@ -18,7 +18,7 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from memory.index import commit_batch as planned_groups
-from memory.index import transcript_carryover as carrying_over
+from memory.index import completion
 from memory.index import transcript_slices as transcript_slicing
 from memory.index.completion import complete_generation
 from memory.index.generation_writer import GenerationWriter
@@ -97,7 +97,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(sqlite_thinning, "MOST_CHANGED", MOST)
     monkeypatch.setattr(sqlite_thinning, "MOST_ADDED", ADDED)
-    for module in (planned_groups, carrying_over):
+    for module in (planned_groups, completion):
         monkeypatch.setattr(module, "MAX_CHUNKS_PER_COMMIT", ADDED)
     monkeypatch.setattr(transcript_slicing, "SLICE_CHUNKS", ADDED)
     made = World(tmp_path)

@@ -123,7 +123,7 @@ def test_what_is_left_out_is_to_be_forgotten_and_what_is_only_gone_from_an_impor
     assert {DocumentKey("sessions", "sessions/one.jsonl"), DocumentKey("memory", "memory/2026-01-01.md")} <= out
     transcripts = [key for key in everything if key.source == "sessions"]
     gone = DocumentKey("sessions", str(tree / "imported/gone.jsonl"))
-    assert files.left_out_transcripts([*transcripts, gone]) == {
+    assert files.transcripts.left_out([*transcripts, gone]) == {
         DocumentKey("sessions", "sessions/one.jsonl"),
         DocumentKey("sessions", str(tree / "imported/old/four.jsonl")),
     }

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.documents import scan_problems
 from memory.documents.agent_files import AgentFiles
-from memory.documents.scan_problems import printable
+from memory.documents.scan import printable
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.settings import AgentSettings
@@ -196,7 +195,7 @@ def test_what_is_shown_of_a_name_tells_it_from_others() -> None:
 def test_beyond_a_number_of_documents_the_rest_is_told_and_nothing_is_taken_for_deleted(
     folder: Path, files: AgentFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan_problems, "MAX_DOCUMENTS", 20)
+    monkeypatch.setattr("memory.documents.scan.MAX_DOCUMENTS", 20)
     for number in range(100):
         (folder / f"d{number}").mkdir()
         (folder / f"d{number}" / named(folder, "a").name).write_text("x")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import (
-    MAX_DOCUMENT_BYTES,
     AgentFiles,
     DocumentGone,
     DocumentRefused,
     DocumentUnreadable,
 )
+from memory.documents.content import MAX_DOCUMENT_BYTES
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import Transient

@@ -27,7 +27,7 @@ from tests.storing import TALK, document
 from tests.written_index import write_index
 
 
-class Board(QuietBoard):
+class HealthStore(QuietBoard):
     def __init__(self, pending: Pending | None, troubles: tuple[Condition, ...] = ()) -> None:
         self._pending, self._troubles = pending, troubles
         self.state: EndpointStatus | None = None
@@ -56,7 +56,7 @@ QUIET = Pending()
 @pytest.fixture
 def look(settings: Settings) -> Look:
     def look(pending: Pending | None = QUIET, *, troubles=(), deep: bool = False) -> AgentStatus:
-        [agent] = build_status(settings, Board(pending, troubles), deep=deep).agents
+        [agent] = build_status(settings, HealthStore(pending, troubles), deep=deep).agents
         return agent
 
     return look
@@ -151,7 +151,7 @@ def test_troubles_and_dead_letters_are_not_ok(settings: Settings, look: Look, no
 def test_settings_that_ask_for_another_index_are_said(settings: Settings, note: Path):
     write_index(settings)
     agent = settings.agents[0].model_copy(update={"provider": "none"})
-    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), Board(Pending())).agents
+    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), HealthStore(Pending())).agents
 
     assert not status.index.identity_matches
     assert not status.ok
@@ -160,7 +160,7 @@ def test_settings_that_ask_for_another_index_are_said(settings: Settings, note: 
 def test_a_provider_that_cannot_be_had_is_a_trouble(settings: Settings, note: Path):
     write_index(settings)
     agent = settings.agents[0].model_copy(update={"provider": "openai"})
-    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), Board(Pending())).agents
+    [status] = build_status(settings.model_copy(update={"agents": (agent,)}), HealthStore(Pending())).agents
 
     assert not status.ok
     assert [trouble.part for trouble in status.troubles] == ["embedding"]
@@ -289,7 +289,7 @@ def test_texts_in_batch_jobs_are_counted(settings: Settings, look: Look, note: P
 
 
 def test_what_embedding_cost_is_said_by_provider_and_model_with_its_price(settings: Settings):
-    board = Board(QUIET)
+    board = HealthStore(QUIET)
     board.spent["main", False] = [
         Usage("openai", "text-embedding-3-small", requests=68, failed=2, inputs=9000, tokens=5_000_000),
         Usage("openai", "nobody-s-model", requests=1, inputs=1, tokens=10),
@@ -312,7 +312,7 @@ def test_what_embedding_cost_is_said_by_provider_and_model_with_its_price(settin
 
 
 def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: Settings, tmp_path: Path):
-    board = Board(QUIET)
+    board = HealthStore(QUIET)
     board.spent["*", False] = [Usage("openai", "text-embedding-3-small", requests=3)]
     second = settings.agents[0].model_copy(update={"id": "second", "workspace": tmp_path})
     both = settings.model_copy(update={"agents": (settings.agents[0], second)})
@@ -324,7 +324,7 @@ def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: S
 
 
 def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_met_it(settings: Settings, look: Look):
-    board = Board(QUIET)
+    board = HealthStore(QUIET)
     board.state = EndpointStatus(EndpointCondition.STOPPED, time.time() + 50, "the key is refused: set OPENAI_API_KEY")
     [status] = build_status(settings, board).agents
     assert not status.ok
@@ -334,7 +334,7 @@ def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_m
     assert status.endpoint is not None
     assert status.endpoint.condition is EndpointCondition.STOPPED
 
-    told = Board(
+    told = HealthStore(
         QUIET,
         (Condition(ConditionCode.PROVIDER_REFUSES, "stub", 1.0, {"error": "the key is refused: set OPENAI_API_KEY"}),),
     )
@@ -372,7 +372,7 @@ def test_an_endpoint_that_does_not_answer_is_named_first_as_a_notice_then_as_a_t
     assert [one.code for one in look(600.0, told=(failed,)).troubles] == [failed.code], "told once"
 
 
-class Silent(Board):
+class Silent(HealthStore):
     """No vector came in, ever."""
 
     def vector_progress(self, agent: str) -> VectorProgress:

@@ -21,7 +21,7 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.selection import ProviderChoice
 from memory.embedding.supply import EmbeddingSupply
 from memory.index import commit_batch as planned_groups
-from memory.index import transcript_carryover as carrying_over
+from memory.index import completion
 from memory.index import transcript_slices as transcript_slicing
 from memory.index.completion import complete_generation, differences
 from memory.index.estimate import estimate
@@ -555,7 +555,7 @@ def test_a_rebuild_does_not_take_over_what_the_settings_leave_out_by_then(world:
 
 
 def test_a_rebuild_that_dies_while_it_carries_over_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying_over, "MAX_CHUNKS_PER_COMMIT", 3)
+    monkeypatch.setattr(completion, "MAX_CHUNKS_PER_COMMIT", 3)
     indexer = world.indexer()
     gone = world.write(lines(60), "gone.jsonl")
     index(indexer, gone)

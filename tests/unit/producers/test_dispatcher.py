@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from producers import dispatcher as handing_over
-from producers.dispatcher import CALL_DOCUMENTS, HandOver, mark_in_calls
+from producers.dispatcher import CALL_DOCUMENTS, Dispatcher, mark_in_calls
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, Lane
 from tests.recording import RecordingConditions, RecordingQueue
@@ -30,7 +30,7 @@ class Bench:
         self.troubles = RecordingConditions()
         self.clock = Clock()
         self.recoveries: list[bool] = []
-        self.hand_over = HandOver(
+        self.hand_over = Dispatcher(
             self.queue,
             self.troubles,
             quiet_seconds=lambda agent: {"main": 1.5, "slow": 60.0}[agent],

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from producers.scheduling import RETRY_SECONDS, ReconcileSchedule
+from producers.reconciling import COMPARISON_RETRY_SECONDS, ReconcileSchedule
 
 
 def drain(schedule: ReconcileSchedule, now: float) -> list[tuple[str, str]]:
@@ -74,9 +74,9 @@ def test_a_failed_comparison_is_tried_again_later_each_time() -> None:
         pauses.append(schedule.failed("amy", now=now))
         assert drain(schedule, now + pauses[-1] - 0.01) == []
         now += pauses[-1]
-    assert pauses[0] == RETRY_SECONDS[0]
+    assert pauses[0] == COMPARISON_RETRY_SECONDS[0]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == RETRY_SECONDS[1]
+    assert pauses[-1] == COMPARISON_RETRY_SECONDS[1]
 
 
 def test_unknown_agents_are_ignored() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.documents.agent_files import decode
+from memory.documents.content import decode
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff")))

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memory.documents.known_files import KnownFiles
-from memory.documents.walk import file_stat
+from memory.documents.scan import KnownFiles, file_stat
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.reader import IndexedFile
 from schemas.documents import DocumentKey, FileStat

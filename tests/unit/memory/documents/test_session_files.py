@@ -78,7 +78,7 @@ def found(files: AgentFiles) -> list[str]:
 
 
 def content(files: AgentFiles, path: str | Path) -> list[bytes | None]:
-    with files.opened_transcript(key(path)) as opened:
+    with files.transcripts.opened(key(path)) as opened:
         return [line.data for line in opened.lines()]
 
 
@@ -258,7 +258,7 @@ def test_a_folder_that_cannot_be_listed_hides_its_transcripts_and_no_others(
     scan = files.scan()
     assert (list(scan.documents), scan.unlisted) == ([key("sessions/open/a.jsonl")], (locked,))
     absent = [key("sessions/locked/b.jsonl"), key("sessions/open/gone.jsonl")]
-    assert files.forgotten_transcripts(absent, scan, InMemoryStore()) == [key("sessions/open/gone.jsonl")]
+    assert files.transcripts.forgotten(absent, scan, InMemoryStore()) == [key("sessions/open/gone.jsonl")]
 
 
 def test_ten_thousand_transcripts_are_listed_quickly_and_none_is_opened(
@@ -290,12 +290,12 @@ def test_a_compressed_transcript_is_the_same_document_and_the_plain_file_wins(de
     assert files.key_of(path) == files.resolve("sessions/a.jsonl.zst") == key("sessions/a.jsonl")
     assert files.path_of(key("sessions/a.jsonl")) == path
     assert files.scan().documents[key("sessions/a.jsonl")].size == len(b"compressed")
-    with files.opened_transcript(key("sessions/a.jsonl")) as opened:
+    with files.transcripts.opened(key("sessions/a.jsonl")) as opened:
         assert (opened.compressed, opened.stat.size) == (True, len(b"compressed"))
     plain = desk.write(desk.sessions / "a.jsonl")
     assert files.scan().documents == {key("sessions/a.jsonl"): files.stat(key("sessions/a.jsonl"))}
     assert files.path_of(key("sessions/a.jsonl")) == plain
-    with files.opened_transcript(key("sessions/a.jsonl")) as opened:
+    with files.transcripts.opened(key("sessions/a.jsonl")) as opened:
         assert (opened.compressed, opened.stat.size) == (False, len(LINE))
 
 
@@ -305,13 +305,13 @@ def test_an_archive_may_be_in_the_index_under_its_sessions_name(desk: Desk) -> N
     files = desk.files()
     archive = key(f"sessions/deep/a.jsonl.reset.{TIME}")
     assert found(files) == [archive.path]
-    assert files.earlier_names(archive) == [
+    assert files.transcripts.earlier_names(archive) == [
         key("sessions/deep/a.jsonl"),
         key(real / "deep/a.jsonl"),
         key(real / f"deep/a.jsonl.reset.{TIME}"),
     ]
-    assert files.earlier_names(key("sessions/deep/a.jsonl")) == [key(real / "deep/a.jsonl")]
-    assert files.earlier_names(DocumentKey("memory", "MEMORY.md")) == []
+    assert files.transcripts.earlier_names(key("sessions/deep/a.jsonl")) == [key(real / "deep/a.jsonl")]
+    assert files.transcripts.earlier_names(DocumentKey("memory", "MEMORY.md")) == []
 
 
 def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_so(desk: Desk) -> None:
@@ -337,7 +337,7 @@ def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_
 
     def forgotten() -> list[DocumentKey]:
         found = [one for one in absent if files.forgets(one, store)]
-        assert files.forgotten_transcripts(absent, files.scan(), store) == found
+        assert files.transcripts.forgotten(absent, files.scan(), store) == found
         return found
 
     assert [files.forgets(one) for one in absent] == [True, False, False], "as far as names tell"
@@ -359,7 +359,7 @@ def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_
 
 def test_a_transcript_is_read_from_an_offset_up_to_the_size_it_had_when_it_was_opened(desk: Desk) -> None:
     path = desk.write(desk.sessions / "a.jsonl", b"one\ntwo\n")
-    with desk.files().opened_transcript(key("sessions/a.jsonl")) as opened:
+    with desk.files().transcripts.opened(key("sessions/a.jsonl")) as opened:
         with path.open("ab") as out:
             out.write(b"three\n")
         assert [line.data for line in opened.lines(4)] == [b"two"]
@@ -368,7 +368,7 @@ def test_a_transcript_is_read_from_an_offset_up_to_the_size_it_had_when_it_was_o
 
 def test_a_transcript_that_is_cut_while_it_is_read_is_read_again_later(desk: Desk) -> None:
     path = desk.write(desk.sessions / "a.jsonl", b"one\ntwo\n")
-    with desk.files().opened_transcript(key("sessions/a.jsonl")) as opened:
+    with desk.files().transcripts.opened(key("sessions/a.jsonl")) as opened:
         os.truncate(path, 4)
         with pytest.raises(Transient, match="written anew"):
             list(opened.lines())
@@ -423,9 +423,9 @@ def test_a_transcript_written_just_now_is_opened_once_it_is_older_than_a_tick(
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setattr(time, "time", lambda: (desk.sessions / "a.jsonl").stat().st_mtime + 0.001)
-    with desk.files().opened_transcript(key("sessions/a.jsonl"), settled=False):
+    with desk.files().transcripts.opened(key("sessions/a.jsonl"), settled=False):
         assert waits == []
-    with desk.files().opened_transcript(key("sessions/a.jsonl")):
+    with desk.files().transcripts.opened(key("sessions/a.jsonl")):
         assert len(waits) == 1
 
 
@@ -469,7 +469,7 @@ def test_an_imported_transcript_has_its_absolute_path_and_is_read_but_not_scanne
     assert files.key_of(path) == files.resolve(str(path)) == key(path)
     assert files.stat(key(path)) is not None
     assert content(files, path) == [LINE.rstrip()]
-    with files.opened_transcript(key(path)) as opened:
+    with files.transcripts.opened(key(path)) as opened:
         assert opened.format == "codex"
     assert not any("old" in str(root.path) for root in files.watch_roots())
     assert not files.owns_directory(desk.root / "old")
@@ -481,7 +481,7 @@ def test_an_imported_transcript_always_keeps_its_memory(desk: Desk) -> None:
     files = desk.files(forget=True)
     gone = key(desk.root / "old/a.jsonl")
     assert not files.forgets(gone)
-    assert files.forgotten_transcripts([gone], files.scan(), InMemoryStore()) == []
+    assert files.transcripts.forgotten([gone], files.scan(), InMemoryStore()) == []
 
 
 def test_only_the_files_that_were_imported_are_documents(desk: Desk) -> None:
@@ -506,7 +506,7 @@ def test_imports_that_overlap_are_no_problem_and_the_latest_names_the_format(des
     files = desk.files()
     scan = files.scan(imported=True)
     assert (list(scan.documents), scan.problems) == ([key(path)], ())
-    with files.opened_transcript(key(path)) as opened:
+    with files.transcripts.opened(key(path)) as opened:
         assert opened.format == "plain"
 
 
@@ -517,7 +517,7 @@ def test_an_imported_transcript_below_a_configured_folder_has_the_configured_nam
     files = desk.files()
     assert files.key_of(path) == key("sessions/a.jsonl")
     assert files.stat(key(path)) is None
-    assert files.earlier_names(key("sessions/a.jsonl")) == [key(path)]
+    assert files.transcripts.earlier_names(key("sessions/a.jsonl")) == [key(path)]
     assert sorted(document.path for document in files.scan(imported=True).documents) == [
         str(desk.root / "b.jsonl"),
         "sessions/a.jsonl",
@@ -571,14 +571,14 @@ def test_an_import_says_how_files_below_a_configured_folder_are_read_and_the_lat
     desk.write(".agent/sessions/b/two.jsonl")
     files = desk.files()
     one, two = key("sessions/a/one.jsonl"), key("sessions/b/two.jsonl")
-    assert files.named_format(one) is None
+    assert files.transcripts.named_format(one) is None
     desk.imported(desk.sessions / "a", "codex")
-    assert (files.named_format(one), files.named_format(two)) == ("codex", None)
-    with files.opened_transcript(one) as opened:
+    assert (files.transcripts.named_format(one), files.transcripts.named_format(two)) == ("codex", None)
+    with files.transcripts.opened(one) as opened:
         assert opened.format == "codex"
     desk.imported(desk.sessions, None)
-    assert files.named_format(one) is None
-    with files.opened_transcript(one) as opened:
+    assert files.transcripts.named_format(one) is None
+    with files.transcripts.opened(one) as opened:
         assert opened.format is None
 
 
@@ -588,6 +588,6 @@ def test_an_import_that_is_about_to_be_counts_without_being_written(desk: Desk) 
     settings = Settings(home=desk.root / "home", agents=(agent,))
     files = AgentFiles.of(settings, agent, drafted=[ImportedFolder(str(outside.parent), "plain", None)])
     assert files.key_of(outside) == key(outside)
-    assert files.named_format(key(outside)) == "plain"
+    assert files.transcripts.named_format(key(outside)) == "plain"
     assert AgentFiles.of(settings, agent).key_of(outside) is None
     assert not settings.home.exists()

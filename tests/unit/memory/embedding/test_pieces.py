@@ -14,7 +14,7 @@ from memory.embedding.coordination import Item, Meter, NoUsage
 from memory.embedding.gate import LocalGate, Urgency
 from memory.embedding.providers.provider import Embeddings
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.sending import BatchSender, Outcome, cut_in_pieces, mean_of
+from memory.embedding.sender import BatchSender, Outcome, cut_in_pieces, mean_of
 from memory.store.writer import Refusal
 from schemas.errors import Permanent, TooLarge
 

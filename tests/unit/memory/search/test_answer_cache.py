@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from memory.embedding.providers.stub import StubProvider
 from memory.index.generation_writer import GenerationWriter
-from memory.search import steps as search_steps
+from memory.search import engine
 from memory.search.answer_cache import AnswerCache, KeptAnswer, Question, question_of
 from memory.search.builtin import BuiltinManager
 from memory.search.long_term import is_long_term
@@ -195,13 +195,13 @@ def test_a_kept_answer_needs_no_vector_of_its_query(manager: BuiltinManager, res
 
 
 def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resources: SearchResources, notes: Path):
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         state: Pending | None = Pending()
 
         def pending(self, agent: str) -> Pending | None:
             return self.state
 
-    board = Board()
+    board = HealthStore()
     manager = BuiltinManager(settings, settings.agents[0], resources=resources, pending=board)
     first = manager.search(SearchRequest(query="dentist", wait_ms=0))
     board.state = Pending(documents=7)
@@ -220,7 +220,7 @@ def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resource
 def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
     settings: Settings, manager: BuiltinManager, resources: SearchResources, notes: Path, monkeypatch
 ):
-    retrieve = search_steps.retrieve
+    retrieve = engine.retrieve
     (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
 
     def slowly(*arguments):
@@ -228,10 +228,10 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
         write_index(settings).close()
         return found
 
-    monkeypatch.setattr(search_steps, "retrieve", slowly)
+    monkeypatch.setattr(engine, "retrieve", slowly)
     assert manager.search(SearchRequest(query="zebra")).results == ()
     assert resources.answers.kept_bytes == 0
-    monkeypatch.setattr(search_steps, "retrieve", retrieve)
+    monkeypatch.setattr(engine, "retrieve", retrieve)
     assert [hit.path for hit in manager.search(SearchRequest(query="zebra")).results] == ["memory/zoo.md"]
     assert resources.answers.hits == 0
 
@@ -239,7 +239,7 @@ def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
 def test_a_commit_that_is_waited_for_is_in_the_answer_however_the_question_was_answered_before(
     settings: Settings, resources: SearchResources, notes: Path
 ):
-    class Board(QuietBoard):
+    class HealthStore(QuietBoard):
         looks = 0
 
         def pending(self, agent: str) -> Pending | None:
@@ -249,7 +249,7 @@ def test_a_commit_that_is_waited_for_is_in_the_answer_however_the_question_was_a
                 write_index(settings).close()
             return Pending(documents=int(10 < self.looks < 20))
 
-    board = Board()
+    board = HealthStore()
     manager = BuiltinManager(settings, settings.agents[0], resources=resources, pending=board)
     for _ in range(2):
         assert not manager.search(SearchRequest(query="zebra", wait_ms=5_000)).results
@@ -307,18 +307,18 @@ def test_a_late_answer_is_not_kept(settings: Settings, resources: SearchResource
     agent = settings.agents[0]
     hurried = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 60})})
     manager = BuiltinManager(settings, hurried, resources=resources)
-    retrieve = search_steps.retrieve
+    retrieve = engine.retrieve
     ended = []
     answered = threading.Event()
 
     def slowly(reader, wanted, side, progress):
         found = retrieve(reader, wanted, side, progress)
         assert answered.wait(60)
-        wait_until(lambda: search_steps.time.monotonic() > wanted.deadline)
+        wait_until(lambda: engine.time.monotonic() > wanted.deadline)
         ended.append(found)
         return found
 
-    monkeypatch.setattr(search_steps, "retrieve", slowly)
+    monkeypatch.setattr(engine, "retrieve", slowly)
     [late] = manager.search(SearchRequest(query="dentist")).conditions
     assert late.code in {ConditionCode.SEARCH_LATE, ConditionCode.SEARCH_LATE_KEYWORDS}
     answered.set()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from memory.search.resources import Lane
+from memory.search.resources import BoundedExecutor
 from tests.waiting import wait_until
 
 
@@ -20,7 +20,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 def test_calls_of_a_slow_lane_leave_threads_to_another(threads: ThreadPoolExecutor):
     release = threading.Event()
-    slow, quick = Lane(threads, 2), Lane(threads, 2)
+    slow, quick = BoundedExecutor(threads, 2), BoundedExecutor(threads, 2)
     hanging = [slow.submit(release.wait, 20) for _ in range(10)]
     assert [quick.submit(pow, 2, number).result(60) for number in range(5)] == [1, 2, 4, 8, 16]
     assert not any(call.done() for call in hanging)
@@ -42,14 +42,14 @@ def test_never_more_calls_of_a_lane_run_than_it_is_wide(threads: ThreadPoolExecu
             running.remove(number)
         return number
 
-    lane = Lane(threads, 2)
+    lane = BoundedExecutor(threads, 2)
     assert [call.result(60) for call in [lane.submit(work, number) for number in range(50)]] == list(range(50))
     assert max(most) == 2
     assert lane.submit(work, 1).result(60) == 1
 
 
 def test_an_error_is_the_caller_s_and_the_lane_goes_on(threads: ThreadPoolExecutor):
-    lane = Lane(threads, 1)
+    lane = BoundedExecutor(threads, 1)
     with pytest.raises(ZeroDivisionError):
         lane.submit(lambda: 1 / 0).result(60)
     assert lane.submit(pow, 2, exp=3).result(60) == 8
@@ -58,7 +58,7 @@ def test_an_error_is_the_caller_s_and_the_lane_goes_on(threads: ThreadPoolExecut
 def test_a_call_that_was_taken_back_does_not_run(threads: ThreadPoolExecutor):
     release = threading.Event()
     ran: list[int] = []
-    lane = Lane(threads, 1)
+    lane = BoundedExecutor(threads, 1)
     first = lane.submit(release.wait, 20)
     wait_until(first.running)
     second = lane.submit(ran.append, 2)
@@ -70,7 +70,7 @@ def test_a_call_that_was_taken_back_does_not_run(threads: ThreadPoolExecutor):
 
 def test_a_closed_lane_drops_what_waits_and_takes_nothing(threads: ThreadPoolExecutor):
     release = threading.Event()
-    lane = Lane(threads, 1)
+    lane = BoundedExecutor(threads, 1)
     first = lane.submit(release.wait, 20)
     second = lane.submit(release.wait, 20)
     lane.shutdown(cancel_futures=True)
@@ -84,7 +84,7 @@ def test_a_closed_lane_drops_what_waits_and_takes_nothing(threads: ThreadPoolExe
 def test_a_lane_whose_threads_are_closed_takes_nothing():
     threads = ThreadPoolExecutor(1)
     threads.shutdown()
-    lane = Lane(threads, 1)
+    lane = BoundedExecutor(threads, 1)
     for _ in range(3):
         with pytest.raises(RuntimeError):
             lane.submit(print)

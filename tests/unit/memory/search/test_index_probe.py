@@ -11,7 +11,7 @@ import pytest
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
-from memory.search.index_probe import Figures, Glance, Glances
+from memory.search.index_probe import Figures, IndexProbe, ProbeResult
 from memory.store.options import StoreOptions
 from memory.store.writer import DocumentDelete, Store
 from tests.storing import document, key
@@ -30,10 +30,10 @@ def store(writer: GenerationWriter) -> Store:
 
 
 @pytest.fixture
-def glances(tmp_path: Path) -> Iterator[Glances]:
+def probe(tmp_path: Path) -> Iterator[IndexProbe]:
     generations = Generations(tmp_path, StoreOptions())
     reader = SharedReader(generations)
-    yield Glances("main", generations, reader)
+    yield IndexProbe("main", generations, reader)
     reader.close()
 
 
@@ -50,50 +50,50 @@ def settle(folder: Path) -> None:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns - 3_600_000_000_000))
 
 
-def test_what_was_seen_holds_until_the_next_commit(glances: Glances, store: Store, tmp_path: Path):
+def test_what_was_seen_holds_until_the_next_commit(probe: IndexProbe, store: Store, tmp_path: Path):
     store.write([document(key("a.md"), "one", "two")])
     settle(tmp_path)
-    assert glances.last() is None
-    seen = glances.look()
+    assert probe.last() is None
+    seen = probe.read()
     assert shown(seen.figures) == (2, 2, 0)
-    assert glances.last() == seen
+    assert probe.last() == seen
 
     store.write([DocumentDelete(key("a.md"), store.revision(key("a.md")))])
-    assert glances.last() is None
-    after = glances.look().figures
+    assert probe.last() is None
+    after = probe.read().figures
     assert shown(after) == (0, 0, 0)
     assert after is not None
     assert seen.figures is not None
     assert after.revision != seen.figures.revision
 
 
-def test_nothing_holds_while_files_are_so_new_that_a_commit_may_not_show(glances: Glances, store: Store):
+def test_nothing_holds_while_files_are_so_new_that_a_commit_may_not_show(probe: IndexProbe, store: Store):
     store.write([document(key("a.md"), "one")])
-    glances.look()
-    assert glances.last() is None
+    probe.read()
+    assert probe.last() is None
 
 
-def test_a_new_generation_is_looked_at(glances: Glances, store: Store, writer: GenerationWriter, tmp_path: Path):
+def test_a_new_generation_is_looked_at(probe: IndexProbe, store: Store, writer: GenerationWriter, tmp_path: Path):
     store.write([document(key("a.md"), "one")])
     settle(tmp_path)
-    glances.look()
+    probe.read()
     writer.open_writer("other", "{}")
     writer.open_stores()[-1].write([document(key("a.md"), "one", "two", "three")])
     assert writer.complete("other")
     settle(tmp_path)
-    assert glances.last() is None
-    figures = glances.look().figures
+    assert probe.last() is None
+    figures = probe.read().figures
     assert figures is not None
     assert figures.counts.chunks == 3
-    assert glances.last() is not None
+    assert probe.last() is not None
 
 
-def test_without_an_index_there_are_no_figures_and_no_problem(glances: Glances):
-    assert glances.look() == Glance()
-    assert glances.last() == Glance()
+def test_without_an_index_there_are_no_figures_and_no_problem(probe: IndexProbe):
+    assert probe.read() == ProbeResult()
+    assert probe.last() == ProbeResult()
 
 
-def test_a_damaged_index_is_a_problem_until_it_is_mended(glances: Glances, store: Store, tmp_path: Path):
+def test_a_damaged_index_is_a_problem_until_it_is_mended(probe: IndexProbe, store: Store, tmp_path: Path):
     store.close()
     [path] = tmp_path.glob("*.sqlite")
     sound = path.read_bytes()
@@ -101,7 +101,7 @@ def test_a_damaged_index_is_a_problem_until_it_is_mended(glances: Glances, store
     for end in ("-wal", "-shm"):
         path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
     settle(tmp_path)
-    assert glances.look().problem
-    assert glances.last() is None
+    assert probe.read().problem
+    assert probe.last() is None
     path.write_bytes(sound)
-    assert glances.look().problem is None
+    assert probe.read().problem is None

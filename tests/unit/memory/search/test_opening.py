@@ -26,7 +26,7 @@ from tests.written_index import write_index, writer_of
 DENTIST = "# Friday\n\nThe dentist appointment moved to nine.\n"
 
 
-class Board(QuietBoard):
+class HealthStore(QuietBoard):
     """A queue that says what a test tells it to."""
 
     def __init__(self, pending: Pending | None = None) -> None:
@@ -54,7 +54,7 @@ def resources(settings: Settings) -> Iterator[SearchResources]:
 @pytest.fixture
 def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[BuiltinManager]:
     write_index(settings)
-    made, error = get_search_manager(settings, "main", resources=resources, pending=Board(Pending()))
+    made, error = get_search_manager(settings, "main", resources=resources, pending=HealthStore(Pending()))
     assert error is None
     assert isinstance(made, BuiltinManager)
     yield made
@@ -65,7 +65,7 @@ def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iter
 def asked(settings: Settings) -> Iterator[BuiltinManager]:
     """A manager of its own, beside an empty queue."""
     with_resources = SearchResources(settings, model_wait_seconds=5)
-    made, error = get_search_manager(settings, "main", resources=with_resources, pending=Board(Pending()))
+    made, error = get_search_manager(settings, "main", resources=with_resources, pending=HealthStore(Pending()))
     assert isinstance(made, BuiltinManager), error
     try:
         yield made
@@ -153,7 +153,7 @@ def test_citations_are_on_or_off_or_for_private_sessions(
 
 def test_what_is_behind_is_said(settings: Settings, resources: SearchResources, notes: Path):
     write_index(settings, vectors=False)
-    board = Board(Pending(documents=3, oldest_at=time.time() - 5))
+    board = HealthStore(Pending(documents=3, oldest_at=time.time() - 5))
     manager, _ = get_search_manager(settings, "main", resources=resources, pending=board)
 
     answer = manager.search(SearchRequest(query="dentist"))
@@ -171,7 +171,7 @@ def test_what_is_behind_is_said(settings: Settings, resources: SearchResources, 
 
 def test_a_search_waits_for_pending_documents_when_asked_to(settings: Settings, resources: SearchResources, notes):
     write_index(settings)
-    board = Board(Pending(documents=1))
+    board = HealthStore(Pending(documents=1))
     manager, _ = get_search_manager(settings, "main", resources=resources, pending=board)
     answers = []
     asking = threading.Thread(
@@ -183,7 +183,7 @@ def test_a_search_waits_for_pending_documents_when_asked_to(settings: Settings, 
     asking.join(60)
 
     assert answers[0].pending.documents == 0
-    late = Board(Pending(documents=1))
+    late = HealthStore(Pending(documents=1))
     impatient, _ = get_search_manager(settings, "main", resources=resources, pending=late)
     assert impatient.search(SearchRequest(query="dentist", wait_ms=30)).pending.documents == 1
     manager.close()
@@ -258,7 +258,7 @@ def test_a_search_answers_within_its_deadline(settings: Settings, resources: Sea
     quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 100})})
     hurried = settings.model_copy(update={"agents": (quick,)})
     release = threading.Event()
-    monkeypatch.setattr("memory.search.steps.retrieve", lambda *_: release.wait(60))
+    monkeypatch.setattr("memory.search.engine.retrieve", lambda *_: release.wait(60))
     manager, _ = get_search_manager(hurried, "main", resources=resources)
 
     answer = manager.search(SearchRequest(query="dentist"))
@@ -293,7 +293,7 @@ def test_waiting_for_pending_documents_leaves_time_to_search(settings: Settings,
     agent = settings.agents[0]
     quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 3000})})
     hurried = settings.model_copy(update={"agents": (quick,)})
-    manager, _ = get_search_manager(hurried, "main", resources=resources, pending=Board(Pending(documents=1)))
+    manager, _ = get_search_manager(hurried, "main", resources=resources, pending=HealthStore(Pending(documents=1)))
 
     answer = manager.search(SearchRequest(query="dentist", wait_ms=60_000))
     assert [hit.path for hit in answer.results] == ["memory/2026-11-20.md"]
@@ -307,7 +307,7 @@ def test_without_an_index_the_answer_is_empty_and_says_so(settings: Settings, re
 
     assert answer.results == ()
     assert answer.degraded == ("there is no index yet: nothing was searched",)
-    assert manager.ready() is None
+    assert manager.probe.read().problem is None
     manager.close()
 
 
@@ -322,7 +322,7 @@ def test_a_damaged_index_is_an_answer(settings: Settings, resources: SearchResou
     assert (answer.results, answer.unavailable, answer.disabled) == ((), True, True)
     assert answer.error
     assert answer.action
-    assert manager.ready()
+    assert manager.probe.read().problem
     assert not manager.status().ok
     manager.close()
 

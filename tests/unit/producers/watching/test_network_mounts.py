@@ -8,8 +8,7 @@ import pytest
 
 from memory.documents.agent_files import AgentFiles
 from producers.watching import fallback_watcher as falling_back
-from producers.watching.fallback_watcher import open_watcher
-from producers.watching.network_mounts import blind_folder
+from producers.watching.fallback_watcher import blind_folder, open_watcher
 from producers.watching.report import WatchReport
 from producers.watching.watcher import WatchMode
 from schemas.settings import AgentSettings

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.documents.agent_files import AgentFiles
-from memory.documents.walk import LATEST_NS
+from memory.documents.scan import LATEST_NS
 from recalld.commands.discover import discovery_json, discovery_lines
 from recalld.discover.machine import discover, working_folder
 from recalld.discover.memories import Counted, Deadline, Discovery, Found, count_transcripts, with_unique_names

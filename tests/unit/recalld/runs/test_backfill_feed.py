@@ -12,7 +12,7 @@ from tests.quiet_board import QuietBoard
 from tests.recording import RecordingQueue
 
 
-class Board(QuietBoard):
+class HealthStore(QuietBoard):
     """Says that so many documents wait; None is a broker that does not answer."""
 
     waiting: int | None = 0
@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self, count: int) -> None:
         self.keys = [DocumentKey("sessions", f"sessions/{number:02}.jsonl") for number in range(count)]
-        self.queue, self.board = RecordingQueue(), Board()
+        self.queue, self.board = RecordingQueue(), HealthStore()
         self.left: Sequence[DocumentKey] = ()
         self.feed = BackfillFeed("main", self.keys, queue=self.queue, board=self.board, left=lambda: self.left)
 

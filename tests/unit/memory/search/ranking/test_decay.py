@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.decay import age_in_days, decayed, factor
 from memory.search.ranking.fusion import Fused
+from memory.search.ranking.rerank import age_factor, age_in_days, decayed
 
 DAYS = st.floats(0, 20_000, allow_nan=False)
 HALF_LIVES = st.floats(0.01, 5_000, allow_nan=False)
@@ -58,23 +58,23 @@ def test_days_are_those_of_local_time(far_east: None) -> None:
 @given(young=DAYS, old=DAYS, half_life=HALF_LIVES)
 def test_what_is_older_never_counts_more(young: float, old: float, half_life: float) -> None:
     young, old = sorted((young, old))
-    assert 0 <= factor(old, half_life_days=half_life) <= factor(young, half_life_days=half_life) <= 1
+    assert 0 <= age_factor(old, half_life_days=half_life) <= age_factor(young, half_life_days=half_life) <= 1
 
 
 @given(age=st.floats(0, 500), half_life=st.floats(1, 5_000))
 def test_a_half_life_more_halves(age: float, half_life: float) -> None:
-    assert factor(half_life, half_life_days=half_life) == 0.5
-    later = factor(age + half_life, half_life_days=half_life)
-    assert later == pytest.approx(factor(age, half_life_days=half_life) / 2)
+    assert age_factor(half_life, half_life_days=half_life) == 0.5
+    later = age_factor(age + half_life, half_life_days=half_life)
+    assert later == pytest.approx(age_factor(age, half_life_days=half_life) / 2)
 
 
 def test_what_is_new_or_evergreen_counts_in_full() -> None:
-    assert factor(0.0, half_life_days=30) == factor(None, half_life_days=30) == 1.0
+    assert age_factor(0.0, half_life_days=30) == age_factor(None, half_life_days=30) == 1.0
 
 
 def test_an_absurd_half_life_leaves_a_number() -> None:
-    assert factor(1e5, half_life_days=1e-300) == 0.0
-    assert factor(1e5, half_life_days=1e300) == 1.0
+    assert age_factor(1e5, half_life_days=1e-300) == 0.0
+    assert age_factor(1e5, half_life_days=1e300) == 1.0
 
 
 def test_ranks_are_multiplied_and_sorted_and_scores_left_alone() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from memory.redaction import redact
 from memory.search.builtin import BuiltinManager, SearchResources
-from memory.search.ranking.long_queries import SEARCHED_CHARACTERS, asked_for
+from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query
 from memory.search.tools import SEARCH, call_tool
 from schemas.conditions import ConditionCode
 from schemas.search import GetRequest, SearchRequest
@@ -31,7 +31,7 @@ def manager(settings: Settings) -> Iterator[BuiltinManager]:
 
 def test_a_question_is_searched_whole():
     for query in ("", "what did we decide?", "我们决定了什么？", "word " * (SEARCHED_CHARACTERS // 5)):
-        asked = asked_for(query, redact)
+        asked = searched_query(query, redact)
         assert (asked.text, asked.cut) == (query.strip(), None)
 
 
@@ -40,7 +40,7 @@ def test_a_question_is_searched_whole():
     [LONG, "appointment " * 10_000, "很长的问题。" * 20_000, "x" * 100_000, "\u0301" * 100_000, "🇩🇪" * 50_000],
 )
 def test_of_a_very_long_query_the_beginning_is_searched_up_to_a_word(query: str):
-    asked = asked_for(query, redact)
+    asked = searched_query(query, redact)
 
     assert query.startswith(asked.text)
     assert SEARCHED_CHARACTERS - 256 <= len(asked.text) <= SEARCHED_CHARACTERS
@@ -51,7 +51,7 @@ def test_of_a_very_long_query_the_beginning_is_searched_up_to_a_word(query: str)
 
 
 def test_blanks_before_a_long_query_are_not_what_is_searched():
-    assert asked_for(" \n" * 50_000 + "dentist", redact).text == "dentist"
+    assert searched_query(" \n" * 50_000 + "dentist", redact).text == "dentist"
 
 
 @pytest.mark.parametrize("before", range(SEARCHED_CHARACTERS - 700, SEARCHED_CHARACTERS + 20, 20))
@@ -60,7 +60,7 @@ def test_no_part_of_a_secret_is_searched_where_the_query_is_cut(before: int):
     pem = f"-----BEGIN PRIVATE KEY-----\n{key}-----END PRIVATE KEY-----\n"
     rest = "sk-proj-" + "a1B2c3D4" * 6 + " and more" * 2_000
     for secret in (pem, "postgres://ada:" + "Zx9-" * 12 + "@db.example/x "):
-        asked = asked_for("word " * (before // 5) + secret + rest, redact)
+        asked = searched_query("word " * (before // 5) + secret + rest, redact)
 
         assert not any(part in asked.text for part in ("Qm9", "a1B2", "Zx9"))
 
@@ -68,7 +68,7 @@ def test_no_part_of_a_secret_is_searched_where_the_query_is_cut(before: int):
 def test_secrets_that_hide_most_of_a_query_leave_no_half_of_the_next_one():
     secrets = [f"sk-proj-{number:04}" + "a1B2c3D4" * 6 for number in range(300)]
 
-    assert "a1B2" not in asked_for(" ".join(secrets), redact).text
+    assert "a1B2" not in searched_query(" ".join(secrets), redact).text
 
 
 def test_the_answer_says_what_was_searched_and_finds_it(manager: BuiltinManager):

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.mmr import ByMeaning, ByWords, Similarity, tokens, varied
+from memory.search.ranking.rerank import similarity_by_meaning, similarity_by_words, tokens, varied
 
 SHARES = st.floats(0, 1, allow_nan=False)
 SIMILARITIES = st.floats(0, 1, allow_nan=False)
 
 
-class Table(Similarity):
+class Table:
     """Similarities that a test writes down."""
 
     def __init__(self, rows: Sequence[Sequence[float]]) -> None:
         self.rows = rows
         self.asked: list[int] = []
 
-    def to(self, place: int) -> Sequence[float]:
+    def __call__(self, place: int) -> Sequence[float]:
         self.asked.append(place)
         return self.rows[place]
 
@@ -133,8 +133,8 @@ def test_relevance_counts_as_a_share_of_the_best() -> None:
     ],
 )
 def test_words_in_common_are_counted_in_every_script(one: str, other: str, expected: float) -> None:
-    similarity = ByWords([one, other])
-    assert similarity.to(0)[1] == similarity.to(1)[0] == pytest.approx(expected)
+    similarity = similarity_by_words([one, other])
+    assert similarity(0)[1] == similarity(1)[0] == pytest.approx(expected)
 
 
 def test_a_chinese_text_is_no_single_word() -> None:
@@ -144,13 +144,13 @@ def test_a_chinese_text_is_no_single_word() -> None:
 
 def test_cosines_are_scaled_from_unrelated_to_the_same() -> None:
     vectors = [np.array(v, dtype=np.float32) for v in ([1, 0], [0.8, 0.6], [0, 1], [1, 0])]
-    similarity = ByMeaning(vectors, ["", "", "", ""], unrelated=0.6)
-    assert similarity.to(0) == pytest.approx([1.0, 0.5, 0.0, 1.0])
+    similarity = similarity_by_meaning(vectors, ["", "", "", ""], unrelated=0.6)
+    assert similarity(0) == pytest.approx([1.0, 0.5, 0.0, 1.0])
 
 
 def test_without_a_vector_words_are_compared() -> None:
     vectors = [np.array([1, 0], dtype=np.float32), None, np.array([0, 1], dtype=np.float32)]
-    similarity = ByMeaning(vectors, ["周五迁移", "周五迁移", "周五迁移"], unrelated=0.0)
-    assert similarity.to(0) == pytest.approx([1.0, 1.0, 0.0])
-    assert similarity.to(1) == pytest.approx([1.0, 1.0, 1.0])
-    assert ByMeaning([None, None], ["one", "one"], unrelated=0.0).to(0) == [1.0, 1.0]
+    similarity = similarity_by_meaning(vectors, ["周五迁移", "周五迁移", "周五迁移"], unrelated=0.0)
+    assert similarity(0) == pytest.approx([1.0, 1.0, 0.0])
+    assert similarity(1) == pytest.approx([1.0, 1.0, 1.0])
+    assert similarity_by_meaning([None, None], ["one", "one"], unrelated=0.0)(0) == [1.0, 1.0]

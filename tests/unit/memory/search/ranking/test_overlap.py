@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory.search.ranking.overlap import Shared, repeats, said_by, shared
+from memory.search.ranking.overlap import Shared, comparable_texts, repeats, shared
 from memory.store.reader import ChunkRow
 from schemas.documents import DocumentKey
 
@@ -70,7 +70,7 @@ TALKS = [DocumentKey("sessions", f"sessions/{name}.jsonl") for name in "abc"]
 
 def told(*texts: str, about: str = "key") -> list[str]:
     """Texts that chunks of as many transcripts show to a reader who asks about something."""
-    said = said_by([row(number, 1, text, key=TALKS[number]) for number, text in enumerate(texts)], [about])
+    said = comparable_texts([row(number, 1, text, key=TALKS[number]) for number, text in enumerate(texts)], [about])
     return [said[number] for number in range(len(texts))]
 
 
@@ -85,7 +85,7 @@ def test_when_a_message_was_said_is_not_what_it_says():
 
 def test_times_that_a_person_wrote_into_a_note_are_its_text():
     notes = [row(n, 1, f"[2026-02-0{n} 09:00] standup", key=DocumentKey("memory", f"{n}.md")) for n in (1, 2)]
-    assert len(set(said_by(notes, ["standup"]).values())) == 2
+    assert len(set(comparable_texts(notes, ["standup"]).values())) == 2
 
 
 def test_copies_of_a_conversation_say_the_same_where_it_matched_and_not_where_they_went_on():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from memory.search.ranking.fusion import Fused
-from memory.search.ranking.rerank import factors_of, varied_hits
+from memory.search.ranking.rerank import age_factors, varied_hits
 from memory.store.reader import ChunkRow
 from memory.store.stub import InMemoryStore
 from tests.storing import TALK, chunk, document, key, mark, piece, vector
@@ -51,7 +51,7 @@ def test_factors_are_those_of_messages_and_dates() -> None:
     store.write([document(NOTE, "undated"), document(key("memory/1970-01-02-b.md"), "dated")])
     ids = [chunk.id for of in (TALK, NOTE, key("memory/1970-01-02-b.md")) for chunk in store.chunks_of(of)]
 
-    factors = factors_of(store, store.chunk_rows(ids), half_life_days=10, now=120 * day)
+    factors = age_factors(store, store.chunk_rows(ids), half_life_days=10, now=120 * day)
 
     said, undated, dated = (factors[id_] for id_ in ids)
     assert (said, undated) == (0.25, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.ranking.terms import Coverage, fold, sought
+from memory.search.ranking.terms import coverage_of, fold, sought
 from memory.store.reader import TermCounts
 
 
@@ -30,8 +30,8 @@ def test_folding_keeps_every_character_at_its_place(text: str):
 
 
 def covered(query: str, *texts: str, among: dict[str, int], chunks: int = 100) -> list[float]:
-    coverage = Coverage(query, TermCounts(chunks, among))
-    return [round(coverage.of(text, fold(text)), 3) for text in texts]
+    coverage = coverage_of(query, TermCounts(chunks, among))
+    return [round(coverage(text, fold(text)), 3) for text in texts]
 
 
 def test_coverage_is_the_share_of_the_rarer_words():

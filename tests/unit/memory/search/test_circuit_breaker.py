@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from memory.search.resting import REST_SECONDS, RestingPendingReader
+from memory.search.circuit_breaker import OPEN_SECONDS, GuardedPendingReader
 from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage, VectorProgress
 from tests.quiet_board import QuietBoard
 
@@ -37,7 +37,7 @@ class Queue(QuietBoard):
 
 def test_a_queue_that_is_away_is_asked_again_only_after_a_rest():
     queue, now = Queue(), [0.0]
-    reader = RestingPendingReader(queue, clock=lambda: now[0])
+    reader = GuardedPendingReader(queue, clock=lambda: now[0])
 
     assert reader.pending("main") is None
     assert reader.pending("other") is None
@@ -47,7 +47,7 @@ def test_a_queue_that_is_away_is_asked_again_only_after_a_rest():
     assert queue.asked == 1
 
     queue.answer = Pending(documents=2)
-    now[0] += REST_SECONDS
+    now[0] += OPEN_SECONDS
     assert reader.pending("main") == queue.answer
     assert reader.pending("main") == queue.answer
     assert queue.asked == 3

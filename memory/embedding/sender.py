@@ -17,8 +17,7 @@ import structlog
 import tenacity
 
 from memory.chunking.chunker import estimate_tokens
-from memory.embedding.asking import Asking
-from memory.embedding.coordination import Item, Meter
+from memory.embedding.coordination import InFlightRequests, Item, Meter
 from memory.embedding.gate import Admission, Gate, Urgency
 from memory.embedding.providers.provider import EmbeddingProvider, Matrix
 from memory.embedding.vectors import round_rows
@@ -92,14 +91,14 @@ class BatchSender:
         meter: Meter,
         *,
         stopping: threading.Event,
-        asking: Asking | None = None,
+        asking: InFlightRequests | None = None,
         dimensions: int | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._provider = provider
         self._gate = gate
         self._meter = meter
-        self._asking = asking or Asking()
+        self._asking = asking or InFlightRequests()
         self._stopping = stopping
         self._patience = patience_seconds
         self._lock = threading.Lock()
@@ -190,7 +189,7 @@ class BatchSender:
         return Outcome(places, Refusal(error.reason))
 
     def _ask(self, items: Sequence[Item], repeats: int, errand: _Errand) -> tuple[Matrix, npt.NDArray[np.bool_]]:
-        """One request, with short waits after passing failures."""
+        """Send one request, with short waits after passing failures."""
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Transient),
             wait=_wait,
@@ -219,7 +218,7 @@ class BatchSender:
         except Waiting as waiting:
             if not seen:
                 raise
-            # What went wrong is worth more than that one waits because of it.
+            # The failure itself says more than the wait that it caused.
             kind = Throttled if isinstance(seen[-1], Throttled) else Transient
             raise kind(str(seen[-1]), retry_after=waiting.retry_after) from seen[-1]
 
@@ -238,7 +237,7 @@ class BatchSender:
             billed = answer.tokens
             rounded, unusable = round_rows(answer.vectors, expected=len(items), dimensions=self.dimensions)
             if unusable.all() and not repeats:
-                # Not one good vector: it is the endpoint that is ill, not these texts.
+                # Without one good vector, the endpoint is at fault, not these texts.
                 raise Transient("the endpoint returned only vectors that are zero or not finite")
             failure = None
         except RecalldError as error:
@@ -312,7 +311,7 @@ class BatchSender:
         return True
 
     def _strike(self, text: str, error: Transient | Terminal) -> Refusal | Transient:
-        """Count a failure of a text alone; refused after some."""
+        """Count a failure of a text alone; refuse it after `MOST_STRIKES` of them."""
         with self._lock:
             strikes = self._strikes.pop(text, 0) + 1
             if strikes >= MOST_STRIKES:
@@ -329,7 +328,7 @@ class BatchSender:
                 self.dimensions = dimensions
 
     def _remember_limit(self, too_much: Sequence[Sequence[int]]) -> None:
-        """Batches that were refused whole and taken in halves were too large: send smaller ones from now on."""
+        """Send smaller batches from now on if batches were refused whole and accepted in halves."""
         if not too_much:
             return
         most = max(8, min(map(len, too_much)) // 2)
@@ -344,7 +343,7 @@ def _harmless() -> Item:
 
 
 def _halves(part: _Part) -> list[_Part]:
-    """Both halves, the first one last: it is taken first."""
+    """Return both halves, the first one last, because the last part is sent first."""
     middle = (len(part.places) + 1) // 2
     return [_Part(part.places[middle:]), _Part(part.places[:middle])]
 
@@ -358,11 +357,11 @@ _backoff = tenacity.wait_random_exponential(multiplier=0.25, max=2.0)
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
-    """Full-jitter exponential backoff, or what the provider asked for and a little more."""
+    """Return a full-jitter exponential backoff, or the provider's requested pause and a little more."""
     error = state.outcome.exception() if state.outcome is not None else None
     asked = error.retry_after if isinstance(error, Transient) else None
     jittered: float = _backoff(state)
-    # A fraction on top, so that all threads that were told the same second do not come back in the same millisecond.
+    # A fraction on top, so that threads with the same pause do not return in the same millisecond.
     return jittered if asked is None else asked + min(jittered, asked * 0.1 + 0.01)
 
 
@@ -374,7 +373,7 @@ _SHORTEST_PIECE = 40
 
 
 def cut_in_pieces(item: Item) -> Iterator[list[Item]]:
-    """Cut a text into 2, 4, 8 ... pieces of about the same length; as often as it makes sense."""
+    """Yield a text cut into 2, 4, 8 ... pieces of about the same length, as long as they are long enough."""
     pieces = _FEWEST_PIECES
     while pieces <= _MOST_PIECES and len(item.text) >= pieces * _SHORTEST_PIECE:
         parts = [part for part in _cut(item.text, pieces) if part.strip()]
@@ -383,14 +382,14 @@ def cut_in_pieces(item: Item) -> Iterator[list[Item]]:
 
 
 def mean_of(pieces: Sequence[Item], vectors: Matrix) -> Matrix:
-    """The mean of unit vectors, weighted by their pieces' tokens; shape (1, dimensions), not of unit length."""
+    """Return the mean of unit vectors, weighted by their pieces' tokens; shape (1, dimensions), not of unit length."""
     weights = np.array([piece.tokens for piece in pieces], dtype=np.float32)
     mean: Matrix = (weights[None, :] @ vectors) / weights.sum()
     return mean
 
 
 def _cut(text: str, pieces: int) -> Iterator[str]:
-    """The text's parts, cut at a space or line end near the places where equal parts would end."""
+    """Yield the text's parts, cut at a space or line end near equal parts' ends."""
     start = 0
     for number in range(1, pieces):
         ideal = len(text) * number // pieces

@@ -21,7 +21,7 @@ from memory.embedding.cache import EmbeddingCache, VectorWriteBuffer
 from memory.embedding.coordination import Coordination, Item, Meter, NoClaims, alone
 from memory.embedding.gate import Urgency
 from memory.embedding.providers.provider import EmbeddingProvider
-from memory.embedding.sending import PATIENCE_SECONDS, BatchSender, Outcome
+from memory.embedding.sender import PATIENCE_SECONDS, BatchSender, Outcome
 from memory.store.errors import StoreFull
 from memory.store.reader import Vector
 from memory.store.writer import Refusal
@@ -125,9 +125,9 @@ class EmbeddingBatcher:
             return ticket
 
     def estimate_seconds(self, count: int, *, lane: Lane = Lane.BACKFILL) -> float:
-        """Seconds until `count` more texts would have their vectors; infinite while the provider refuses.
+        """Return the seconds until `count` more texts would have their vectors; infinite while the provider refuses.
 
-        Live texts wait for live ones and for what is in flight only.
+        Live texts wait only for live ones and for requests in flight.
         """
         with self._changed:
             if self._gate.refusal() is not None:
@@ -138,7 +138,7 @@ class EmbeddingBatcher:
 
     @property
     def chunks_per_second(self) -> float:
-        """The measured rate, or the provider's expected one as long as nothing was measured."""
+        """Return the measured rate, or the provider's expected one before the first measurement."""
         with self._changed:
             return self._rate.chunks_per_second
 
@@ -189,7 +189,7 @@ class EmbeddingBatcher:
         return None
 
     def expect_dimensions(self, dimensions: int) -> None:
-        """Say how wide the vectors of an index with this identity are; the first one to say so counts."""
+        """Set the width of the vectors of an index with this identity; the first call counts."""
         if self._sender.dimensions is None:
             self._sender.dimensions = dimensions
 
@@ -225,9 +225,9 @@ class EmbeddingBatcher:
         return BatchLimits(inputs, limits.tokens)
 
     def _next_due(self, now: float) -> tuple[Lane | None, float]:
-        """The lane whose request should leave next, and when (monotonic seconds)."""
+        """Return the lane whose request should leave next, and the time for it (monotonic seconds)."""
         best: tuple[Lane | None, float] = (None, math.inf)
-        # Of a probe's answer everybody learns: until then nothing else leaves.
+        # The answer to a probe decides for all: until then no other request leaves.
         if self._gate.careful and any(self._sending.values()):
             return best
         held_until = now + self._gate.delay()
@@ -259,7 +259,7 @@ class EmbeddingBatcher:
             if not len(self._backlog) and not self._claimed and now >= idle_until:
                 return None
             self._idle += 1
-            # With a backlog that nothing may leave of (a probe is out), the end of another request wakes us.
+            # While a probe is out and the backlog must wait, the end of another request wakes this thread.
             look_again = now + 1.0 if len(self._backlog) else max(idle_until, now)
             look_again = min(look_again, self._look_at)
             self._changed.wait(max(0.0005, min(due, look_again) - now))
@@ -267,7 +267,7 @@ class EmbeddingBatcher:
         return None
 
     def _send_until_idle(self) -> None:
-        """A sender's life. Called without the lock."""
+        """Send batches until there is no work. Called without the lock."""
         while True:
             with self._changed:
                 taken = self._next_batch()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.imports import ImportedFolder
-from producers.finding_transcripts import Found, find_transcripts
+from recalld.runs.backfill_paths import Found, find_transcripts
 
 
 def write(path: Path, *, at: float = 1_000.0) -> Path:
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatc
             raise PermissionError(13, "Permission denied", folder)
         return scandir(folder)
 
-    monkeypatch.setattr("producers.finding_transcripts.os.scandir", listed)
+    monkeypatch.setattr("memory.documents.walk.os.scandir", listed)
     found = find_transcripts([tmp_path])
     assert names(found) == ["a.jsonl"]
     assert found.problems == (f"{locked} cannot be listed: Permission denied; check its permissions",)

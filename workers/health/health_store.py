@@ -1,4 +1,4 @@
-"""Conditions, progress and freshness as processes publish them in the broker."""
+"""Conditions, progress, figures and usage that processes publish in the broker."""
 
 from __future__ import annotations
 
@@ -32,55 +32,55 @@ from schemas.ports import (
 )
 from workers.health.account_state import endpoint_state, forget_pauses
 from workers.health.heartbeat import BEAT_SECONDS, read_signs
-from workers.health.stall_detector import Movement
+from workers.health.stall_detector import StallDetector
 from workers.queue.broker_errors import refusal
 from workers.queue.broker_facts import broker_facts
 from workers.queue.counters import FRESHNESS_BUCKETS, FleetCounters, add_once
 from workers.queue.names import QUEUES, Keys
-from workers.queue.pending import MarkedBefore, PendingMarks
+from workers.queue.pending import MarkedBefore, PendingSet
 
 log = structlog.get_logger(__name__)
 
-#: Seconds over which the published rate is averaged; what came in longer ago counts ever less.
+#: Seconds over which the published rate is averaged, with exponentially less weight for older vectors.
 _RATE_SECONDS = 20.0
 
-#: Seconds without a vector after which it is measured anew.
+#: Seconds without a vector after which the rate is measured anew.
 _RATE_PAUSE_SECONDS = 30.0
 
 #: Seconds for which a day's usage is kept; the sum of all days stays.
 USAGE_DAY_KEPT_SECONDS = 40 * 86_400
 
-#: What is counted of every request; names of fields of `Usage`.
+#: Fields of `Usage` that are counted for every request.
 _COUNTED = ("requests", "failed", "inputs", "tokens")
 
-#: Of what searches asked for the same is counted once more, under names that begin so.
+#: Prefix of the fields that count the requests of searches once more.
 _QUERIES = "queries."
 
 
-class Board:
-    """Implements `PendingReader`, `UsageRecorder`, `FiguresRecorder` and `ConditionReporter` over the broker.
+class HealthStore:
+    """`PendingReader`, `UsageRecorder`, `FiguresRecorder` and `ConditionReporter` over the broker.
 
-    A broker that is away is an answer.
+    Without the broker, writes are dropped and reads return None or nothing.
     """
 
     def __init__(self, client: redis.Redis, keys: Keys) -> None:
         self._client: Any = client
         self._keys = keys
-        self._marks = PendingMarks(client, keys)
-        self._movement = Movement(client, keys)
+        self._marks = PendingSet(client, keys)
+        self._movement = StallDetector(client, keys)
         self._said: dict[tuple[str, str], Mapping[str, Param]] = {}
-        #: What this process counts for everybody.
+        #: Counters of this process, summed in the broker.
         self.counters = FleetCounters(client, keys)
 
     def pending(self, agent: str) -> Pending | None:
-        """How far the agent is behind; None when the broker does not answer."""
+        """Return the agent's backlog; None if the broker does not answer."""
         try:
             return self._marks.pending(agent)
         except redis.RedisError:
             return None
 
     def marked_before(self, agent: str, at: float) -> MarkedBefore | None:
-        """Return what was marked until Unix time `at` and waits still; None when the broker does not answer."""
+        """Return the documents marked until Unix time `at` that still wait; None if the broker does not answer."""
         try:
             return self._marks.marked_before(agent, at)
         except redis.RedisError:
@@ -94,15 +94,15 @@ class Board:
             return 0.0
 
     def ask_again(self, account: str, model: str) -> None:
-        """Let one request to a provider's account leave at once, whatever pause its failures have led to.
+        """Let one request to a provider's account leave at once, despite the backoff after failures.
 
-        A time that the provider itself named is kept.
+        A retry time that the provider named is kept.
         """
         with self._quietly():
             forget_pauses(self._client, account, model)
 
     def vector_progress(self, agent: str) -> VectorProgress:
-        """How fast vectors come in."""
+        """Return the rate of new vectors."""
         try:
             rate, at = self._client.hmget(self._keys.progress(agent), "rate", "at")
         except redis.RedisError:
@@ -110,9 +110,9 @@ class Board:
         return _progress(rate, at)
 
     def record_vectors(self, agent: str, *, count: int, seconds: float) -> None:
-        """Say that `count` vectors joined the index just now, after `seconds` of work on them.
+        """Record `count` new vectors in the index, after `seconds` of work on them.
 
-        The rate is that of all who work on it: it counts the time since anybody said so last, not anybody's work.
+        The rate covers all workers: it divides by the time since the previous report, not by this worker's own time.
         """
         self.moved()
         with self._quietly():
@@ -126,19 +126,19 @@ class Board:
             self._client.hset(self._keys.progress(agent), mapping={"rate": f"{rate:.3f}", "at": f"{now:.3f}"})
 
     def committed(self, agent: str) -> None:
-        """Say that an index was changed, before its documents' marks are over: its figures are to be counted anew."""
+        """Record a change of an index before its marks are removed: its figures must be counted anew."""
         with self._quietly():
             self._client.hincrby(self._keys.commits, agent, 1)
 
     def commits(self, agent: str) -> int:
-        """Return the number of commits so far; 0 without the broker."""
+        """Return the number of commits; 0 without the broker."""
         try:
             return int(self._client.hget(self._keys.commits, agent) or 0)
         except redis.RedisError:
             return 0
 
     def record_figures(self, agent: str, figures: IndexFigures | None, *, commits: int) -> None:
-        """Keep the counts of an index that had so many `commits`; None when it cannot be read."""
+        """Keep the figures of an index with this number of `commits`; None if it cannot be read."""
         with self._quietly():
             if figures is None:
                 self._client.hdel(self._keys.figures, agent)
@@ -146,9 +146,9 @@ class Board:
                 self._client.hset(self._keys.figures, agent, json.dumps([commits, *astuple(figures)]))
 
     def indexing(self) -> dict[str, Indexing] | None:
-        """Return how far the index of every agent is that is known of; None when the broker does not answer.
+        """Return the state of every known agent's index; None if the broker does not answer.
 
-        Two round trips, however many agents there are.
+        Two round trips for any number of agents.
         """
         try:
             marked = self._marks.agents()
@@ -183,7 +183,7 @@ class Board:
         }
 
     def moved(self) -> None:
-        """Say that something was finished."""
+        """Record that a worker finished something."""
         with self._quietly():
             self._movement.moved()
 
@@ -199,7 +199,7 @@ class Board:
             pipe.execute()
 
     def conditions(self, agent: str, *, reported_since: float = 0.0) -> Sequence[Condition]:
-        """Return the conditions of this agent and of all, newest first, that were reported since a Unix time."""
+        """Return the conditions of this agent and of all agents reported since a Unix time, newest first."""
         found: list[Condition] = []
         try:
             for scope in (agent, "*"):
@@ -210,16 +210,16 @@ class Board:
         return sorted(found, key=lambda condition: -(condition.since or 0.0))
 
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
-        """Report a condition; the first time counts as its beginning. Secrets are masked."""
+        """Report a condition; its first report is its beginning. Secrets are masked."""
         with self._quietly():
             self._put([Condition(code, subject, params=params)], agent)
 
     def resolve(self, *codes: ConditionCode, agent: str = "*", subject: str = "") -> None:
-        """Report that conditions are over, in one command."""
+        """Remove conditions, in one command."""
         self._over([_field(code, subject) for code in codes], agent)
 
     def replace(self, codes: Collection[ConditionCode], conditions: Sequence[Condition], *, agent: str) -> None:
-        """Report all conditions with these codes that an agent has: any other with one of them is over."""
+        """Report all conditions of an agent with these codes, and remove its other ones with these codes."""
         with self._quietly():
             there = [field.decode() for field in self._client.hkeys(self._keys.conditions(agent))]
             put = self._put(conditions, agent)
@@ -251,12 +251,12 @@ class Board:
                 log.info("conditions_over", conditions=fields, agent=agent)
 
     def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
-        """Add one request to what its agents cost, and to what all of them do (agent "*")."""
+        """Add one request to the usage of its agents and to the sum of all (agent "*")."""
         with self._quietly():
             self.add_usage([(usage, agents, queries)])
 
     def add_usage(self, requests: Sequence[tuple[Usage, Mapping[str, Usage], bool]]) -> None:
-        """Count several requests like `record_usage`. Raises `redis.RedisError` when none of them is counted."""
+        """Count several requests like `record_usage`. Raises `redis.RedisError` if none of them is counted."""
         counts: Counter[tuple[str, str]] = Counter()
         for usage, agents, queries in requests:
             for agent, share in [*agents.items(), ("*", usage)]:
@@ -278,11 +278,11 @@ class Board:
         add_once(self._client, fill)
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
-        """What embedding for this agent cost on one day (UTC), or ever; the provider and model asked most first."""
+        """Return the usage of an agent on one day (UTC), or ever; the provider and model with most requests first."""
         return self._usage(agent, day, of_queries=True)
 
     def indexing_usage(self, agent: str) -> Sequence[Usage]:
-        """What embedding this agent's documents cost, ever: without the queries of those who searched."""
+        """Return the usage of embedding an agent's documents, ever, without the queries of searches."""
         return self._usage(agent, None, of_queries=False)
 
     def _usage(self, agent: str, day: date | None, *, of_queries: bool) -> Sequence[Usage]:
@@ -308,7 +308,7 @@ class Board:
         return sorted(known, key=lambda usage: (-usage.requests, usage.provider, usage.model))
 
     def processes(self) -> Sequence[ProcessSign]:
-        """Who should be there, and when they were last heard of; nobody without a broker that takes what they say."""
+        """Return the last heartbeats of all processes; none if the broker takes no heartbeats."""
         try:
             signs = read_signs(self._client, self._keys)
             silent = any(sign.silent_seconds > 2 * BEAT_SECONDS for sign in signs)
@@ -319,7 +319,7 @@ class Board:
         return signs
 
     def broker(self) -> BrokerFacts | None:
-        """Which server holds the queue, or that it refuses us; None when it does not answer."""
+        """Return the facts of the server that holds the queue, or its refusal; None if it does not answer."""
         try:
             return broker_facts(self._client)
         except redis.RedisError as error:
@@ -327,9 +327,9 @@ class Board:
             return BrokerFacts("?", "not known", why, writable=False, refuses=True) if why is not None else None
 
     def endpoint(self, account: str, model: str) -> EndpointStatus | None:
-        """Whether requests to a provider's account may leave, and whether one is without an answer for long.
+        """Return the state of a provider's account, with a request that has waited long for its answer.
 
-        None for nobody's account, and without the broker.
+        None without an account, and without the broker.
         """
         if not account:
             return None
@@ -340,7 +340,7 @@ class Board:
             return None
 
     def fleet(self) -> FleetNumbers | None:
-        """What all processes counted together; None when the broker does not answer."""
+        """Return the counts of all processes; None if the broker does not answer."""
         try:
             counts = self.counters.read()
             fresh = self._client.hgetall(self._keys.freshness())
@@ -371,7 +371,7 @@ def _progress(rate: bytes | None, at: bytes | None) -> VectorProgress:
 
 
 def _field(code: ConditionCode, subject: str) -> str:
-    """Return where a condition is kept in its agent's hash."""
+    """Return the field of a condition in its agent's hash."""
     return f"{code} {redact(subject)}" if subject else code.value
 
 
@@ -381,7 +381,7 @@ def _masked(condition: Condition) -> Condition:
 
 
 def _read(raw: bytes, *, reported_since: float = 0.0) -> Condition | None:
-    """Return what the hash holds; None when another version wrote it, or when it was reported before."""
+    """Parse a condition; None if another version wrote it, or if it was reported earlier."""
     try:
         body = json.loads(raw)
         return Condition.of(body) if body["at"] >= reported_since else None
@@ -390,17 +390,17 @@ def _read(raw: bytes, *, reported_since: float = 0.0) -> Condition | None:
 
 
 def _held_up(conditions: Iterable[bytes]) -> Condition | None:
-    """Return why no vectors come, as the workers reported it."""
+    """Return the condition that holds up the vectors, if any."""
     return next((one for one in map(_read, conditions) if one is not None and one.code in HOLD_UP_VECTORS), None)
 
 
 def today_utc() -> date:
-    """The day that usage is counted under now: the same one on every host."""
+    """Return the day of usage, the same one on every host."""
     return datetime.now(UTC).date()
 
 
 def _unanswered(state: EndpointStatus, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointStatus:
-    """The state with what the processes that live wait for."""
+    """Return the state with the longest unanswered request of a living process."""
     if state.condition not in {EndpointCondition.OK, EndpointCondition.FAILING}:
         return state
     owed = [

@@ -11,13 +11,13 @@ import pytest
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.backlog import Ticket
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Claims, Coordination
 from memory.embedding.gate import OUTAGE_FAILURES, LocalGate
 from memory.embedding.providers.provider import Embeddings, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
-from memory.embedding.sending import MOST_STRIKES
+from memory.embedding.sender import MOST_STRIKES
 from memory.store.writer import Refusal
 from schemas.documents import Lane
 from schemas.errors import RecalldError, Transient

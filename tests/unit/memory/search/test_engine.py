@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from memory.search.run import Deadline, SearchRun, Steps
+from memory.search.engine import Deadline, SearchRun, Steps
 from schemas.search import SearchAnswer
 
 Ask = Callable[[SearchRun], SearchAnswer]

@@ -1,26 +1,21 @@
-"""An agent's transcripts on disk: which there are, where they lie, and what `stat` says of them.
-
-Nothing is cached but the list of imports, and that is read again when its file changes.
-"""
+"""Transcripts of an agent: those of its session folders, and those of imported folders."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from memory.documents.content import OpenTranscript, SourceText
 from memory.documents.imports import ImportedFolder, imported_folders, with_import
-from memory.documents.known_files import KnownFiles
-from memory.documents.open_transcripts import OpenTranscript
 from memory.documents.roots import join
 from memory.documents.safe_open import DocumentGone, DocumentRefused, opened_below, settled_stat, stat_below
+from memory.documents.scan import EXCLUDED_FOLDERS, KnownFiles, Scan, ScanProblems, file_stat, printable
 from memory.documents.session_roots import (
     COMPRESSED,
-    SESSIONS_SOURCE,
     SessionRoot,
     archived_path,
     document_name,
@@ -29,32 +24,27 @@ from memory.documents.session_roots import (
     session_roots_of,
 )
 from memory.documents.session_stores import Sieve
-from memory.documents.session_walk import scan_sessions
-from memory.documents.walk import Scan, file_stat
+from memory.documents.source import DocumentSource, existing_folder
+from memory.documents.walk import FolderRules, walk
 from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.documents import DocumentKey, FileStat
+from schemas.documents import SESSIONS_SOURCE, DocumentKey, FileStat
 from schemas.errors import RecalldError, Transient, UserError
-from schemas.globs import Globs
+from schemas.globs import compiled
 from schemas.settings import AgentSettings
 
 
-class SessionFiles:
-    """The transcripts of one agent: below `sessions` of its settings, and below what was imported. Thread-safe.
+class Transcripts(DocumentSource):
+    """Transcripts of one agent: below `sessions` of its settings, and below imported folders. Thread-safe.
 
     An agent whose sources leave out transcripts has none. `drafted` imports count as if they were in the list already.
-    What the `globs` or the kind of its session leave out is no transcript of the agent.
+    Globs and the kinds of sessions leave out transcripts. The list of imports is read again when its file changes.
     """
 
     def __init__(
-        self,
-        agent: AgentSettings,
-        *,
-        imports: Path | None,
-        drafted: Sequence[ImportedFolder] = (),
-        globs: Globs | None = None,
+        self, agent: AgentSettings, *, imports: Path | None = None, drafted: Sequence[ImportedFolder] = ()
     ) -> None:
-        self._globs = globs
+        self._globs = compiled(agent.include, agent.exclude)
         self._kinds = frozenset(agent.sync.sessions.kinds)
         self._workspace = os.path.normpath(agent.workspace)
         wanted = SESSIONS_SOURCE in agent.sources
@@ -64,54 +54,48 @@ class SessionFiles:
         self._forget_deleted = agent.sync.sessions.forget_deleted
         self._known_imports: tuple[tuple[int, int, int] | None, list[SessionRoot]] | None = None
 
-    def scan(self, *, imported: bool, but: KnownFiles | None = None) -> Scan:
-        """All transcripts below configured folders and, if asked for, below imported ones; see `AgentFiles.scan`."""
-        scan = self._all(imported=imported)
+    def scan(self, *, imported: bool = False, but: KnownFiles | None = None) -> Scan:
+        scan = _scan_roots(self._configured(), self._sieve())
+        try:
+            roots = self._imported()
+        except UserError as error:
+            roots = []
+            unreadable = Condition(ConditionCode.IMPORTS_UNREADABLE, params={"error": str(error)})
+            scan = replace(scan, problems=(*scan.problems, unreadable))
+        for root in roots if imported else ():
+            # The index keeps the transcripts of an imported folder that is gone.
+            if os.path.isdir(root.folder):  # noqa: PTH112 - Path may raise
+                scan |= self._import(root)
         if but is None:
             return scan
+        before = but.unchanged
         documents = {key: stat for key, stat in scan.documents.items() if but.differs(key, stat)}
         archived = (archived_path(key.path) for key in scan.documents if key not in documents)
-        return replace(scan, documents=documents, archived=frozenset(path for path in archived if path is not None))
+        return replace(
+            scan,
+            documents=documents,
+            unchanged=but.unchanged - before,
+            archived=frozenset(path for path in archived if path is not None),
+        )
 
-    def _all(self, *, imported: bool) -> Scan:
-        scan = scan_sessions(self._configured(), self._sieve())
-        try:
-            below = self._imported()
-        except UserError as error:
-            unreadable = Condition(ConditionCode.IMPORTS_UNREADABLE, params={"error": str(error)})
-            return replace(scan, problems=(*scan.problems, unreadable))
-        for root in below if imported else ():
-            # One that is not there is nobody's problem: what was read of it is kept.
-            if os.path.isdir(root.folder):  # noqa: PTH112 - Path may raise
-                scan = self._with_import(scan, root)
-        return scan
-
-    def _with_import(self, scan: Scan, root: SessionRoot) -> Scan:
-        below = scan_sessions([root], self._sieve())
-        configured = self._configured()
+    def _import(self, root: SessionRoot) -> Scan:
+        """Return the transcripts of an imported folder that no configured folder holds."""
+        below, configured = _scan_roots([root], self._sieve()), self._configured()
         documents = {
             key: stat
             for key, stat in below.documents.items()
             if _places(key.path, [root])
             and not any((parts := other.rest(key.path)) and other.holds(parts) for other in configured)
         }
-        return Scan(
-            documents=documents | scan.documents,
-            complete=scan.complete and below.complete,
-            problems=tuple(dict.fromkeys(scan.problems + below.problems)),
-            unlisted=tuple(dict.fromkeys(scan.unlisted + below.unlisted)),
-            left_out=Counter(scan.left_out) + Counter(below.left_out),
-        )
+        return replace(below, documents=documents)
 
     def key_of(self, path: str) -> DocumentKey | None:
-        """The transcript that an absolute, normalised path names; None when, by name, it is none or is left out."""
         place = self._place_of(path)
         if place is None or self._sieve().reason(*place) is not None:
             return None
         return _key_at(*place)
 
     def reason_of(self, path: str) -> str | None:
-        """Return why the transcript of an absolute, normalised path is left out; None if it is not, or is none."""
         place = self._place_of(path)
         return self._sieve().reason(*place) if place is not None else None
 
@@ -149,29 +133,25 @@ class SessionFiles:
         return None
 
     def key_named(self, path: str) -> DocumentKey | None:
-        """The transcript whose key has this path; None when, by name, it is none."""
+        """Return the transcript whose key has this path; None if, by name, it is none."""
         key = DocumentKey(SESSIONS_SOURCE, document_name(path))
         return key if self.holds(key) else None
 
     def holds(self, key: DocumentKey) -> bool:
-        """Whether the key is, by name, a transcript's of this agent, and is not left out."""
+        """Return True if a key is, by name, a transcript's of this agent, and is not left out."""
         return bool(self._located(key))
 
-    def path_of(self, key: DocumentKey) -> Path:
-        """Absolute path of the file, or of where it would be."""
+    def path_of(self, key: DocumentKey) -> Path | None:
         places = self._located(key)
         for root, parts in places:
             for name in _file_names(parts[-1]):
                 path = join(root.folder, *parts[:-1], name)
                 if os.path.lexists(path):
                     return Path(path)
-        if not places:
-            return Path(self._workspace, key.path)
-        root, parts = places[0]
-        return Path(root.folder, *parts)
+        return Path(places[0][0].folder, *places[0][1]) if places else None
 
     def stat(self, key: DocumentKey) -> FileStat | None:
-        """See `AgentFiles.stat`. Of a compressed transcript, of the compressed file."""
+        # Of a compressed transcript, the stat of the compressed file.
         for root, parts in self._located(key):
             for name in _file_names(parts[-1]):
                 result = stat_below(root.folder, (*parts[:-1], name), name=key.path)
@@ -179,12 +159,21 @@ class SessionFiles:
                     return file_stat(result)
         return None
 
+    def read(self, key: DocumentKey) -> SourceText:
+        if self.holds(key):
+            raise DocumentRefused(f"{key.path} is a transcript, which is read line by line and never as a whole")
+        raise DocumentGone(f"{key.path} is no document of this agent (any more)")
+
     def root_is_there(self, key: DocumentKey) -> bool:
-        """Whether every folder that may hold the document exists."""
         return all(os.path.isdir(root.folder) for root, _ in self._located(key))  # noqa: PTH112 - Path may raise
 
-    def forgets(self, key: DocumentKey, reader: StoreReader | None) -> bool:
-        """See `AgentFiles.forgets`."""
+    def forgets(self, key: DocumentKey, reader: StoreReader | None = None) -> bool:
+        """Return True if the index must forget an absent transcript.
+
+        The settings may leave it out or ask to forget deleted ones (`sync.sessions.forget_deleted`), or the index has
+        an archive of it, whole and with all that it has of the transcript. An imported transcript stays. Without a
+        `reader` of the index any archive will do.
+        """
         if self.left_out([key]):
             return True
         places = self._located(key)
@@ -197,10 +186,13 @@ class SessionFiles:
         )
 
     def forgotten(self, absent: Iterable[DocumentKey], scan: Scan, reader: StoreReader) -> list[DocumentKey]:
-        """See `AgentFiles.forgotten_transcripts`. Looks at the disk for those of which the scan has an archive."""
+        """Return those of many transcripts absent from a scan that the index must forget, as `forgets` tells of one.
+
+        Looks at the disk for those of which the scan has an archive.
+        """
         followed = [root for root in self._configured() if not root.covered]
         hidden = tuple(folder.rstrip(os.sep) + os.sep for folder in scan.unlisted)
-        archived = {archived_path(key.path) for key in scan.documents if key.source == SESSIONS_SOURCE} | scan.archived
+        archived = {archived_path(key.path) for key in scan.documents if key.is_transcript} | scan.archived
         absent = list(absent)
         out = self.left_out(absent)
         found = list(out)
@@ -225,7 +217,10 @@ class SessionFiles:
         return all(letter.key != archive for letter in reader.dead_letters()) and _holds_all(reader, archive, key)
 
     def earlier_names(self, key: DocumentKey) -> list[DocumentKey]:
-        """See `AgentFiles.earlier_names`."""
+        """Return the keys that a transcript may have had, the likeliest first.
+
+        An archive may have had its session's, a transcript of a configured folder that of an import.
+        """
         names = [key.path]
         for root, parts in self._located(key)[:1]:
             if root.imported is None:
@@ -234,8 +229,15 @@ class SessionFiles:
         return [DocumentKey(SESSIONS_SOURCE, name) for name in (*sessions, *names[1:])]
 
     @contextlib.contextmanager
-    def opened(self, key: DocumentKey, *, settled: bool) -> Iterator[OpenTranscript]:
-        """See `AgentFiles.opened_transcript`."""
+    def opened(self, key: DocumentKey, *, settled: bool = True) -> Iterator[OpenTranscript]:
+        """Open a transcript for reading. May wait some milliseconds for a file that was just written.
+
+        Without `settled` it does not wait, and its stat must not be remembered: a later write may leave it the same.
+
+        Raises:
+            DocumentGone, DocumentRefused, DocumentUnreadable: see there; also what reading raises inside.
+            Transient: it is being replaced, or the system is out of descriptors.
+        """
         with ExitStack() as stack:
             root, parts, descriptor, compressed = self._enter(stack, key)
             stat = file_stat(settled_stat(descriptor) if settled else os.fstat(descriptor))
@@ -243,26 +245,23 @@ class SessionFiles:
             yield OpenTranscript(stat, compressed, named, key.path, descriptor)
 
     def named_format(self, key: DocumentKey) -> str | None:
-        """See `AgentFiles.named_format`."""
+        """Return the format that a user named for a transcript; None if it is to be found out."""
         for root, parts in self._located(key)[:1]:
             return self._format_below(root.real, parts)
         return None
 
-    def watch_roots(self) -> list[tuple[str, bool]]:
-        """Folders to watch, and whether with all below: the configured ones, or what is above one that is to come."""
-        roots = []
+    def watch_roots(self) -> Iterator[tuple[str, bool]]:
         sieve = self._sieve()
         for root in self._configured():
             if not root.covered and not sieve.closes(root, root.prefix):
                 there = os.path.isdir(root.folder)  # noqa: PTH112 - Path may raise
-                roots.append((root.folder, there))
-        return roots
+                yield root.folder if there else existing_folder(root.folder), there
 
     def owns_directory(self, path: str) -> bool:
-        """Whether a folder is to be watched: a configured one or, not hidden and not a link, inside one."""
+        sieve = self._sieve()
         for root in self._configured():
             parts = root.rest(path)
-            if parts is None or not root.descends(parts) or self._sieve().closes(root, join(root.prefix, *parts)):
+            if parts is None or not root.descends(parts) or sieve.closes(root, join(root.prefix, *parts)):
                 continue
             if not parts or not os.path.islink(path):  # noqa: PTH114 - Path may raise
                 return True
@@ -272,7 +271,7 @@ class SessionFiles:
         return session_roots_of(self._workspace, self._folders)
 
     def _imported(self) -> list[SessionRoot]:
-        """The imported folders.
+        """Return the imported folders.
 
         Raises:
             UserError: the list of them is damaged.
@@ -297,11 +296,11 @@ class SessionFiles:
         try:
             return self._imported()
         except UserError:
-            return []  # the scan says it
+            return []  # the scan has a condition of it
 
     def _located(self, key: DocumentKey) -> list[tuple[SessionRoot, tuple[str, ...]]]:
-        """The roots that may hold a document, the one that wins first, and its components below each."""
-        if key.source != SESSIONS_SOURCE or "\0" in key.path or key.path.endswith(COMPRESSED):
+        """Return the roots that may hold a document, the one that wins first, and its components below each."""
+        if not key.is_transcript or "\0" in key.path or key.path.endswith(COMPRESSED):
             return []
         if key.path.startswith("/"):
             # Below a configured folder it has another name.
@@ -313,11 +312,11 @@ class SessionFiles:
             roots = [root for root in self._configured() if not root.covered]
         sieve = self._sieve()
         found = [place for place in _places(key.path, roots) if sieve.reason(*place) is None]
-        # What several imports reach is one file; two configured folders may have files of the same name.
+        # A transcript that several imports reach is one file; two configured folders may have files of the same name.
         return found[:1] if key.path.startswith("/") else found
 
     def _format_below(self, folder: str, parts: tuple[str, ...]) -> str | None:
-        """What the latest import of a file says, wherever it has its name from."""
+        """Return the format that the latest import of a file names, though a configured folder gives it its name."""
         path = join(folder, *parts)
         for root in self._imported_or_none():
             below = root.rest(path)
@@ -326,7 +325,7 @@ class SessionFiles:
         return None
 
     def _enter(self, stack: ExitStack, key: DocumentKey) -> tuple[SessionRoot, tuple[str, ...], int, bool]:
-        """Open the first file that is there."""
+        """Open the first of a document's files that is there."""
         refused: DocumentRefused | None = None
         for root, parts in self._located(key):
             for name in _file_names(parts[-1]):
@@ -344,12 +343,83 @@ class SessionFiles:
         raise DocumentGone(f"{key.path} is not there")
 
 
+def _scan_roots(roots: Sequence[SessionRoot], sieve: Sieve) -> Scan:
+    """Return the transcripts below folders that the sieve lets through.
+
+    Costs a stat for each and a listing for each folder.
+    """
+    documents: dict[DocumentKey, FileStat] = {}
+    owners: list[tuple[SessionRoot, frozenset[DocumentKey]]] = []
+    problems = ScanProblems()
+    followed = [root for root in roots if not root.covered]
+    for root in followed:
+        if not os.path.isdir(root.folder):  # noqa: PTH112 - a plain string
+            problems.add_missing(root.folder, ConditionCode.SESSIONS_FOLDER_MISSING, root.folder)
+            continue
+        found = _scan_folder(root, sieve, problems)
+        for first, keys in owners:
+            twice = sorted(keys & found.keys())
+            if twice:
+                problems.add(
+                    ConditionCode.TRANSCRIPTS_NAMED_TWICE,
+                    root.folder,
+                    first=printable(first.folder),
+                    transcripts=len(twice),
+                    example=twice[0].path.removeprefix(f"{SESSIONS_SOURCE}/"),
+                )
+                for key in twice:
+                    del found[key]
+        if len(followed) > 1:
+            owners.append((root, frozenset(found)))
+        documents.update(found)
+    return problems.scan_of(documents)
+
+
+def _scan_folder(root: SessionRoot, sieve: Sieve, problems: ScanProblems) -> dict[DocumentKey, FileStat]:
+    found: dict[DocumentKey, FileStat] = {}
+    compressed: dict[DocumentKey, FileStat] = {}
+    if sieve.closes(root, root.prefix):
+        problems.left_out[EXCLUDED_FOLDERS] += 1
+        return found
+    goes_on = problems.has_room(root.folder, lambda: len(found) + len(compressed))
+    rules = _rules(root, sieve, problems)
+    for path, result in walk(root.folder, f"{root.prefix}/", rules, problems, goes_on=goes_on):
+        if path.endswith(COMPRESSED):
+            compressed[DocumentKey(SESSIONS_SOURCE, document_name(path))] = file_stat(result)
+        else:
+            found[DocumentKey(SESSIONS_SOURCE, path)] = file_stat(result)
+    return compressed | found
+
+
+def _rules(root: SessionRoot, sieve: Sieve, problems: ScanProblems) -> Callable[[str], FolderRules]:
+    """Return the rules of the folders below a root."""
+
+    def enters(folder: str) -> bool:
+        if sieve.closes(root, folder):
+            problems.left_out[EXCLUDED_FOLDERS] += 1
+            return False
+        return True
+
+    def rules(folder: str) -> FolderRules:
+        parts = tuple(folder[len(root.prefix) : -1].split("/")[1:])
+
+        def takes(path: str) -> bool:
+            reason = sieve.reason(root, (*parts, document_name(path[len(folder) :])))
+            if reason is not None:
+                problems.left_out[reason] += 1
+            return reason is None
+
+        return FolderRules(is_transcript_name, takes if sieve.limits(root, parts) else None, enters)
+
+    return rules
+
+
 def _key_at(root: SessionRoot, parts: Sequence[str]) -> DocumentKey:
     return DocumentKey(SESSIONS_SOURCE, join(root.prefix, *parts))
 
 
 def _places(path: str, roots: Iterable[SessionRoot]) -> list[tuple[SessionRoot, tuple[str, ...]]]:
-    """The roots that may, by name, hold the document of this path, and its components below each."""
+    """Return the roots that may, by name, hold the document of this path, and its components below each."""
     found = []
     for root in roots:
         start = root.prefix if root.prefix.endswith("/") else root.prefix + "/"
@@ -359,7 +429,7 @@ def _places(path: str, roots: Iterable[SessionRoot]) -> list[tuple[SessionRoot, 
 
 
 def _file_names(name: str) -> tuple[str, str]:
-    """The names that a document's file may have; the first one that is there counts."""
+    """Return the names that a document's file may have; the first one that is there counts."""
     return name, name + COMPRESSED
 
 

@@ -1,26 +1,31 @@
-"""Which transcripts lie below paths that a person named, newest first. Nothing is opened; only the named paths
-themselves may be links.
-"""
+"""Paths of a backfill: the transcripts below them, newest first. No file is opened; only named paths may be links."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from memory.documents.imports import ImportedFolder
-from memory.documents.roots import is_folder_name, is_utf8
-from memory.documents.scan_problems import printable
+from memory.documents.roots import is_utf8
+from memory.documents.scan import ScanProblems, file_stat, printable
 from memory.documents.session_roots import COMPRESSED, document_name, is_transcript_name
-from memory.documents.walk import file_stat
+from memory.documents.walk import FolderRules, walk
+from memory.status.condition_texts import text_of
+from schemas.conditions import ConditionCode
 from schemas.documents import FileStat
+
+#: Conditions of a walk that a user must know of. A link or an odd name below a folder is no loss to a backfill.
+_TOLD = {ConditionCode.FOLDER_UNLISTABLE, ConditionCode.PATH_TOO_LONG}
+
+_RULES = FolderRules(is_transcript_name)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTranscript:
-    """One transcript: the absolute path of its document (without `.zst`), and the stat of the file that is read."""
+    """Transcript: the absolute path of its document (without `.zst`), and the stat of the file that is read."""
 
     path: str
     stat: FileStat
@@ -28,9 +33,10 @@ class FoundTranscript:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`transcripts`, newest first; the `folders` they lie in; how many were `left_out` by dates or limit.
+    """Transcripts of a backfill, newest first.
 
-    `problems`: one sentence each for a person.
+    `folders`: those that hold them. `left_out`: number of transcripts that dates or the limit leave out. `problems`:
+    one sentence each for the user.
     """
 
     transcripts: tuple[FoundTranscript, ...]
@@ -61,7 +67,7 @@ def find_transcripts(
 
 
 class _Search:
-    """What was found so far. A plain file and its compressed twin are one transcript, and the plain one is read."""
+    """Search for transcripts. A plain file and its compressed twin are one transcript, and the plain one is read."""
 
     def __init__(self, format: str | None) -> None:  # noqa: A002 - the name of the flag
         self.problems: list[str] = []
@@ -71,7 +77,7 @@ class _Search:
         self._files: dict[str, FileStat] = {}
 
     def look_at(self, named: Path) -> None:
-        """Add what one path names: a folder with all below it, or one transcript."""
+        """Add the folder with all below it, or the transcript, that a path names."""
         path = os.path.realpath(named)
         shown = printable(str(named))
         if not is_utf8(path):
@@ -86,7 +92,7 @@ class _Search:
         else:
             if stat.S_ISDIR(result.st_mode):
                 self._whole[path] = None
-                self._files.update(self._below(path))
+                self._add_folder(path)
             elif not stat.S_ISREG(result.st_mode) or not is_transcript_name(os.path.basename(path)):  # noqa: PTH119
                 self.problems.append(f"{shown} is no transcript: those are files named *.jsonl or *.jsonl.zst")
             else:
@@ -95,7 +101,7 @@ class _Search:
                 self._files[path] = file_stat(result)
 
     def folders(self) -> list[ImportedFolder]:
-        """Where they lie, each folder once."""
+        """Return the folders of the transcripts, each once."""
         named = {folder: tuple(names) for folder, names in self._named.items() if folder not in self._whole}
         return [
             *(ImportedFolder(folder, self._format, None) for folder in self._whole),
@@ -103,33 +109,18 @@ class _Search:
         ]
 
     def transcripts(self) -> list[FoundTranscript]:
-        """Each document once."""
+        """Return each transcript once."""
         return [
             FoundTranscript(document_name(path), stat)
             for path, stat in self._files.items()
             if not (path.endswith(COMPRESSED) and document_name(path) in self._files)
         ]
 
-    def _below(self, top: str) -> Iterator[tuple[str, FileStat]]:
-        waiting = [top]
-        while waiting:
-            folder = waiting.pop()
-            try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        if entry.is_dir(follow_symlinks=False):
-                            if is_folder_name(entry.name):
-                                waiting.append(entry.path)
-                        elif is_transcript_name(entry.name):
-                            result = entry.stat(follow_symlinks=False)
-                            if stat.S_ISREG(result.st_mode):
-                                yield entry.path, file_stat(result)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                self.problems.append(
-                    f"{printable(folder)} cannot be listed: {error.strerror or error}; check its permissions"
-                )
+    def _add_folder(self, top: str) -> None:
+        problems = ScanProblems()
+        found = walk(top, top.rstrip(os.sep) + os.sep, lambda _: _RULES, problems)
+        self._files.update((path, file_stat(result)) for path, result in found)
+        self.problems += [text_of(one) for one in problems.conditions() if {one.code, one.params.get("kind")} & _TOLD]
 
 
 def _lies_between(one: FoundTranscript, since: float | None, until: float | None) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from memory.chunking.chunker import text_hash
 from memory.embedding.backlog import Ticket
-from memory.embedding.batching import EmbeddingBatcher
+from memory.embedding.batcher import EmbeddingBatcher
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordination
 from memory.embedding.gate import Admission, LocalGate, Urgency

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from memory.embedding import asking as module
-from memory.embedding.asking import REMEMBERED_SECONDS, UNUSUAL_SECONDS, Asking
+from memory.embedding import coordination as module
+from memory.embedding.coordination import REMEMBERED_SECONDS, UNUSUAL_SECONDS, InFlightRequests
 from memory.embedding.providers.stub import StubProvider
 from schemas.errors import RecalldError, Terminal, Throttled, Transient
 
@@ -24,7 +24,7 @@ class Remote(StubProvider):
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
-        self.asking = Asking(clock=lambda: self.now)
+        self.asking = InFlightRequests(clock=lambda: self.now)
 
     def fail(self, error: RecalldError, *, after: float) -> None:
         with suppress(type(error)), self.asking.request(Remote()):

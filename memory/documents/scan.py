@@ -1,0 +1,217 @@
+"""Scan of an agent's documents: their stats, what was left out, and the conditions of files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from schemas.conditions import Condition, ConditionCode, Param
+from schemas.documents import DocumentKey, FileStat
+
+if TYPE_CHECKING:
+    from memory.store.reader import IndexedFile
+
+#: Keys of `Scan.left_out` for what globs exclude.
+EXCLUDED, EXCLUDED_FOLDERS = "excluded", "excluded folders"
+
+#: Nanoseconds of the earliest and of the latest time of a file that an index keeps, in 1677 and in 2262. The two
+#: integers of 64 bits below are left for stats that no file has (`memory.index.transcript_slices`).
+EARLIEST_NS, LATEST_NS = 2 - 2**63, 2**63 - 1
+
+#: Most documents that one scan of notes, or of transcripts, finds. In every process that compares files and index, a
+#: document costs about 350 bytes of memory if it is a new or changed transcript, and 180 if the index knows it.
+MAX_DOCUMENTS = 2_000_000
+
+#: Most conditions of one code that a scan keeps; it counts the rest.
+_MOST_KEPT = 20
+
+#: Most characters of a path that messages show, half of them from either end.
+_SHOWN_CHARS = 400
+
+# Inode numbers have no sign; a size has one where it is forgotten (`memory.store.dead_letters.FORGOTTEN`).
+_STAT = struct.Struct("<qqQq")
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Documents on disk.
+
+    `documents`: all of them, or those that differ from the index, if the scan got its `KnownFiles`; `unchanged` counts
+    the others, and `archived` names the sessions whose archives are unchanged. `complete` is False if a folder could
+    not be listed: a document below one of `unlisted` (absolute paths) may still be there. `left_out` counts files that
+    globs exclude (`EXCLUDED`), folders that globs exclude whole (`EXCLUDED_FOLDERS`), and transcripts by the kinds of
+    their sessions.
+    """
+
+    documents: dict[DocumentKey, FileStat]
+    complete: bool
+    problems: tuple[Condition, ...]
+    unlisted: tuple[str, ...]
+    unchanged: int = 0
+    archived: frozenset[str] = frozenset()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Return the number of documents on the disk."""
+        return len(self.documents) + self.unchanged
+
+    def hides(self, path: str | os.PathLike[str]) -> bool:
+        """Return True if the scan could not look where an absolute path lies, so that its absence means nothing."""
+        if self.complete:
+            return False
+        text = os.fspath(path)
+        return not self.unlisted or any(text.startswith(above.rstrip(os.sep) + os.sep) for above in self.unlisted)
+
+    def __or__(self, other: Scan) -> Scan:
+        """Return both scans as one. A document of both has the stat of the other one."""
+        return Scan(
+            documents=self.documents | other.documents,
+            complete=self.complete and other.complete,
+            problems=tuple(dict.fromkeys(self.problems + other.problems)),
+            unlisted=tuple(dict.fromkeys(self.unlisted + other.unlisted)),
+            unchanged=self.unchanged + other.unchanged,
+            archived=self.archived | other.archived,
+            left_out=Counter(self.left_out) + Counter(other.left_out),
+        )
+
+
+class ScanProblems:
+    """Conditions of files, folders that the system does not list, and counts of what was left out.
+
+    It keeps the first conditions of each code, and counts the rest.
+    """
+
+    def __init__(self) -> None:
+        self.unlisted: dict[str, None] = {}
+        self.left_out: Counter[str] = Counter()
+        self._found: dict[ConditionCode, dict[str, Condition]] = {}
+        self._more: Counter[ConditionCode] = Counter()
+
+    def add(self, code: ConditionCode, path: str, **params: Param) -> None:
+        """Add a condition of a file or folder, once."""
+        found = self._found.setdefault(code, {})
+        shown = printable(path)
+        if shown in found:
+            return
+        if len(found) >= _MOST_KEPT:
+            self._more[code] += 1
+        else:
+            found[shown] = Condition(code, shown, params=params)
+
+    def add_missing(self, folder: str, code: ConditionCode, configured: str) -> None:
+        """Add a configured folder that is not there."""
+        self.unlisted[folder] = None
+        self.add(code, configured)
+
+    def add_unlistable(self, folder: str, error: OSError) -> None:
+        """Add a folder that the system does not list."""
+        self.unlisted[folder] = None
+        if error.errno == errno.ENAMETOOLONG:
+            self.add(ConditionCode.PATH_TOO_LONG, folder)
+        else:
+            self.add(ConditionCode.FOLDER_UNLISTABLE, folder, error=error.strerror or str(error))
+
+    def has_room(self, top: str, documents: Callable[[], int]) -> Callable[[str], bool]:
+        """Return the check that ends a walk of `top` with a condition when it has found too many documents."""
+
+        def goes_on(folder: str) -> bool:
+            if documents() <= MAX_DOCUMENTS:
+                return True
+            self.unlisted[top] = None
+            self.add(ConditionCode.TOO_MANY_DOCUMENTS, folder, most=MAX_DOCUMENTS)
+            return False
+
+        return goes_on
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return each condition once, and the numbers of those that were not kept."""
+        found = [one for kind in self._found.values() for one in kind.values()]
+        more = (
+            Condition(ConditionCode.MORE_FILES, code.value, params={"count": count, "kind": code.value})
+            for code, count in self._more.items()
+        )
+        return (*found, *more)
+
+    def scan_of(self, documents: dict[DocumentKey, FileStat], *, unchanged: int = 0) -> Scan:
+        """Return the scan that found these documents and problems."""
+        unlisted = tuple(self.unlisted)
+        return Scan(documents, not unlisted, self.conditions(), unlisted, unchanged, left_out=self.left_out)
+
+
+class KnownFiles:
+    """Documents of an index without their names, about 170 bytes each, to compare a scan with.
+
+    The scan shows every document on the disk to `differs`. `absent` then reads the index once more, only for documents
+    that were not shown.
+
+    A document is known by the 64-bit hash that Python gives its key, another one in every process. Two of a million
+    documents share one in one of forty million processes; recalld looks at one of them in vain there.
+    """
+
+    def __init__(self, files: Iterable[IndexedFile] = ()) -> None:
+        # None: it was shown.
+        self._stats: dict[int, bytes | None] = {hash(file.key): _packed(file.stat) for file in files}
+        #: Number of known documents that were not shown.
+        self.absentees = len(self._stats)
+        #: Number of shown documents that are as the index knows them.
+        self.unchanged = 0
+
+    def __len__(self) -> int:
+        return len(self._stats)
+
+    def __contains__(self, key: DocumentKey) -> bool:
+        return hash(key) in self._stats
+
+    def differs(self, key: DocumentKey, stat: FileStat) -> bool:
+        """Return True if a document on the disk is new or changed. What the index knows counts the first time only."""
+        name = hash(key)
+        known = self._stats.get(name)
+        if known is None:
+            return name not in self._stats
+        self._stats[name] = None
+        self.absentees -= 1
+        if not FileStat(*_STAT.unpack(known)).agrees_with(stat):
+            return True
+        self.unchanged += 1
+        return False
+
+    def absent(self, files: Iterable[IndexedFile]) -> list[DocumentKey]:
+        """Return the known documents that were never shown. Reads `files`, of the same index, only if there are any."""
+        if not self.absentees:
+            return []
+        return [file.key for file in files if self._stats.get(hash(file.key)) is not None]
+
+
+def _packed(stat: FileStat) -> bytes:
+    return _STAT.pack(stat.size, stat.mtime_ns, stat.inode, stat.ctime_ns)
+
+
+def file_stat(result: os.stat_result) -> FileStat:
+    """Return what an index remembers of a stat, whatever times the file system gives.
+
+    A write time stays in order. A change time is only a fingerprint: it tells one edit from the next though the clock
+    is centuries off.
+    """
+    mtime_ns = min(max(result.st_mtime_ns, EARLIEST_NS), LATEST_NS)
+    ctime_ns = result.st_ctime_ns & LATEST_NS
+    # Mostly they are equal, and one number for both: of a million files that is 32 MB less.
+    return FileStat(result.st_size, mtime_ns, result.st_ino, mtime_ns if mtime_ns == ctime_ns else ctime_ns)
+
+
+def printable(path: str) -> str:
+    """Return a path in a form that can be written and shown, whatever it holds: control characters are escaped."""
+    try:
+        text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which JSON can hold and no file system gives.
+        text = path.encode("utf-8", "backslashreplace").decode()
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    half = _SHOWN_CHARS // 2
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:half]}...{text[-half:]}"
