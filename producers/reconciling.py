@@ -18,7 +18,6 @@ from memory.documents.scan import KnownFiles
 from memory.documents.session_roots import archived_path
 from memory.store.errors import OtherVersion, StoreCorrupt
 from memory.store.reader import StoreReader
-from memory.wire_forms import index_figures
 from producers.dispatcher import mark_in_calls
 from schemas.conditions import Condition
 from schemas.documents import DocumentKey, Lane
@@ -244,7 +243,7 @@ def _remembered(
         try:
             known = KnownFiles(reader.files())
             failed = [letter.key for letter in reader.dead_letters()]
-            figures = index_figures(reader.counts(), dead_letters=len(failed))
+            figures = reader.counts().figures(dead_letters=len(failed))
             return known, failed, left_out(reader, files), figures
         finally:
             reader.close()
@@ -262,7 +261,7 @@ def _seen(answering: Callable[[], StoreReader | None]) -> tuple[KnownFiles | Non
         if reader is None:
             return None, IndexFigures()
         try:
-            figures = index_figures(reader.counts(), dead_letters=len(reader.dead_letters()))
+            figures = reader.counts().figures(dead_letters=len(reader.dead_letters()))
             return KnownFiles(reader.files()), figures
         finally:
             reader.close()

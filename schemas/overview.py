@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from schemas.status import DeadLetter, EndpointStatus, QueueState, TroubleState
+from schemas.ports import EndpointStatus
+from schemas.status import DeadLetter, QueueState, TroubleState
 
 
 class _Wire(BaseModel):

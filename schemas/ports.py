@@ -1,7 +1,7 @@
-"""The small ports that rooms hand each other.
+"""Ports between packages, and the values that cross them.
 
-Producers and workers are siblings and do not import each other; what one needs of the other is a
-protocol here, implemented in `workers` or `producers` and handed over by the front door.
+Producers and workers do not import each other. A service that one needs of the other is a protocol here. `workers` or
+`producers` implement it, and the front door hands it over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from schemas.documents import DocumentKey, Lane
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """How far an agent's index is behind.
+    """Backlog of an agent's index.
 
     `documents` counts documents that changed and are not yet committed (waiting and running);
     `oldest_at` is the Unix time of the oldest such change, None when there is none.
@@ -31,7 +31,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class VectorProgress:
-    """How fast vectors join the index: chunks a second, as of Unix time `at`; 0 when nothing is known."""
+    """Rate at which vectors join the index, in chunks a second, at Unix time `at`; 0 while it is not known."""
 
     rate: float = 0.0
     at: float = 0.0
@@ -65,10 +65,10 @@ class Indexing:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What embedding with one provider and model cost.
+    """Cost of embedding with one provider and model.
 
-    `requests` were sent, `failed` of them were not answered with vectors; `inputs` texts and `tokens` (as the
-    provider counts them, else estimated) came back as vectors.
+    `failed` of the `requests` brought no vectors. `inputs` texts and `tokens` (as the provider counts them, else
+    estimated) came back as vectors.
     """
 
     provider: str
@@ -80,9 +80,10 @@ class Usage:
 
 
 class EndpointCondition(StrEnum):
-    """Whether requests to an embedding endpoint may leave. Waiting: they may, and one is without an answer for long.
+    """Condition of an embedding endpoint.
 
-    Failing: the last ones got no answer, or one that is of no use, and are tried again.
+    Waiting: requests leave, and one has been without an answer for long. Failing: the last requests got no usable
+    answer, and are tried again. Stopped: the endpoint refused for good.
     """
 
     OK = "ok"
@@ -93,14 +94,14 @@ class EndpointCondition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointState:
-    """What everybody who uses a provider's account knows about it.
+class EndpointStatus:
+    """State of a provider's endpoint, shared by all processes that use the account.
 
-    `until` is the Unix time of the next try, None when it may be now; `reason` is the provider's sentence when it
-    refused for good, or who does not answer; `since` is the Unix time since when an answer is owed, None when none is.
+    Requests leave again at Unix time `until`; None means now. `reason` is the provider's refusal, or names the endpoint
+    that does not answer. A request has been without an answer since Unix time `since`.
     """
 
-    condition: EndpointCondition = EndpointCondition.OK
+    condition: EndpointCondition
     until: float | None = None
     reason: str | None = None
     since: float | None = None
@@ -108,7 +109,7 @@ class EndpointState:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A request to a provider's account and model, at `address`, is without an answer for so many seconds."""
+    """Request to a provider's account and model, at `address`, without an answer for `seconds`."""
 
     account: str
     model: str
@@ -118,7 +119,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number that all processes of a namespace counted together: a declared counter's name and labels' values."""
+    """Number that all processes of a namespace counted together: a declared counter's name and labels' values."""
 
     metric: str
     labels: tuple[str, ...]
@@ -127,7 +128,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class FleetNumbers:
-    """What metrics tell of all processes of a namespace.
+    """Numbers of all processes of a namespace, for metrics.
 
     `freshness` counts event-to-searchable times by the upper bound of their bucket (seconds; the last is infinite), and
     `freshness_sum` adds them up. `queues` are messages that wait, run or are delayed, by queue.
@@ -140,11 +141,11 @@ class FleetNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class OutdatedSettings:
-    """A process runs with settings that it would not read any more.
+class OutdatedState:
+    """Settings that changed since a process read them.
 
-    `file` is the one that was written last, at Unix time `changed_at`; the process read it at `read_at`. `invalid`:
-    what it says now is no valid whole.
+    `file` is the settings file written last, at Unix time `changed_at`. The process read its settings at `read_at`.
+    `invalid`: the settings are invalid now.
     """
 
     file: str
@@ -154,15 +155,35 @@ class OutdatedSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchingState:
+    """State of watching an agent's files: `mode` is "events", "polling" or "off"; `reason` explains any but "events".
+
+    `overflows` counts how often the system lost events; all files were compared then. `last_event_at` and
+    `last_compared_at` (with the index) are Unix times.
+    """
+
+    mode: str
+    reason: str | None = None
+    overflows: int = 0
+    last_event_at: float | None = None
+    last_compared_at: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Return the state in words."""
+        text = f"{self.mode}: {self.reason}" if self.reason else self.mode
+        return f"{text} ({self.overflows} queue overflows)" if self.overflows else text
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSign:
-    """The last sign of life of a process that should be there: one that ends in order takes its sign back.
+    """Last heartbeat of a process that should run. A process that ends in order takes its heartbeat back.
 
     `role` is the command it runs (up, watch, work, serve), or "index" for the workers of a command that ends by itself.
-    `born` tells it from another process of the same `pid`. `heard_at` is Unix time, `silent_seconds` what has passed
-    since; `awoke_seconds`, how long ago the process found that it had stood still (the machine slept), None when it
-    did not lately. `stuck` says in words which of its threads do not get on, `doing` what they have been at
-    for some time, `unanswered` which embedding requests it waits for. `version` is recalld's; `outdated` tells that its
-    settings were changed since.
+    `born` tells it from another process of the same `pid`. `heard_at` is Unix time, `silent_seconds` the time since.
+    `awoke_seconds` is the time since the process found that it had stood still (the machine slept), None without that.
+    `stuck` names, in words, its threads without progress, `doing` its long steps, `unanswered` the embedding requests
+    that it waits for. `version` is recalld's. `outdated` names settings that changed since the process read them.
     """
 
     role: str
@@ -177,14 +198,14 @@ class ProcessSign:
     doing: tuple[str, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     version: str | None = None
-    outdated: OutdatedSettings | None = None
+    outdated: OutdatedState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """The server of the queue: which one, and what of it would survive a crash, in words. `warning` when little.
+    """Name of the queue's server, and in words the part of the queue that survives a crash; a `warning` when little.
 
-    One that `refuses` us says no more than that: `warning` is why, and what to do.
+    Of a server that `refuses` recalld only the `warning` is known: the reason, and what to do.
     """
 
     server: str
@@ -195,7 +216,7 @@ class BrokerFacts:
 
 
 class UsageRecorder(Protocol):
-    """Where those who send embedding requests say what they cost."""
+    """Recorder of the cost of embedding requests."""
 
     def record_usage(self, usage: Usage, *, agents: Mapping[str, Usage], queries: bool = False) -> None:
         """Add one request. `agents` are the shares of the agents whose texts it carried. Never raises.
@@ -206,7 +227,7 @@ class UsageRecorder(Protocol):
 
 
 class JobQueue(Protocol):
-    """Where producers put what changed."""
+    """Queue of changed documents, filled by producers."""
 
     def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:
         """Mark documents as pending and see to it that a job will look at each of them.
@@ -226,44 +247,44 @@ class JobQueue(Protocol):
 
 
 class PendingReader(Protocol):
-    """What is public about the queue. Never raises: an absent broker is an answer."""
+    """Reader of the state that processes publish in the broker. Never raises: an absent broker is an answer."""
 
     def pending(self, agent: str) -> Pending | None:
-        """How far the agent is behind; None when the broker does not answer."""
+        """Return the agent's backlog; None when the broker does not answer."""
 
     def vector_progress(self, agent: str) -> VectorProgress:
-        """How fast vectors come in."""
+        """Return the rate at which vectors come in."""
 
     def conditions(self, agent: str) -> Sequence[Condition]:
         """Return what was reported about this agent, or about all of them, newest first."""
 
     def processes(self) -> Sequence[ProcessSign]:
-        """Who should be there, and when they were last heard of; nobody when the broker does not answer."""
+        """Return the last heartbeat of each process that should run; none when the broker does not answer."""
 
     def broker(self) -> BrokerFacts | None:
-        """Which server holds the queue, or that it refuses us; None when it does not answer."""
+        """Return the server of the queue, or its refusal; None when it does not answer."""
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
-        """What embedding for this agent cost, by provider and model: on one day (UTC), else ever.
+        """Return the cost of embedding for this agent, by provider and model: on one day (UTC), else in total.
 
-        Agent "*" is all of them together: there a request that carried texts of two agents counts once.
+        Agent "*" is all agents together: there a request with texts of two agents counts once.
         """
 
-    def endpoint(self, account: str, model: str) -> EndpointState | None:
-        """Whether requests to a provider's account for this model may leave; None when that is not known."""
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
+        """Return the state of the endpoint of a provider's account and model; None when it is not known."""
 
     def fleet(self) -> FleetNumbers | None:
-        """What all processes counted together; None when the broker does not answer."""
+        """Return the numbers of all processes together; None when the broker does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A hint from outside that something may have changed.
+    """Hint from outside that something may have changed.
 
-    `kind`: session-start or reconcile (compare everything), flush (what waits for its quiet time is due), changed
+    `kind`: session-start or reconcile (compare everything), flush (documents in their quiet time are due), changed
     (these paths are due), compaction (these transcripts are due, if the settings say so) or grew (these transcripts
-    are due when their thresholds or their quiet time say so). With a `ticket`, whoever left it waits until it was
-    dealt with (`EventInbox.ask`).
+    are due when their thresholds or their quiet time say so). With a `ticket`, its sender waits until producers have
+    handled it (`EventInbox.ask`).
     """
 
     kind: str
@@ -273,7 +294,7 @@ class Event:
 
 
 class EventInbox(Protocol):
-    """Where `recalld emit` leaves events and the producers take them."""
+    """Inbox in which `recalld emit` leaves events for the producers."""
 
     def put(self, event: Event) -> None:
         """Leave one event.
@@ -286,10 +307,10 @@ class EventInbox(Protocol):
         """Wait for one event; None after the timeout or when the broker does not answer."""
 
     def ask(self, event: Event, timeout_seconds: float) -> bool:
-        """Leave one event and wait until it was dealt with; False after the timeout, or when nobody can be asked."""
+        """Leave one event and wait until it is handled; False after the timeout, or when no producer can be asked."""
 
     def answer(self, event: Event) -> None:
-        """Say that an event that somebody waits for was dealt with. Never raises."""
+        """Report to its waiting sender that an event was handled. Never raises."""
 
 
 class FiguresRecorder(Protocol):
@@ -303,7 +324,7 @@ class FiguresRecorder(Protocol):
 
 
 class ConditionReporter(Protocol):
-    """Where a part reports what is wrong, and that it is over. No method raises."""
+    """Recorder of conditions, and of their ends. No method raises."""
 
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
         """Report a condition of an agent, or of all ("*"). Its first report counts as its beginning."""

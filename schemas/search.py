@@ -1,6 +1,6 @@
 """Request and answer of a search and of a read, as they travel over HTTP, MCP and the shell.
 
-Field names are camelCase on the wire because users of the reference system know them so.
+Field names are camelCase on the wire: users of the reference system know them so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Wire(BaseModel):
 
 
 def _whole(value: object) -> object:
-    """A text in which a replacement character stands for each half of a surrogate pair.
+    """Return the text with a replacement character for each half of a surrogate pair.
 
     JSON can escape them, a program that cuts a text by UTF-16 units sends them, and a shell passes on bytes that are no
     UTF-8 as some; no memory holds one.
@@ -32,9 +32,9 @@ def _whole(value: object) -> object:
 
 
 class SearchRequest(_Wire):
-    """A search. Of a very long query the beginning is searched, and the answer says so.
+    """Request for a search. Of a very long query only the beginning is searched, and the answer says so.
 
-    `corpus` narrows `sources`: of a corpus that is none of the sources nothing is searched.
+    `corpus` narrows `sources`: a corpus that is no source finds nothing.
     """
 
     query: Annotated[str, BeforeValidator(_whole)]
@@ -84,7 +84,7 @@ class SearchResult(_Wire):
 
 
 class PendingState(_Wire):
-    """How far the answer may be behind the files."""
+    """Backlog of the index behind an answer."""
 
     documents: int = 0
     oldest_seconds: float | None = None
@@ -137,7 +137,7 @@ class SearchAnswer(_Wire):
 
 
 class GetRequest(_Wire):
-    """Which lines of which document to read. `startLine` is another name of `from`."""
+    """Request for lines of a document. `startLine` is another name of `from`."""
 
     path: Annotated[str, Field(min_length=1, max_length=4096), BeforeValidator(_whole)]
     from_: Annotated[int | None, Field(ge=1, alias="from")] = None

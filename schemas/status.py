@@ -1,11 +1,11 @@
-"""What `recalld status` and `GET /v1/status` say."""
+"""Answer of `recalld status` and `GET /v1/status`: the one definition of every field."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from schemas.ports import EndpointCondition
+from schemas.ports import EndpointStatus, OutdatedState, Pending, WatchingState
 from schemas.search import ConditionState, Mode
 
 
@@ -14,16 +14,16 @@ class _Wire(BaseModel):
 
 
 class DiskState(_Wire):
-    """Files on disk against files in the index.
+    """Files on disk compared with files in the index.
 
-    `files` is None when the disk was not looked at. `missing` are on disk and not in the index, `stale`
-    differ in size, times or inode, `vanished` are in the index, not on disk, and to be forgotten. Transcripts that
-    were written to a moment ago are `growing` instead; those whose memory stays although no configured folder holds
-    them (any more) are `kept`. What could not be read is `left_out`, instead of missing or stale, when its dead letter
-    was dropped, until its file changes.
+    `files` is None when the disk was not looked at. `missing` files are on disk and not in the index. `stale` files
+    differ in size, times or inode. `vanished` files are in the index, not on disk, and to be forgotten.
+    `growing` transcripts were written to a moment ago: they are neither missing nor stale. `kept` transcripts stay in
+    memory although no configured folder holds them. The user dropped the dead letters of `left_out` files: they are
+    neither missing nor stale until they change.
 
-    Files that the settings leave out are none of these: those that globs exclude (`excluded`, and `excluded_folders`
-    that were not looked into), and transcripts by the kinds of their sessions (`other_sessions`).
+    The settings leave out other files: globs exclude files (`excluded`) and whole folders (`excluded_folders`), and
+    session kinds exclude transcripts (`other_sessions`, by kind).
     """
 
     files: int | None = None
@@ -39,9 +39,9 @@ class DiskState(_Wire):
 
 
 class BuildState(_Wire):
-    """The generation under construction: what it holds, of how many documents, and how long it will take.
+    """Progress of the generation under construction: it holds `files` of `of_files` documents.
 
-    `begun_at` and `last_change_at` are Unix times; `eta_seconds` is None when nobody can say.
+    `begun_at` and `last_change_at` are Unix times. `eta_seconds` is None while there is no estimate.
     """
 
     generation: str
@@ -64,7 +64,7 @@ class SourceCount(_Wire):
 
 
 class IndexState(_Wire):
-    """What the answering generation holds, and `build`, how far the one is that is to replace it."""
+    """Contents of the answering generation, and progress of the next one (`build`)."""
 
     files: int = 0
     chunks: int = 0
@@ -82,16 +82,24 @@ class IndexState(_Wire):
 
 
 class QueueState(_Wire):
-    """What waits. `reachable` is False when the broker does not answer; the numbers then mean nothing."""
+    """Waiting and running work. The numbers mean nothing unless the broker is `reachable`."""
 
     reachable: bool = True
     pending: int = 0
     running: int = 0
     oldest_seconds: float | None = None
 
+    @classmethod
+    def of(cls, pending: Pending | None, *, now: float) -> QueueState:
+        """Return what waits at Unix time `now`; `pending` is None while the broker does not answer."""
+        if pending is None:
+            return cls(reachable=False)
+        oldest = round(max(0.0, now - pending.oldest_at), 3) if pending.oldest_at is not None else None
+        return cls(pending=pending.documents, running=pending.running, oldest_seconds=oldest)
+
 
 class VectorState(_Wire):
-    """Progress of the embeddings: chunks a second, seconds left (None: not known), advice when it will take long.
+    """Progress of the embeddings: chunks a second, seconds left (None: not known), advice before a long wait.
 
     `in_batch_jobs` counts texts that are in jobs of the provider's Batch API.
     """
@@ -102,41 +110,15 @@ class VectorState(_Wire):
     in_batch_jobs: int = 0
 
 
-class WatchingState(_Wire):
-    """How files are watched: `mode` is "events", "polling" or "off", and `reason` why it is not "events".
-
-    `overflows` counts how often the system lost events (all files were compared then). `last_event_at` and
-    `last_compared_at` are Unix times: a change was noticed, and files and index were compared.
-    """
-
-    mode: str
-    reason: str | None = None
-    overflows: int = 0
-    last_event_at: float | None = None
-    last_compared_at: float | None = None
-
-
-class OutdatedState(_Wire):
-    """A process runs with what it read of `file` at `read_at`, and that was changed at `changed_at` (Unix times).
-
-    `invalid`: what it says now is no valid whole.
-    """
-
-    file: str
-    changed_at: float
-    read_at: float
-    invalid: bool = False
-
-
 class ProcessState(_Wire):
-    """A process that should be there.
+    """State of a process that should run.
 
     `role` is the command it runs: up, watch, work or serve, or "index" for workers of a command that ends by itself.
-    `condition` is "well", or: "stuck" (a thread does not get on), "stopped" (by a signal), "silent" (nothing was heard
-    of it for long), "gone" (it ended without a word); `code` is that as a condition. `stuck` names the threads that do
-    not get on. `heard_at` is when it last said that it lives. `doing` says what
-    its threads have been at for ten seconds and more, which need not be a problem. `version` is that of the recalld it
-    runs; `outdated` says that it runs with settings that were changed since.
+    `condition` is "well", "stuck" (a thread makes no progress), "stopped" (by a signal), "silent" (no heartbeat for
+    long) or "gone" (it ended without taking its heartbeat back). `code` is the same as a condition.
+    `heard_at` is the time of the last heartbeat. `stuck` names the threads without progress. `doing` names steps that
+    have taken ten seconds and more, which need not be a problem. `version` is recalld's version in that process.
+    `outdated` names settings that changed since the process read them.
     """
 
     role: str
@@ -154,9 +136,9 @@ class ProcessState(_Wire):
 
 
 class BrokerState(_Wire):
-    """The server of the queue. `persistence` says what of it would survive a crash; `private`: it is recalld's own.
+    """State of the queue's server. `persistence` tells what survives a crash; a `private` server is recalld's own.
 
-    `writable` is False when it takes nothing new: what changes is not queued then.
+    `writable` is False while the server refuses writes: changes are not queued then.
     """
 
     reachable: bool
@@ -168,7 +150,7 @@ class BrokerState(_Wire):
 
 
 class DiskUse(_Wire):
-    """Bytes: what recalld keeps, by what it is (indexes, cache, models, broker, log), and what is free there."""
+    """Bytes that recalld keeps (indexes, cache, models, broker, log), and bytes that are free on that disk."""
 
     indexes: int = 0
     cache: int = 0
@@ -179,7 +161,7 @@ class DiskUse(_Wire):
 
 
 class Versions(_Wire):
-    """Of what answers."""
+    """Versions of the answering process and its libraries."""
 
     recalld: str
     python: str
@@ -189,7 +171,7 @@ class Versions(_Wire):
 
 
 class DeepFindings(_Wire):
-    """What `deep` counted: rows that belong to nothing, index files that nobody uses, and damaged ones set aside."""
+    """Counts of a deep look: rows without an owner, unused index files, and damaged index files set aside."""
 
     orphan_rows: int = 0
     unused_files: int = 0
@@ -197,7 +179,7 @@ class DeepFindings(_Wire):
 
 
 class Availability(_Wire):
-    """Whether a part works, and why not."""
+    """Availability of one side of search, with the reason when it is off."""
 
     available: bool
     reason: str | None = None
@@ -216,7 +198,7 @@ class DeadLetter(_Wire):
 
 
 class TroubleState(ConditionState):
-    """A condition that is not over, with its words: `part` names what has the trouble, `message` what to do, too."""
+    """A condition that still holds. `part` names the part with the trouble, `message` says what to do."""
 
     part: str
     message: str
@@ -224,7 +206,7 @@ class TroubleState(ConditionState):
 
 
 class Spent(_Wire):
-    """What was sent to a provider: requests, those that failed, texts and tokens that came back; dollars if known."""
+    """Requests to a provider, failed requests, embedded texts and tokens, and dollars where the price is known."""
 
     requests: int = 0
     failed: int = 0
@@ -234,9 +216,9 @@ class Spent(_Wire):
 
 
 class UsageState(_Wire):
-    """What embedding with one provider and model cost, ever and today (UTC).
+    """Cost of embedding with one provider and model, in total and today (UTC).
 
-    A request that carried texts of several agents counts as one for each of them.
+    A request with texts of several agents counts once for each of them.
     """
 
     provider: str
@@ -245,23 +227,11 @@ class UsageState(_Wire):
     today: Spent
 
 
-class EndpointStatus(_Wire):
-    """Whether requests to the provider's endpoint may leave, `until` when not (Unix time), and what it said.
-
-    `since` is the Unix time since when a request is without an answer: for more than ten seconds then. The condition
-    is "waiting" where that is all that is known.
-    """
-
-    condition: EndpointCondition
-    until: float | None = None
-    reason: str | None = None
-    since: float | None = None
-
-
 class AgentStatus(_Wire):
-    """One agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
+    """State of one agent. `ok` is True only if nothing is missing, stale, failed, in trouble or waiting for too long.
 
-    `mode` and `degraded` are what a search says now. `advice` is what would make it better; nothing is wrong.
+    `mode`, `degraded` and `conditions` are those of a search made now; `conditions` are the codes of `degraded`.
+    `troubles` still hold. `advice` names possible improvements of an agent that is well.
     """
 
     agent: str
@@ -281,6 +251,7 @@ class AgentStatus(_Wire):
     text_search: Availability
     mode: Mode = "none"
     degraded: tuple[str, ...] = ()
+    conditions: tuple[ConditionState, ...] = ()
     watch: str | None = None
     watching: WatchingState | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
@@ -292,7 +263,7 @@ class AgentStatus(_Wire):
 
 
 class CacheState(_Wire):
-    """The embedding cache. `hits` and `misses` count, ever, texts that indexing found there or asked for."""
+    """State of the embedding cache. `hits` and `misses` count all look-ups by indexing so far."""
 
     enabled: bool
     entries: int = 0
@@ -302,10 +273,10 @@ class CacheState(_Wire):
 
 
 class Status(_Wire):
-    """All agents that the caller may see. `usage` is what all agents cost together; only for who may see them all.
+    """State of all agents that the caller may see. `usage`, of all agents together, is there for a caller who sees all.
 
-    `hooks`: where hooks may be sent by HTTP, followed by the program's name; None when nobody takes them.
-    `processes` are those that should be there.
+    `hooks` is the URL for hooks, without the program's name at its end; None while no process takes hooks.
+    `processes` are those that should run.
     """
 
     ok: bool

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from enum import Enum
 from keyword import iskeyword
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from schemas.search import GetAnswer, SearchAnswer
 from schemas.status import Status
@@ -38,20 +41,29 @@ def answer_types() -> str:
     return "\n\n".join([_HEAD, *classes.values()])
 
 
-def _add_class(model: type[BaseModel], classes: dict[str, str]) -> None:
+def _add_class(model: type, classes: dict[str, str]) -> None:
     always: dict[str, str] = {}
     sometimes: dict[str, str] = {}
-    for name, field in model.model_fields.items():
-        if not field.exclude:
-            # The service leaves out what is None.
-            keys = sometimes if NoneType in get_args(field.annotation) else always
-            keys[field.alias or name] = _type_name(field.annotation, classes)
+    for name, kind in _fields(model):
+        # The service leaves out what is None.
+        keys = sometimes if NoneType in get_args(kind) else always
+        keys[name] = _type_name(kind, classes)
     name = model.__name__
     if sometimes:
         classes[name] = _class(f"{name}Always", "TypedDict", always)
         classes[name] += "\n\n" + _class(name, f"{name}Always, total=False", sometimes)
     else:
         classes[name] = _class(name, "TypedDict", always)
+
+
+def _fields(model: type) -> Iterator[tuple[str, Any]]:
+    if issubclass(model, BaseModel):
+        for name, field in model.model_fields.items():
+            if not field.exclude:
+                yield field.alias or name, field.annotation
+    else:
+        for name, kind in get_type_hints(model).items():
+            yield to_camel(name), kind
 
 
 def _class(name: str, bases: str, keys: dict[str, str]) -> str:
@@ -73,7 +85,7 @@ def _type_name(kind: Any, classes: dict[str, str]) -> str:
         return " | ".join(_type_name(one, classes) for one in arguments)
     if issubclass(kind, Enum):
         return _type_name(Literal[tuple(one.value for one in kind)], classes)
-    if issubclass(kind, BaseModel):
+    if issubclass(kind, BaseModel) or is_dataclass(kind):
         _add_class(kind, classes)
     return str(kind.__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date
 
 from schemas.conditions import Condition
-from schemas.ports import BrokerFacts, EndpointState, FleetNumbers, Pending, ProcessSign, Usage, VectorProgress
+from schemas.ports import BrokerFacts, EndpointStatus, FleetNumbers, Pending, ProcessSign, Usage, VectorProgress
 
 
 class QuietBoard:
@@ -30,7 +30,7 @@ class QuietBoard:
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         return ()
 
-    def endpoint(self, account: str, model: str) -> EndpointState | None:
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         return None
 
     def fleet(self) -> FleetNumbers | None:

@@ -23,7 +23,7 @@ from memory.telemetry.server import Route, TelemetryServer
 from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import RecalldError, UserError
-from schemas.ports import OutdatedSettings
+from schemas.ports import OutdatedState
 from schemas.settings import Settings
 from workers.actors import declare_actors
 from workers.batch_jobs import BatchJobs
@@ -73,7 +73,7 @@ def run_workers(
     routes: Mapping[str, Route] | None = None,
     role: str = "work",
     pulses: Pulses | None = None,
-    outdated: Callable[[], OutdatedSettings | None] = lambda: None,
+    outdated: Callable[[], OutdatedState | None] = lambda: None,
 ) -> None:
     """Work until `stop` is set, then let running jobs end and close everything.
 

@@ -18,7 +18,6 @@ from memory.index.generation_writer import GenerationWriter
 from memory.index.indexer import Indexer
 from memory.index.provider_fallback import forget_void_takeover, provider_of, take_over, taken_over_at, takeover_token
 from memory.store.options import StoreOptions
-from memory.wire_forms import index_figures
 from schemas.errors import RecalldError
 from schemas.metrics import EMBEDDING_CACHE
 from schemas.settings import AgentSettings, Settings
@@ -110,7 +109,7 @@ class Runtime:
             return
         commits = self.board.commits(indexer.agent.id)
         store = indexer.target()
-        figures = index_figures(store.counts(), dead_letters=len(store.dead_letters()))
+        figures = store.counts().figures(dead_letters=len(store.dead_letters()))
         self.board.record_figures(indexer.agent.id, figures, commits=commits)
 
     def publish_counts(self) -> None:

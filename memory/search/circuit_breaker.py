@@ -10,7 +10,7 @@ from datetime import date
 from schemas.conditions import Condition
 from schemas.ports import (
     BrokerFacts,
-    EndpointState,
+    EndpointStatus,
     FleetNumbers,
     Pending,
     PendingReader,
@@ -89,7 +89,7 @@ class GuardedPendingReader:
         """Return the usage of embeddings; none while the circuit is open."""
         return () if self._is_open() else self._reader.usage(agent, day=day)
 
-    def endpoint(self, account: str, model: str) -> EndpointState | None:
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Return the state of an endpoint; None while the circuit is open."""
         return None if self._is_open() else self._reader.endpoint(account, model)
 

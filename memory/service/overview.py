@@ -17,8 +17,8 @@ from memory.search.index_probe import ProbeResult
 from memory.service.agents import ServedAgents
 from memory.status.agent import endpoint_conditions, trouble_of
 from memory.status.answering import no_vectors
+from memory.status.index import dead_letter
 from memory.store.reader import IndexCounts, StoreReader
-from memory.wire_forms import agent_dead_letter, endpoint_status, queue_state
 from schemas.conditions import Condition, ConditionCode
 from schemas.errors import RecalldError
 from schemas.overview import (
@@ -32,7 +32,7 @@ from schemas.overview import (
     TimelineAnswer,
     Year,
 )
-from schemas.ports import EndpointState, PendingReader, VectorProgress
+from schemas.ports import EndpointStatus, PendingReader, VectorProgress
 from schemas.status import QueueState, TroubleState
 from schemas.version import recalld_version
 
@@ -79,7 +79,7 @@ class Overview:
                     rows = reader.dead_letters() if reader is not None else []
             except RecalldError:
                 continue
-            found += [agent_dead_letter(agent, row) for row in rows]
+            found += [AgentDeadLetter(agent=agent, **dead_letter(row).model_dump()) for row in rows]
         found.sort(key=lambda letter: -letter.last_at)
         return DeadLettersAnswer(total=len(found), dead_letters=tuple(found[:MAX_DEAD_LETTERS]))
 
@@ -118,12 +118,12 @@ class Overview:
             agent=agent,
             queue=queue,
             looked=probed is not None,
-            counts=_shown(figures.counts) if figures is not None else None,
+            counts=Counts.model_validate(counts, from_attributes=True) if figures is not None else None,
             dead_letters=figures.dead_letters if figures is not None else 0,
             revision=figures.revision if figures is not None else "",
             provider=provider.name if provider is not None else None,
             model=provider.model if provider is not None else None,
-            endpoint=endpoint_status(endpoint),
+            endpoint=endpoint,
             troubles=(*(trouble_of(one, now=now) for one in found), *shared),
             error=probed.problem if probed is not None else None,
         )
@@ -134,9 +134,9 @@ class Overview:
 
     def _queue(self, agent: str, now: float) -> QueueState:
         pending = self._pending.pending(agent) if self._pending is not None else None
-        return queue_state(pending, now=now)
+        return QueueState.of(pending, now=now)
 
-    def _endpoint(self, account: str, model: str) -> EndpointState | None:
+    def _endpoint(self, account: str, model: str) -> EndpointStatus | None:
         return self._pending.endpoint(account, model) if self._pending is not None else None
 
     def _progress(self, agent: str) -> VectorProgress | None:
@@ -158,17 +158,6 @@ class Overview:
             if len(self._days) > _AGENTS_WITH_DAYS:
                 self._days.popitem(last=False)
         return days
-
-
-def _shown(counts: IndexCounts) -> Counts:
-    return Counts(
-        files=counts.files,
-        chunks=counts.chunks,
-        vectors_ready=counts.vectors_ready,
-        vectors_pending=counts.vectors_pending,
-        vectors_refused=counts.vectors_refused,
-        last_commit_at=counts.last_commit_at,
-    )
 
 
 def days_of(chunks: Mapping[str, int]) -> dict[str, Day]:

@@ -1,6 +1,6 @@
-"""Honest status of one agent: what is on disk, in the index and in the queue, compared.
+"""Status of one agent: disk, index and queue, compared.
 
-`agent_status` looks once; the service keeps what it said for a second (`memory.service.agents`).
+`agent_status` looks once. The service keeps its result for a second (`memory.service.agents`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from memory.status.index import (
     look_into_index,
     with_build,
 )
-from memory.status.run_files import WatchState, read_watch_state
+from memory.status.run_files import read_watch_state
 from memory.status.sources import StatusSources
 from memory.status.vectors import LOOKED_AFTER_SECONDS, vector_progress
-from memory.wire_forms import endpoint_status, queue_state
 from schemas.conditions import EXPLAIN_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
-from schemas.ports import EndpointCondition, EndpointState, Pending, VectorProgress
+from schemas.ports import EndpointCondition, EndpointStatus, Pending, VectorProgress
+from schemas.search import ConditionState
 from schemas.settings import AgentSettings, Settings
-from schemas.status import AgentStatus, IndexState, QueueState, TroubleState, WatchingState
+from schemas.status import AgentStatus, IndexState, QueueState, TroubleState
 
 #: A mark may be made by another machine, whose clock differs by less than this.
 _CLOCK_SECONDS = 5.0
@@ -48,14 +48,14 @@ PENDING_TOO_LONG_SECONDS = 60.0
 #: Notes of documents that are listed; the rest is counted.
 _MAX_NOTES = 50
 
-#: What is said of a document whose dead letter was dropped.
+#: Note of a document whose dead letter was dropped.
 _LEFT_OUT = "left out, for its dead letter was dropped; it is read again when it changes, or by `recalld dead retry`"
 
 
 def agent_status(
     settings: Settings, agent: AgentSettings, sources: StatusSources, *, deep: bool = False
 ) -> AgentStatus:
-    """Compare disk, index and queue of one agent. Never raises for a broken part: it is what status is for.
+    """Compare disk, index and queue of one agent. Never raises for a broken part: status reports it.
 
     `ok` is False when a document is missing, stale or vanished and no job for it waits; when one waits for
     longer than a minute; when vectors wait and none comes in; and when anything failed, is in trouble or
@@ -94,7 +94,7 @@ def agent_status(
         # Nothing runs, as far as one can see, or nothing may leave.
         held_back=pending is None or (endpoint is not None and endpoint.condition is not EndpointCondition.OK),
     )
-    queue = queue_state(pending, now=now)
+    queue = QueueState.of(pending, now=now)
     state = with_build(index.state, sources, scan, rate=progress.rate if progress is not None else 0.0)
     if stuck_since is not None and not any(one.code in EXPLAIN_VECTORS for one in found):
         params: dict[str, Param] = {
@@ -132,7 +132,7 @@ def agent_status(
         requested_provider=choice.requested,
         model=choice.provider.model if choice.provider is not None else None,
         provider_reason=choice.error or choice.reason,
-        endpoint=endpoint_status(endpoint),
+        endpoint=endpoint,
         usage=spending(sources.pending, agent.id, agent) if sources.pending is not None else (),
         disk=disk,
         index=state,
@@ -142,8 +142,9 @@ def agent_status(
         text_search=index.text_search,
         mode=mode,
         degraded=tuple(map(text_of, lacks)),
+        conditions=tuple(ConditionState(**one.body()) for one in lacks),
         watch=watch.sentence if watch is not None else None,
-        watching=_watching(watch),
+        watching=watch,
         dead_letters=index.dead_letters,
         notes=_notes(index),
         troubles=tuple(trouble_of(one, now=now) for one in found),
@@ -165,7 +166,7 @@ def condition_of(trouble: TroubleState) -> Condition:
 
 
 def endpoint_conditions(
-    endpoint: EndpointState | None,
+    endpoint: EndpointStatus | None,
     progress: VectorProgress | None,
     found: Iterable[Condition],
     *,
@@ -245,23 +246,11 @@ def _conditions(
     return found + [one for one in reported if (one.code, one.subject) not in known]
 
 
-def _endpoint(sources: StatusSources) -> EndpointState | None:
+def _endpoint(sources: StatusSources) -> EndpointStatus | None:
     provider = sources.choice.provider
     if provider is None or sources.pending is None:
         return None
     return sources.pending.endpoint(provider.account, provider.model)
-
-
-def _watching(watch: WatchState | None) -> WatchingState | None:
-    if watch is None:
-        return None
-    return WatchingState(
-        mode=watch.mode,
-        reason=watch.reason,
-        overflows=watch.overflows,
-        last_event_at=watch.last_event_at,
-        last_compared_at=watch.last_compared_at,
-    )
 
 
 def _notes(index: IndexLook) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What an answer of an agent's memory would be made of now: by which sides, and what is missing."""
+"""Mode of a search made now, and the conditions that degrade it."""
 
 from __future__ import annotations
 

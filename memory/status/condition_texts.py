@@ -25,7 +25,7 @@ class Text:
 
 
 _CODE = ConditionCode
-_MEND_FILES = "`recalld up` sees it by itself, `recalld index` looks when it is told to"
+_MEND_FILES = "`recalld up` sees it by itself, `recalld index` compares when you run it"
 _REBUILD = (
     "`recalld rebuild` embeds {texts} again ({cost}, about {minutes} min; --dry-run says it exactly), and {keep} keeps "
     "the index as it is"

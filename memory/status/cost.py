@@ -1,4 +1,4 @@
-"""What embedding cost, as status says it: counted by provider and model, with a price where one is known."""
+"""Cost of embedding for status, by provider and model, with dollars where the price is known."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from schemas.status import Spent, UsageState
 
 
 def spending(reader: PendingReader, agent: str, memory: MemorySettings) -> tuple[UsageState, ...]:
-    """What an agent (or "*", all of them) cost ever and today (UTC), the provider and model asked most first.
+    """Return the cost of an agent ("*": of all agents) in total and today (UTC), the most asked model first.
 
-    Dollars are what the tokens cost by `memory`'s price or the list price outside batches; None when nobody knows.
+    Dollars are the tokens' cost by `memory`'s price or the list price outside batches; None without a price.
     """
     today = reader.usage(agent, day=datetime.now(UTC).date())
     return tuple(

@@ -34,7 +34,7 @@ def home_sizes(settings: Settings, pending: PendingReader | None) -> HomeSizes:
 
 
 def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState:
-    """Size of the embedding cache, opened only when it is there, and how often it helped.
+    """Return the size of the embedding cache, opened only when it is there, and its hits.
 
     Raises what `EmbeddingCache` raises.
     """
@@ -59,7 +59,7 @@ def cache_state(settings: Settings, pending: PendingReader | None) -> CacheState
 
 
 def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerState:
-    """The server of the queue, as far as it tells."""
+    """Return the state of the queue's server."""
     facts = pending.broker() if pending is not None else None
     if facts is not None and facts.refuses:
         return BrokerState(reachable=False, private=settings.broker.url is None, warning=facts.warning, writable=False)
@@ -74,7 +74,7 @@ def broker_state(settings: Settings, pending: PendingReader | None) -> BrokerSta
 
 
 def disk_use(settings: Settings) -> DiskUse:
-    """Bytes that recalld keeps, and those that are free beside them."""
+    """Return the bytes that recalld keeps, and those that are free beside them."""
     home = settings.home
     models = tree_bytes(home / "cache" / "models")
     try:
@@ -92,7 +92,7 @@ def disk_use(settings: Settings) -> DiskUse:
 
 
 def versions(broker: BrokerState) -> Versions:
-    """Versions of this process and the broker."""
+    """Return the versions of this process and the broker."""
     return Versions(
         recalld=recalld_version(),
         python=platform.python_version(),
@@ -111,7 +111,7 @@ def _sqlite_vec_version() -> str | None:
 
 
 def tree_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder; what cannot be looked at counts nothing. Links are not followed."""
+    """Return the bytes of all files below a folder. Unreadable folders count nothing. Links are not followed."""
     total = 0
     waiting = [os.fspath(folder)]
     while waiting:

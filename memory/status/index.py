@@ -1,4 +1,4 @@
-"""What an agent's index says of itself, for status: counts, dead letters, both sides of search, integrity."""
+"""Look into an agent's index for status: counts, dead letters, both sides of search, integrity."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from memory.index.fingerprint import fingerprint
 from memory.index.generations import Generations, begun_at
 from memory.status.sources import StatusSources
 from memory.store.errors import CheckUnfinished
-from memory.store.reader import IndexCounts, IndexedFile, StoreReader
-from memory.wire_forms import dead_letter
+from memory.store.reader import DeadLetterRow, IndexCounts, IndexedFile, StoreReader
 from schemas.documents import MEMORY_SOURCE, SESSIONS_SOURCE, DocumentKey
 from schemas.errors import RecalldError
 from schemas.settings import AgentSettings, Settings
@@ -27,9 +26,11 @@ _ORPHANS = re.compile(r"(\d+) (?:rows of|chunks without|ready chunks without|mar
 
 @dataclass(frozen=True, slots=True)
 class IndexLook:
-    """What a look showed. `noted` are the documents that have remarks. `integrity` is None unless it was asked for;
-    `trouble` is why the index cannot be read, `unfinished` why it is not known whether it holds together; `left_out`
-    are documents whose letters were dropped."""
+    """Findings of a look. `noted` are the documents with remarks. `integrity` is None unless it was asked for.
+
+    `trouble` is the reason why the index cannot be read, `unfinished` why its check did not end. `left_out` are
+    documents whose dead letters the user dropped.
+    """
 
     state: IndexState
     known: KnownFiles
@@ -119,8 +120,21 @@ def _look(
     )
 
 
+def dead_letter(row: DeadLetterRow) -> DeadLetter:
+    """Return a document that could not be indexed, as answers show it."""
+    return DeadLetter(
+        source=row.key.source,
+        path=row.key.path,
+        reason=row.reason,
+        error_class=row.error_class,
+        attempts=row.attempts,
+        first_at=row.first_at,
+        last_at=row.last_at,
+    )
+
+
 def absent_documents(sources: StatusSources, known: KnownFiles) -> list[DocumentKey]:
-    """Names of what a look knew and the disk does not have; none when the index cannot be read any more."""
+    """Return documents that the index knew and the disk does not have; none when the index cannot be read any more."""
     if not known.absentees:
         return []
     try:
@@ -143,7 +157,7 @@ def forgotten_transcripts(sources: StatusSources, absent: Iterable[DocumentKey],
 
 
 def _telling(files: Iterable[IndexedFile], noted: list[IndexedFile]) -> Iterator[IndexedFile]:
-    """The same, those with remarks put down."""
+    """Yield the same files, and put those with remarks down."""
     for file in files:
         if file.notes:
             noted.append(file)
@@ -176,7 +190,7 @@ def _text_search(reader: StoreReader) -> Availability:
 
 
 def deep_findings(sources: StatusSources, index: IndexLook) -> DeepFindings | None:
-    """The numbers that the findings of a deep look begin with, and the files that nobody uses."""
+    """Return the counts that the findings of a deep look begin with, and the number of unused files."""
     if index.integrity is None:
         return None
     unused, damaged = sources.generations.leftovers()
@@ -220,7 +234,7 @@ def build_progress(generations: Generations, *, documents: int, rate: float) -> 
 
 
 def seconds_left(counts: IndexCounts, *, began: float | None, documents: int, rate: float) -> float | None:
-    """Seconds until it may answer, None when nobody can say.
+    """Return the seconds until it may answer; None without an estimate.
 
     The documents that are left take as long as those that are there did, from the beginning to the last commit (a pause
     in between counts as work); then the vectors that wait come in at their rate.

@@ -1,4 +1,4 @@
-"""Where the private broker of a home listens, and who listens there. Looking needs no client of it."""
+"""Socket of a home's private broker, and the process that listens there. A look needs no Redis client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from memory.status.local_processes import born, is_stopped, is_the_same
 from schemas.errors import UserError
 
-#: Who was started as a home's broker: its process id, the folder's inode, when that process was born.
+#: Record of the process started as a home's broker: its id, the folder's inode, the process's time of birth.
 _NOTED = Path("broker") / "server"
 
 #: A unix socket's path may hold 107 bytes on Linux and 103 on macOS.
@@ -20,7 +20,7 @@ _MAX_SOCKET_PATH = 100
 
 
 def socket_path(home: Path) -> Path:
-    """Where the private server of this home listens; a short path elsewhere when the home's is too long."""
+    """Return the socket of this home's private server; a short path elsewhere when the home's is too long."""
     path = home / "broker" / "valkey.sock"
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
@@ -28,12 +28,12 @@ def socket_path(home: Path) -> Path:
     folder = Path(tempfile.gettempdir()) / f"recalld-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise UserError(f"{folder} belongs to somebody else; choose a shorter --home so that it is not needed")
+        raise UserError(f"{folder} belongs to another user; choose a shorter --home so that it is not needed")
     return folder / "valkey.sock"
 
 
 def pid_behind(path: Path) -> int | None:
-    """The process that listens on a unix socket, whether it answers or not; None where the system does not tell."""
+    """Return the process that listens on a unix socket, even if it does not answer; None where the system has none."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
@@ -48,17 +48,17 @@ def pid_behind(path: Path) -> int | None:
 
 
 def note_server(home: Path, pid: int) -> None:
-    """Remember which process was started as this home's broker: it cannot be asked when it does not answer."""
+    """Record the process started as this home's broker: it cannot be asked when it does not answer."""
     (home / _NOTED).write_text(f"{pid} {_inode(home)} {born(pid) or ''}", encoding="ascii")
 
 
 def server_pid(home: Path) -> int | None:
-    """The private broker of this home that lives, whether it answers or not; None when there is none."""
+    """Return the living private broker of this home, even if it does not answer; None without one."""
     if not (home / "broker").is_dir():
         return None
     try:
         pid, inode, when_born = (home / _NOTED).read_text(encoding="ascii").split(" ")
-        # A copied home names the server of the one that it was copied from.
+        # A copied home names the server of its original.
         ours = inode == _inode(home) and is_the_same(int(pid), when_born or None)
         return int(pid) if ours else None
     except (OSError, ValueError):
@@ -70,6 +70,6 @@ def _inode(home: Path) -> str:
 
 
 def frozen_pid(home: Path) -> int | None:
-    """The private broker of this home when it was stopped by a signal, and so takes calls and answers none."""
+    """Return the private broker of this home if a signal stopped it: it takes calls and answers none."""
     pid = server_pid(home)
     return pid if pid is not None and is_stopped(pid) else None

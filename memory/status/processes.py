@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from memory.status.condition_texts import text_of
 from memory.status.local_processes import is_stopped, is_the_same
 from schemas.conditions import Condition, ConditionCode, Param
-from schemas.ports import ProcessSign
-from schemas.status import OutdatedState, ProcessState
+from schemas.ports import OutdatedState, ProcessSign
+from schemas.status import ProcessState
 
 #: A process not heard of for longer is not well: it says that it lives every three seconds.
 SILENT_SECONDS = 10.0
@@ -157,11 +158,6 @@ def _state_of(sign: ProcessSign, *, awake: bool) -> str:
 
 def _outdated(sign: ProcessSign) -> OutdatedState | None:
     found = sign.outdated
-    if found is None:
-        return None
-    return OutdatedState(
-        file=found.file if sign.host == socket.gethostname() else f"{found.file} on {sign.host}",
-        changed_at=found.changed_at,
-        read_at=found.read_at,
-        invalid=found.invalid,
-    )
+    if found is None or sign.host == socket.gethostname():
+        return found
+    return replace(found, file=f"{found.file} on {sign.host}")

@@ -1,7 +1,7 @@
-"""Whether the working threads of this process get on with what they do.
+"""Watchdog of the working threads of this process.
 
-A thread says when it begins something, when it gets on with it, and when it rests. One that has been at the same thing
-for longer than that may take is stuck: somebody who only looks at whether the process lives would never notice.
+A thread reports the begin of a step, its progress, and its rest. A thread is stuck when a step takes longer than its
+limit. A look at the process alone would not find a stuck thread.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-#: Seconds from which on it is told what a thread is at.
+#: Seconds from which a step is long enough to be shown.
 LONG_SECONDS = 10.0
 
 
 class Pulse:
-    """One working thread. Saying something costs less than a microsecond; no lock, each word is one assignment."""
+    """Pulse of one working thread. A report costs less than a microsecond: one assignment, no lock."""
 
     __slots__ = ("_clock", "_doing", "_thread", "limit_seconds", "name")
 
@@ -29,16 +29,16 @@ class Pulse:
         self._thread: threading.Thread | None = None
 
     def busy(self, doing: str) -> None:
-        """The thread begins something, or gets on with it: from now on it has `limit_seconds` again."""
+        """Report the begin or the progress of a step: from now on the thread has `limit_seconds` again."""
         self._doing = self._clock(), doing
 
     def idle(self) -> None:
-        """The thread waits for work; it may do so for ever."""
+        """Report that the thread waits for work, for as long as it likes."""
         self._doing = None
 
     @contextmanager
     def at(self, doing: str) -> Iterator[None]:
-        """Busy for as long as the block runs."""
+        """Be busy for as long as the block runs."""
         self.busy(doing)
         try:
             yield
@@ -46,11 +46,11 @@ class Pulse:
             self.idle()
 
     def belongs_to(self, thread: threading.Thread) -> None:
-        """This thread must not end before `Pulses.close`: one that ended is no better than one that is stuck."""
+        """Set the thread, which must not end before `Pulses.close`: its end is a problem, too."""
         self._thread = thread
 
     def problem(self) -> str | None:
-        """What is wrong, in words; None when all is well."""
+        """Return the problem in words; None without one."""
         thread = self._thread
         if thread is not None and thread.ident is not None and not thread.is_alive():
             return f"its {self.name} thread has ended"
@@ -63,20 +63,20 @@ class Pulse:
         return f"its {self.name} thread has been at the same step ({doing[1]}) for {seconds:.0f} s"
 
     def long_step(self) -> str | None:
-        """What the thread has been at for `LONG_SECONDS` and more, in words: no problem yet. None otherwise."""
+        """Return a step that takes `LONG_SECONDS` and more, in words: no problem yet. None otherwise."""
         doing = self._doing
         seconds = self._clock() - doing[0] if doing is not None else 0.0
         return f"{doing[1]} for {seconds:.0f} s" if doing is not None and seconds >= LONG_SECONDS else None
 
     def forgive(self, seconds: float) -> None:
-        """The whole process stood still for so long; that is not the thread's fault."""
+        """Leave out a time in which the whole process stood still."""
         doing = self._doing
         if doing is not None:
             self._doing = doing[0] + seconds, doing[1]
 
 
 class Pulses:
-    """All working threads of a process. Thread-safe."""
+    """Pulses of all working threads of a process. Thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -85,7 +85,7 @@ class Pulses:
         self._closed = False
 
     def of(self, name: str, *, limit_seconds: float, thread: int | None = None) -> Pulse:
-        """The pulse of that name, made when first asked for; with `thread` one of several threads of the same name."""
+        """Return the pulse of that name, made at first use; `thread` tells threads of the same name apart."""
         with self._lock:
             pulse = self._pulses.get((name, thread))
             if pulse is None:
@@ -94,29 +94,29 @@ class Pulses:
             return pulse
 
     def problems(self) -> list[str]:
-        """What is wrong with whom, in words."""
+        """Return the problems of all threads, in words."""
         with self._lock:
             pulses = [] if self._closed else list(self._pulses.values())
         return [problem for pulse in pulses if (problem := pulse.problem()) is not None]
 
     def long_steps(self) -> list[str]:
-        """What takes long, in words, long before it is a problem."""
+        """Return the long steps of all threads, in words."""
         with self._lock:
             pulses = [] if self._closed else list(self._pulses.values())
         return [step for pulse in pulses if (step := pulse.long_step()) is not None]
 
     def forgive(self, seconds: float) -> None:
-        """The process stood still for so long (a laptop slept): what its threads do takes that much longer."""
+        """Leave out a time in which the process stood still (a laptop slept)."""
         with self._lock:
             for pulse in self._pulses.values():
                 pulse.forgive(seconds)
 
     def close(self) -> None:
-        """The threads are asked to end: nothing is wrong with those that do."""
+        """Report that the threads are asked to end: their ends are no problem from now on."""
         with self._lock:
             self._closed = True
 
 
 def unwatched() -> Pulse:
-    """A pulse that nobody looks at."""
+    """Return a pulse without a watchdog."""
     return Pulse("unwatched", limit_seconds=math.inf, clock=time.monotonic)

@@ -10,12 +10,12 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from memory.status.local_processes import born, is_the_same
+from schemas.ports import WatchingState
 
 #: Relative to the home folder. One object: agent id -> its entry, see `producers.watching.report`.
 WATCH_STATE_PATH = Path("run") / "watch.json"
@@ -81,41 +81,19 @@ def remove_hooks_state(home: Path) -> None:
             (home / HOOKS_STATE_PATH).unlink()
 
 
-@dataclass(frozen=True, slots=True)
-class WatchState:
-    """State of watching an agent's files. `mode` is "events", "polling" or "off"; `reason` says why, in words.
-
-    `last_event_at` and `last_compared_at` (with the index) are Unix times, `pid` is the process that watches.
-    """
-
-    mode: str
-    reason: str | None = None
-    overflows: int = 0
-    last_event_at: float | None = None
-    last_compared_at: float | None = None
-    pid: int | None = field(default=None, compare=False)
-
-    @property
-    def sentence(self) -> str:
-        """The state in words."""
-        text = f"{self.mode}: {self.reason}" if self.reason else self.mode
-        return f"{text} ({self.overflows} queue overflows)" if self.overflows else text
-
-
-def read_watch_state(home: Path, agent_id: str) -> WatchState | None:
+def read_watch_state(home: Path, agent_id: str) -> WatchingState | None:
     """Return the watcher's record of this agent, None where there is none or the process that watched is gone."""
     state = _object(_states(home / WATCH_STATE_PATH).get(agent_id))
     if not _lives(state):
         return None
     reason = state.get("reason")
     overflows = state.get("overflows")
-    return WatchState(
+    return WatchingState(
         mode=str(state.get("mode", "unknown")),
         reason=str(reason) if reason else None,
         overflows=overflows if isinstance(overflows, int) else 0,
         last_event_at=_time(state.get("lastEventAt")),
         last_compared_at=_time(state.get("lastReconcileAt")),
-        pid=state["pid"],
     )
 
 

@@ -1,4 +1,4 @@
-"""Where an agent's status comes from."""
+"""Sources of an agent's status."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ Lease = Callable[[], AbstractContextManager[StoreReader | None]]
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """Where an agent's status comes from.
+    """Sources of an agent's status.
 
-    `lease` opens the answering generation. `pending` is None when this process has no way to ask the
-    queue; `queue_expected` makes a queue that does not answer a trouble (it is none when nothing is supposed to
-    run); `choice` is what the settings ask for, `queries` what embeds queries now, the same where None;
-    `provider_failure` is why that one is not asked at the moment.
+    `lease` opens the answering generation. `pending` is None when this process cannot ask the queue. With
+    `queue_expected`, a queue that does not answer is a trouble. `choice` is the provider of the settings, `queries` the
+    provider that embeds queries now (None: the same one). `provider_failure` is the reason why queries skip it now.
     """
 
     files: AgentFiles

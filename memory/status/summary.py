@@ -34,9 +34,9 @@ from schemas.version import recalld_version
 
 
 def build_status(settings: Settings, pending: PendingReader | None, *, deep: bool = False) -> Status:
-    """The status of all agents in `settings`, for a process that looks once and ends.
+    """Return the status of all agents in `settings`, for a process that looks once and ends.
 
-    Nothing needs to run for it to be ok: a queue that does not answer is said, and no trouble by itself.
+    Nothing needs to run for it to be ok: a queue that does not answer is shown, and no trouble by itself.
     """
     # First: what cannot be read of a broker that takes nothing new would make it look as if it were away.
     broker = broker_state(settings, pending)

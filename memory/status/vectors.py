@@ -1,4 +1,4 @@
-"""How long the vectors will still take, and what would be faster. Pure."""
+"""Time until all vectors are there, and advice for a faster way. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.status import IndexState, VectorState
 #: Longer waits come with advice.
 LONG_SECONDS = 600.0
 
-#: Batch jobs that nobody looked at for so long are no reason to wait.
+#: Batch jobs that no worker looked at for so long are no reason to wait.
 LOOKED_AFTER_SECONDS = 900.0
 
 #: Seconds without a new vector or text after which what was measured before says nothing of now. A round is shorter.
@@ -33,13 +33,12 @@ def vector_progress(
     in_batch_jobs: int = 0,
     held_back: bool = False,
 ) -> tuple[VectorState, float | None]:
-    """Rate, time left and advice; and since when (Unix time) vectors wait and none comes in, None while they do.
+    """Return the progress, and the Unix time since which vectors wait while none comes in; None while some come in.
 
-    Before anything was measured the provider's expected rate is taken for the estimate, not for the rate. While texts
-    are `in_batch_jobs`, which end when they end, there is no estimate, and nothing is stuck. There is none either
-    within limits that the expected rate knows nothing of. Neither a rate nor an estimate is told while requests
-    are `held_back`, when nothing came in lately, or when all was to be there by now: what was measured is not true any
-    more.
+    Before the first measurement, the provider's expected rate gives the estimate, not the rate. While texts are
+    `in_batch_jobs` there is no estimate, and nothing is stuck. Under a rate limit of the settings, only a measured rate
+    gives an estimate. A measurement is void while requests are `held_back`, when no vector came in lately, or when its
+    estimate has passed: then there is neither a rate nor an estimate.
     """
     if not index.vectors_pending:
         return VectorState(rate=progress.rate if progress is not None and progress.rate > 0 else None), None

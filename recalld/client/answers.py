@@ -270,6 +270,7 @@ class AgentStatusAlways(TypedDict):
     textSearch: Availability
     mode: Literal["hybrid", "vector", "keyword", "none"]
     degraded: list[str]
+    conditions: list[ConditionState]
     deadLetters: list[DeadLetter]
     notes: list[str]
     troubles: list[TroubleState]

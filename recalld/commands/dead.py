@@ -173,11 +173,11 @@ def _name(one: Failed) -> dict[str, Any]:
 
 
 def _body(one: Failed) -> dict[str, Any]:
-    from memory.wire_forms import agent_dead_letter
+    from memory.status.index import dead_letter
 
     if one.letter is None:
         return _name(one)
-    return agent_dead_letter(one.agent.id, one.letter).model_dump(by_alias=True)
+    return dead_letter(one.letter).model_dump(by_alias=True) | {"agent": one.agent.id}
 
 
 def _refused(one: Failed) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import click
 
 from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
 from recalld.local.fallback import print_json
-from recalld.status_view import size
+from recalld.runs.status import size
 from recalld.terminal_text import printable_name
 from schemas.errors import UserError
 

@@ -41,7 +41,7 @@ def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     if as_json:
         print_json(answer)
     else:
-        from recalld.status_view import status_lines
+        from recalld.runs.status import status_lines
 
         for line in status_lines(answer, resting=_is_resting(invocation, answer)):
             click.echo(line)

@@ -23,8 +23,8 @@ from producers.hook_payloads import OPENCLAW_EVENTS
 from recalld.discover.openclaw_settings import is_hook_enabled
 from recalld.doctor.finding import Finding, Level
 from recalld.hooks.installation import is_ours, spawned
+from recalld.runs.status import size
 from recalld.settings.program_folders import ProgramFolders
-from recalld.status_view import size
 from schemas.settings import Settings
 
 #: Files that a process needs beside those of its agents' indexes: connections, models, watches.

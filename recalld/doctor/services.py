@@ -17,7 +17,7 @@ from recalld.up.lock import anybody_runs
 from recalld.wiring import BrokerSide
 from schemas.conditions import OF_PROVIDER, ConditionCode
 from schemas.errors import RecalldError, Terminal, UserError
-from schemas.ports import EndpointCondition, EndpointState
+from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import AgentSettings, Settings
 from schemas.status import ProcessState, Status
 from schemas.version import recalld_version
@@ -150,7 +150,7 @@ def provider_findings(
             choice.provider.close()
 
 
-def _paused(name: str, state: EndpointState | None, agent: AgentSettings, *, now: float | None) -> Iterator[Finding]:
+def _paused(name: str, state: EndpointStatus | None, agent: AgentSettings, *, now: float | None) -> Iterator[Finding]:
     """Yield a finding while requests to the endpoint wait; a refusal is a condition of status."""
     if state is None or state.condition in {EndpointCondition.OK, EndpointCondition.STOPPED}:
         return

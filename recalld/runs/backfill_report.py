@@ -12,8 +12,8 @@ from memory.store.reader import IndexCounts
 from recalld.runs.backfill_plan import BackfillPlan
 from recalld.runs.cost import cost_body, cost_sentence
 from recalld.runs.progress_bar import Progress, ProgressBar
+from recalld.runs.status import size
 from recalld.runs.wait import Outcome, exit_code
-from recalld.status_view import size
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage

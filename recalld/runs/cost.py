@@ -19,8 +19,8 @@ from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
 from memory.status.condition_texts import counted, duration
 from recalld.invocation import Invocation
+from recalld.runs.status import FREE_OF_CHARGE, amount, dollars
 from recalld.settings.load import check_workspace
-from recalld.status_view import FREE_OF_CHARGE, amount, dollars
 from recalld.terminal_text import printable_json
 from recalld.wiring import generations_of, indexed_by
 from schemas.documents import DocumentKey

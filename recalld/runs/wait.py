@@ -26,7 +26,7 @@ from recalld.wiring import BrokerSide, generations_of
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
-from schemas.ports import EndpointCondition, EndpointState
+from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import AgentSettings, Settings
 
 #: Seconds between two looks at the queue.
@@ -111,7 +111,7 @@ class _View:
     building: str | None
     counts: IndexCounts
     choice: ProviderChoice
-    endpoint: EndpointState | None
+    endpoint: EndpointStatus | None
     conditions: Sequence[Condition]
     unable: Condition | None
     stopped: Condition | None
@@ -421,7 +421,7 @@ class _AgentWait:
         """Return True if workers will index nothing, however long the command waits."""
         return condition.code in _UNABLE and self._lasted(condition) > _UNABLE_SECONDS
 
-    def _is_stopped(self, condition: Condition, endpoint: EndpointState | None) -> bool:
+    def _is_stopped(self, condition: Condition, endpoint: EndpointStatus | None) -> bool:
         """Return True if no vectors come soon because of the condition."""
         if condition.code not in HOLD_UP_VECTORS:
             return False

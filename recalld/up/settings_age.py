@@ -12,7 +12,7 @@ from pathlib import Path
 from recalld.invocation import Invocation
 from recalld.settings.load import files_of_variables, find_config
 from schemas.errors import UserError
-from schemas.ports import OutdatedSettings
+from schemas.ports import OutdatedState
 
 
 class SettingsAge:
@@ -23,9 +23,9 @@ class SettingsAge:
         self._seen = self._look()
         self._read_at = time.time()
         self._settings = invocation.settings
-        self._outdated: OutdatedSettings | None = None
+        self._outdated: OutdatedState | None = None
 
-    def __call__(self) -> OutdatedSettings | None:
+    def __call__(self) -> OutdatedState | None:
         """Return the change that this process does not know, None while there is none. Never raises."""
         seen = self._look()
         if seen != self._seen:
@@ -33,14 +33,14 @@ class SettingsAge:
             self._outdated = self._compare()
         return self._outdated
 
-    def _compare(self) -> OutdatedSettings | None:
+    def _compare(self) -> OutdatedState | None:
         file, changed_at = self._newest()
         try:
             if self._invocation.read_again().settings == self._settings:
                 return None
         except UserError:
-            return OutdatedSettings(file, changed_at, self._read_at, invalid=True)
-        return OutdatedSettings(file, changed_at, self._read_at)
+            return OutdatedState(file, changed_at, self._read_at, invalid=True)
+        return OutdatedState(file, changed_at, self._read_at)
 
     def _look(self) -> object:
         """Return a value that differs when one of the files was written, came or went."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schemas.ports import EndpointCondition, EndpointState
+from schemas.ports import EndpointCondition, EndpointStatus
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer
 from workers.health.health_store import HealthStore
@@ -75,7 +75,7 @@ def test_a_key_that_is_refused_is_one_problem_of_all_agents_that_use_it(
 ) -> None:
     agents = "".join(f'[[agents]]\nid = "{name}"\nworkspace = "{workspace}"\n' for name in ("ada", "bob"))
     configure(workspace, agents)
-    refusal = EndpointState(EndpointCondition.STOPPED, None, "the key is refused", since=1.0)
+    refusal = EndpointStatus(EndpointCondition.STOPPED, None, "the key is refused", since=1.0)
     monkeypatch.setattr(HealthStore, "endpoint", lambda *_: refusal)
     findings = json.loads(commands.run("doctor", "--json")[1])["findings"]
     [found] = [one for one in findings if one["check"] == "provider" and one["level"] == "problem"]

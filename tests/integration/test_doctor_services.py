@@ -21,7 +21,7 @@ from recalld.doctor.examination import condition_findings
 from recalld.doctor.finding import Finding, Level
 from recalld.up.lock import only_daemon
 from recalld.wiring import BrokerSide, open_broker
-from schemas.ports import EndpointCondition, EndpointState, OutdatedSettings
+from schemas.ports import EndpointCondition, EndpointStatus, OutdatedState
 from schemas.settings import Settings
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.waiting import wait_until
@@ -163,7 +163,7 @@ def test_nobody_is_called_dead_because_the_broker_takes_no_signs_of_life(
 def test_settings_that_were_changed_since_are_a_problem_with_what_to_do(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide
 ) -> None:
-    told: list[OutdatedSettings | None] = [OutdatedSettings("/etc/recalld.toml", 5000.0, 4000.0)]
+    told: list[OutdatedState | None] = [OutdatedState("/etc/recalld.toml", 5000.0, 4000.0)]
     with Heartbeat(settings, "work", Pulses(), beat_seconds=60.0, outdated=lambda: told[0]):
         found = worst(processes(settings, side))
     assert (found.check, found.level) == ("settings", Level.PROBLEM)
@@ -195,11 +195,11 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
             (EndpointCondition.FAILING, Level.WARNING),
             (EndpointCondition.OK, Level.OK),
         ):
-            state = EndpointState(condition, None, "out of quota")
+            state = EndpointStatus(condition, None, "out of quota")
             with pytest.MonkeyPatch.context() as said:
                 said.setattr(board_module.HealthStore, "endpoint", lambda *_, state=state: state)
                 assert found().level is level, condition
-        silent = EndpointState(EndpointCondition.WAITING, None, "openai has not answered a request", time.time() - 90)
+        silent = EndpointStatus(EndpointCondition.WAITING, None, "openai has not answered a request", time.time() - 90)
         with pytest.MonkeyPatch.context() as said:
             said.setattr(board_module.HealthStore, "endpoint", lambda *_: silent)
             waits = found()
@@ -209,7 +209,7 @@ def test_a_provider_that_refuses_cools_down_or_does_not_answer_is_told_until_it_
 def test_a_key_that_is_refused_is_told_once_with_what_to_do(
     settings: Settings, broker_server: BrokerServer, side: BrokerSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal = EndpointState(EndpointCondition.STOPPED, None, "Incorrect API key provided")
+    refusal = EndpointStatus(EndpointCondition.STOPPED, None, "Incorrect API key provided")
     monkeypatch.setattr(board_module.HealthStore, "endpoint", lambda *_: refusal)
     with EmbeddingServer() as server:
         server.fail_next(Failure(status=401, message="Incorrect API key provided"))

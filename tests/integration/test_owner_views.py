@@ -12,7 +12,7 @@ from memory.service.overview import MAX_DEAD_LETTERS
 from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import BrokerFacts, EndpointCondition, EndpointState, Pending, ProcessSign
+from schemas.ports import BrokerFacts, EndpointCondition, EndpointStatus, Pending, ProcessSign
 from schemas.settings import Settings
 from schemas.settings_sections import Scope
 from tests.quiet_board import QuietBoard
@@ -53,8 +53,8 @@ def test_the_queue_says_what_waits_and_what_is_there(settings: Settings, store: 
         def pending(self, agent: str) -> Pending | None:
             return Pending(documents=3, running=1, oldest_at=time.time() - 7)
 
-        def endpoint(self, account: str, model: str) -> EndpointState | None:
-            return EndpointState(EndpointCondition.COOLING_DOWN, 123.0)
+        def endpoint(self, account: str, model: str) -> EndpointStatus | None:
+            return EndpointStatus(EndpointCondition.COOLING_DOWN, 123.0)
 
         def conditions(self, agent: str) -> tuple[Condition, ...]:
             return (Condition(ConditionCode.FOLDER_UNLISTABLE, "/ws", 5.0, {"error": "cannot be read"}),)

@@ -17,7 +17,7 @@ import redis
 from memory.embedding.gate import OUTAGE_FAILURES, Admission, Urgency
 from memory.embedding.providers.provider import ProviderLimits
 from schemas.errors import Paced, Terminal, Throttled, Transient
-from schemas.ports import EndpointCondition, EndpointState
+from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY
 from tests.waiting import wait_until
@@ -285,14 +285,14 @@ def test_a_breaker_that_others_closed_is_closed_for_one_who_loses_the_broker(
 def test_the_state_of_an_endpoint_is_public(make: Make, client: redis.Redis, keys: Keys) -> None:
     board = HealthStore(client, keys)
     assert board.endpoint("", "model") is None
-    assert board.endpoint("account", "model") == EndpointState()
+    assert board.endpoint("account", "model") == EndpointStatus(EndpointCondition.OK)
     gate = make()
     gate.leave(enter(gate), Transient("HTTP 500"))
     state = board.endpoint("account", "model")
     assert state is not None
     assert (state.condition, state.until) == (EndpointCondition.FAILING, None), "from the first one on"
     gate.leave(enter(gate), None)
-    assert board.endpoint("account", "model") == EndpointState()
+    assert board.endpoint("account", "model") == EndpointStatus(EndpointCondition.OK)
     begun = time.time()
     gate.leave(enter(gate), Throttled("slow down", retry_after=20))
     state = board.endpoint("account", "model")

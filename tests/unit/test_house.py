@@ -25,16 +25,16 @@ VAGUE = re.compile(
 
 #: Package -> docstrings that begin with a question word; vague actors in docstrings, comments and messages.
 FAULTS = {
-    "schemas": (29, 12),
-    "memory": (318, 258),
+    "schemas": (0, 0),
+    "memory": (0, 0),
     "producers": (0, 0),
     "workers": (0, 0),
-    "recalld": (1, 1),
+    "recalld": (0, 0),
 }
 
 #: Modules of a folder at most, and the folders that have more.
 WIDEST = 15
-WIDE = {"memory.search": 23}
+WIDE: dict[str, int] = {}
 
 
 @cache

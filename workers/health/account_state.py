@@ -18,7 +18,7 @@ from typing import Any, Final
 import redis
 
 from memory.embedding.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, OUTAGE_FAILURES, PROBE_LEASE_SECONDS
-from schemas.ports import EndpointCondition, EndpointState
+from schemas.ports import EndpointCondition, EndpointStatus
 from workers.queue.names import account_key
 
 #: Seconds after which an unused account is forgotten.
@@ -177,12 +177,12 @@ def forget_pauses(client: redis.Redis, account: str, model: str) -> None:
     client.register_script(FORGET_PAUSES)(keys=[account_key(account)], args=[model, 0])
 
 
-def endpoint_state(client: redis.Redis, account: str, model: str) -> EndpointState:
+def endpoint_state(client: redis.Redis, account: str, model: str) -> EndpointStatus:
     """Return the state of an account and model for status. Raises `redis.RedisError`."""
     known = Answer.of(client.register_script(LOOK)(keys=[account_key(account)], args=[model, ""]))
     until = time.time() + known.delay if known.delay > 0 else None
     if known.sentence is not None:
-        return EndpointState(EndpointCondition.STOPPED, until, known.sentence)
+        return EndpointStatus(EndpointCondition.STOPPED, until, known.sentence)
     if known.careful or (known.failing and until is None):
-        return EndpointState(EndpointCondition.FAILING, until)
-    return EndpointState(EndpointCondition.COOLING_DOWN if until is not None else EndpointCondition.OK, until)
+        return EndpointStatus(EndpointCondition.FAILING, until)
+    return EndpointStatus(EndpointCondition.COOLING_DOWN if until is not None else EndpointCondition.OK, until)

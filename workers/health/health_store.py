@@ -21,7 +21,7 @@ from schemas.conditions import HOLD_UP_VECTORS, Condition, ConditionCode, Param
 from schemas.ports import (
     BrokerFacts,
     EndpointCondition,
-    EndpointState,
+    EndpointStatus,
     FleetNumbers,
     IndexFigures,
     Indexing,
@@ -326,7 +326,7 @@ class HealthStore:
             why = refusal(error)
             return BrokerFacts("?", "not known", why, writable=False, refuses=True) if why is not None else None
 
-    def endpoint(self, account: str, model: str) -> EndpointState | None:
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         """Return the state of a provider's account, with a request that has waited long for its answer.
 
         None without an account, and without the broker.
@@ -399,7 +399,7 @@ def today_utc() -> date:
     return datetime.now(UTC).date()
 
 
-def _unanswered(state: EndpointState, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointState:
+def _unanswered(state: EndpointStatus, signs: Sequence[ProcessSign], account: str, model: str) -> EndpointStatus:
     """Return the state with the longest unanswered request of a living process."""
     if state.condition not in {EndpointCondition.OK, EndpointCondition.FAILING}:
         return state

@@ -22,7 +22,7 @@ import structlog
 from memory.embedding.coordination import InFlightRequests
 from memory.status.local_processes import born, is_the_same
 from memory.status.pulses import Pulses
-from schemas.ports import OutdatedSettings, ProcessSign, Unanswered
+from schemas.ports import OutdatedState, ProcessSign, Unanswered
 from schemas.settings import Settings
 from schemas.version import recalld_version
 from workers.queue.broker_errors import refusal
@@ -68,7 +68,7 @@ class Heartbeat:
         *,
         beat_seconds: float = BEAT_SECONDS,
         asking: InFlightRequests | None = None,
-        outdated: Callable[[], OutdatedSettings | None] = lambda: None,
+        outdated: Callable[[], OutdatedState | None] = lambda: None,
     ) -> None:
         self._client: Any = connect(settings, answer_seconds=IMPATIENT_SECONDS)
         self._keys = Keys(namespace(settings))
@@ -226,7 +226,7 @@ def _read(client: redis.Redis, keys: Keys) -> list[tuple[str, ProcessSign]]:
             doing=tuple(body.get("doing", ())),
             unanswered=tuple(Unanswered(**one) for one in body.get("unanswered", ())),
             version=body.get("version"),
-            outdated=OutdatedSettings(**outdated) if (outdated := body.get("outdated")) else None,
+            outdated=OutdatedState(**outdated) if (outdated := body.get("outdated")) else None,
         )
         found.append((name.decode(), sign))
     return sorted(found, key=lambda one: (one[1].role, one[1].host, one[1].started_at))

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from memory.store.writer import Store
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import EndpointCondition, EndpointState, Pending, Usage
+from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage
 from schemas.settings import Settings
 from tests.browsing import visiting
 from tests.daemon import Daemon
@@ -89,8 +89,8 @@ def test_the_provider_its_endpoint_and_what_it_cost_are_shown(
     settings: Settings, store: Store, browser: Browser
 ) -> None:
     class HealthStore(QuietBoard):
-        def endpoint(self, account: str, model: str) -> EndpointState | None:
-            return EndpointState(EndpointCondition.STOPPED, time.time() + 40, "Incorrect API key provided")
+        def endpoint(self, account: str, model: str) -> EndpointStatus | None:
+            return EndpointStatus(EndpointCondition.STOPPED, time.time() + 40, "Incorrect API key provided")
 
         def usage(self, agent: str, *, day: object = None) -> tuple[Usage, ...]:
             return (Usage("openai", "text-embedding-3-small", 1200 if day is None else 14, 3, 9000, 2_400_000),)
@@ -119,9 +119,9 @@ def test_an_endpoint_that_has_not_answered_is_a_notice_first_and_a_trouble_in_th
     class HealthStore(QuietBoard):
         seconds = 14.0
 
-        def endpoint(self, account: str, model: str) -> EndpointState | None:
+        def endpoint(self, account: str, model: str) -> EndpointStatus | None:
             reason = "openai at http://127.0.0.1:9/v1 has not answered a request"
-            return EndpointState(EndpointCondition.WAITING, None, reason, time.time() - self.seconds)
+            return EndpointStatus(EndpointCondition.WAITING, None, reason, time.time() - self.seconds)
 
     board = HealthStore()
     with running(settings, board) as service, visiting(browser, service.base_url) as visit:

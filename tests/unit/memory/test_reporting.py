@@ -19,7 +19,7 @@ from memory.status.summary import build_status, whole_status
 from memory.status.vectors import vector_progress
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
-from schemas.ports import EndpointCondition, EndpointState, Pending, Usage, VectorProgress
+from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage, VectorProgress
 from schemas.settings import Settings
 from schemas.status import AgentStatus, IndexState
 from tests.quiet_board import QuietBoard
@@ -30,7 +30,7 @@ from tests.written_index import write_index
 class HealthStore(QuietBoard):
     def __init__(self, pending: Pending | None, troubles: tuple[Condition, ...] = ()) -> None:
         self._pending, self._troubles = pending, troubles
-        self.state: EndpointState | None = None
+        self.state: EndpointStatus | None = None
         self.spent: dict[tuple[str, bool], list[Usage]] = {}
 
     def pending(self, agent: str) -> Pending | None:
@@ -45,7 +45,7 @@ class HealthStore(QuietBoard):
     def usage(self, agent: str, *, day: date | None = None):
         return self.spent.get((agent, day is not None), [])
 
-    def endpoint(self, account: str, model: str) -> EndpointState | None:
+    def endpoint(self, account: str, model: str) -> EndpointStatus | None:
         return self.state
 
 
@@ -325,7 +325,7 @@ def test_what_all_agents_cost_together_is_only_for_who_sees_them_all(settings: S
 
 def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_met_it(settings: Settings, look: Look):
     board = HealthStore(QUIET)
-    board.state = EndpointState(EndpointCondition.STOPPED, time.time() + 50, "the key is refused: set OPENAI_API_KEY")
+    board.state = EndpointStatus(EndpointCondition.STOPPED, time.time() + 50, "the key is refused: set OPENAI_API_KEY")
     [status] = build_status(settings, board).agents
     assert not status.ok
     assert [(trouble.part, trouble.code) for trouble in status.troubles] == [
@@ -341,7 +341,7 @@ def test_an_endpoint_that_refused_for_good_is_a_trouble_even_when_only_a_query_m
     told.state = board.state
     assert len(build_status(settings, told).agents[0].troubles) == 1, "the workers said it already"
 
-    board.state = EndpointState(EndpointCondition.COOLING_DOWN, time.time() + 5)
+    board.state = EndpointStatus(EndpointCondition.COOLING_DOWN, time.time() + 5)
     [status] = build_status(settings, board).agents
     assert status.ok
     assert status.endpoint is not None
@@ -352,7 +352,9 @@ def test_an_endpoint_that_does_not_answer_is_named_first_as_a_notice_then_as_a_t
     def look(seconds: float, *, told: tuple[Condition, ...] = ()) -> AgentStatus:
         now = time.time()
         board = Silent(QUIET, told)
-        board.state = EndpointState(EndpointCondition.WAITING, None, "openai has not answered a request", now - seconds)
+        board.state = EndpointStatus(
+            EndpointCondition.WAITING, None, "openai has not answered a request", now - seconds
+        )
         [agent] = build_status(settings, board).agents
         return agent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from memory.search.circuit_breaker import OPEN_SECONDS, GuardedPendingReader
-from schemas.ports import EndpointState, Pending, Usage, VectorProgress
+from schemas.ports import EndpointCondition, EndpointStatus, Pending, Usage, VectorProgress
 from tests.quiet_board import QuietBoard
 
 
@@ -32,7 +32,7 @@ class Queue(QuietBoard):
 
     def endpoint(self, account: str, model: str):
         self.asked += 1
-        return EndpointState()
+        return EndpointStatus(EndpointCondition.OK)
 
 
 def test_a_queue_that_is_away_is_asked_again_only_after_a_rest():
@@ -52,4 +52,4 @@ def test_a_queue_that_is_away_is_asked_again_only_after_a_rest():
     assert reader.pending("main") == queue.answer
     assert queue.asked == 3
     assert reader.usage("main") == (Usage("openai", "m", requests=1),)
-    assert reader.endpoint("account", "m") == EndpointState()
+    assert reader.endpoint("account", "m") == EndpointStatus(EndpointCondition.OK)

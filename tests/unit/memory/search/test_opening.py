@@ -221,6 +221,7 @@ def test_without_fts5_vectors_answer_and_say_so_until_it_is_back(settings: Setti
         assert (answer.mode, answer.fallback) == ("vector", True)
         assert [one.code for one in answer.conditions] == [ConditionCode.VECTORS_ONLY]
         assert (status.ok, status.mode, status.degraded) == (False, "vector", answer.degraded)
+        assert status.conditions == answer.conditions
         assert not status.text_search.available
         assert [trouble.part for trouble in status.troubles] == ["keywords"]
     with asked(settings) as manager:

@@ -13,7 +13,7 @@ from memory.status.agent import (
     trouble_of,
 )
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import EndpointCondition, EndpointState, Pending, VectorProgress
+from schemas.ports import EndpointCondition, EndpointStatus, Pending, VectorProgress
 from schemas.status import BuildState, IndexState, QueueState
 
 NOW = 1_000_000.0
@@ -67,7 +67,7 @@ def test_a_build_that_gets_on_or_has_a_reason_to_wait_is_none(
 
 def silence(*, seconds: float | None, vectors_ago: float | None = None, found: tuple[Condition, ...] = ()):
     since = None if seconds is None else NOW - seconds
-    state = EndpointState(EndpointCondition.WAITING, None, "openai at http://x/v1 has not answered a request", since)
+    state = EndpointStatus(EndpointCondition.WAITING, None, "openai at http://x/v1 has not answered a request", since)
     progress = None if vectors_ago is None else VectorProgress(rate=1.0, at=NOW - vectors_ago)
     return [one.code for one in endpoint_conditions(state, progress, found, provider="openai", now=NOW)]
 
@@ -92,7 +92,7 @@ def test_a_slow_endpoint_is_none_as_long_as_vectors_come_in():
 
 
 def test_an_endpoint_that_refuses_is_a_condition_though_no_worker_met_it():
-    refuses = EndpointState(EndpointCondition.STOPPED, reason="the key is refused")
+    refuses = EndpointStatus(EndpointCondition.STOPPED, reason="the key is refused")
     [found] = endpoint_conditions(refuses, None, (), provider="openai", now=NOW)
     assert (found.code, found.subject) == (ConditionCode.PROVIDER_REFUSES, "openai")
 

@@ -13,7 +13,7 @@ from memory.status.index import build_progress, seconds_left
 from memory.status.summary import build_status
 from memory.store.options import StoreOptions
 from memory.store.reader import IndexCounts
-from recalld.status_view import status_lines
+from recalld.runs.status import status_lines
 from schemas.settings import Settings
 from tests.quiet_board import QuietBoard
 from tests.storing import document, key, vector

@@ -21,8 +21,8 @@ from memory.status.processes import (
     process_states,
 )
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import ProcessSign
-from schemas.status import OutdatedState, ProcessState
+from schemas.ports import OutdatedState, ProcessSign
+from schemas.status import ProcessState
 from tests.waiting import wait_until
 
 

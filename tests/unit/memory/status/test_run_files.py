@@ -6,7 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from memory.status.run_files import WATCH_STATE_PATH, WatchState, read_watch_state
+from memory.status.run_files import WATCH_STATE_PATH, read_watch_state
+from schemas.ports import WatchingState
 
 
 def publish(home: Path, body: object) -> None:
@@ -21,7 +22,7 @@ def test_every_new_word_of_the_watcher_is_read(home: Path):
     assert read_watch_state(home, "main") is None
     for overflows in range(5):
         publish(home, {"main": {"mode": "events", "overflows": overflows, "pid": os.getpid()}})
-        assert read_watch_state(home, "main") == WatchState("events", overflows=overflows)
+        assert read_watch_state(home, "main") == WatchingState("events", overflows=overflows)
         assert read_watch_state(home, "other") is None
     (home / WATCH_STATE_PATH).unlink()
     assert read_watch_state(home, "main") is None
@@ -39,5 +40,5 @@ def test_an_unchanged_file_is_read_once(home: Path, monkeypatch):
     read_bytes = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))
     for _ in range(5):
-        assert read_watch_state(home, "main") == WatchState("polling", "asked for")
+        assert read_watch_state(home, "main") == WatchingState("polling", "asked for")
     assert len(reads) == 1

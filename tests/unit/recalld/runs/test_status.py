@@ -8,9 +8,9 @@ from typing import Any
 import click
 import pytest
 
-from recalld.status_view import amount, dollars, size, status_lines
+from recalld.runs.status import amount, dollars, size, status_lines
 from schemas.conditions import ConditionCode
-from schemas.ports import EndpointCondition
+from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.status import (
     AgentStatus,
     Availability,
@@ -18,7 +18,6 @@ from schemas.status import (
     CacheState,
     DiskState,
     DiskUse,
-    EndpointStatus,
     IndexState,
     QueueState,
     SourceCount,

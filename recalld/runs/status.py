@@ -1,10 +1,10 @@
-"""A status answer as lines for a terminal: one compact block an agent."""
+"""Lines of a status answer for a terminal: one compact block an agent."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,11 +12,11 @@ from memory.status.condition_texts import duration
 from recalld.invocation import to_type
 from recalld.terminal_text import printable_answer
 
+if TYPE_CHECKING:
+    from recalld.client import answers
+
 #: Dead letters that are listed before the rest is only counted.
 _LISTED = 5
-
-#: What the globs of the settings leave out.
-_EXCLUDED = {"excluded": "file", "excludedFolders": "folder"}
 
 #: A service's answer is a second old at most.
 _JUST_FOUND_SECONDS = 3.0
@@ -26,41 +26,41 @@ FREE_OF_CHARGE = frozenset({"local"})
 
 
 def status_lines(answer: Mapping[str, Any], *, resting: bool = False) -> Iterator[str]:
-    """The lines to print, styled; `click.echo` drops the styles when nobody sees them.
+    """Yield the lines to print, styled; `click.echo` drops the styles outside of terminals.
 
     `resting`: nothing of this home runs, so that no broker has to answer.
     """
-    answer = printable_answer(answer)
-    for agent in answer["agents"]:
-        about = agent["agent"] if len(answer["agents"]) > 1 else None
+    status: answers.Status = printable_answer(answer)
+    for agent in status["agents"]:
+        about = agent["agent"] if len(status["agents"]) > 1 else None
         yield from (to_type(line, agent=about) for line in _agent(agent, resting=resting))
         yield ""
-    for usage in answer.get("usage", ()):
+    for usage in status.get("usage", ()):
         if usage["provider"] not in FREE_OF_CHARGE:
             yield _line("spent by all", _spent(usage))
-    cache = answer["cache"]
+    cache = status["cache"]
     kept = f"{_count(cache['entries'], 'embedding')}, {size(cache['diskBytes'])}" if cache["enabled"] else "off"
     lookups = cache.get("hits", 0) + cache.get("misses", 0)
     if lookups:
         kept += f", hit rate {cache['hits'] / lookups:.0%} ({_count(lookups, 'lookup')})"
     yield _line("cache", kept)
-    # A service that was started before an upgrade does not tell.
-    if "broker" in answer:
-        yield _line("broker", _broker(answer["broker"], resting=resting))
-        if not answer["broker"]["reachable"] and not resting:
+    # A service started before an upgrade leaves this out.
+    if "broker" in status:
+        yield _line("broker", _broker(status["broker"], resting=resting))
+        if not status["broker"]["reachable"] and not resting:
             yield _line("processes", "not known: the broker does not answer")
-    if "diskUse" in answer:
-        yield _line("disk", _disk(answer["diskUse"]))
-    for process in answer.get("processes", ()):
+    if "diskUse" in status:
+        yield _line("disk", _disk(status["diskUse"]))
+    for process in status.get("processes", ()):
         if process.get("doing"):
             yield _line("at work", f"{process['role']} (process {process['pid']}): {'; '.join(process['doing'])}")
-    if answer.get("hooks"):
-        yield _line("hooks", f"{answer['hooks']}PROGRAM")
-    yield _line("home", answer["home"])
-    yield _line("versions", _versions(answer.get("versions", {"recalld": answer["version"]})))
+    if status.get("hooks"):
+        yield _line("hooks", f"{status['hooks']}PROGRAM")
+    yield _line("home", status["home"])
+    yield _line("versions", _versions(status.get("versions", {"recalld": status["version"]})))
 
 
-def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
+def _agent(agent: answers.AgentStatus, *, resting: bool) -> Iterator[str]:
     mark = click.style("ok", fg="green", bold=True) if agent["ok"] else click.style("not ok", fg="red", bold=True)
     yield f"{click.style(agent['agent'], bold=True)}: {mark}  {agent['workspace']}"
     yield _line("provider", _provider(agent))
@@ -88,7 +88,7 @@ def _agent(agent: Mapping[str, Any], *, resting: bool) -> Iterator[str]:
         yield _line("watching", agent["watch"] + _last(agent.get("watching", {})))
     for trouble in agent.get("troubles", ()):
         seconds = time.time() - trouble["since"]
-        # What was found out by this very look may be as old as it likes.
+        # A condition that this very look found is new.
         since = f" (for {duration(seconds)})" if seconds >= _JUST_FOUND_SECONDS else ""
         yield _line("trouble", click.style(f"{trouble['part']}: {trouble['message']}{since}", fg="yellow"))
     letters = agent.get("deadLetters", ())
@@ -119,7 +119,7 @@ def _last(watching: Mapping[str, Any]) -> str:
     return text
 
 
-def _broker(broker: Mapping[str, Any], *, resting: bool) -> str:
+def _broker(broker: answers.BrokerState, *, resting: bool) -> str:
     if not broker["reachable"]:
         if broker.get("warning"):
             return click.style(broker["warning"], fg="red")
@@ -140,7 +140,7 @@ def _versions(versions: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {versions[key]}" for key, name in names.items() if versions.get(key))
 
 
-def _provider(agent: Mapping[str, Any]) -> str:
+def _provider(agent: answers.AgentStatus) -> str:
     text = str(agent["provider"])
     if agent.get("model"):
         text += f" ({agent['model']})"
@@ -149,7 +149,7 @@ def _provider(agent: Mapping[str, Any]) -> str:
     return text + (f": {agent['providerReason']}" if agent.get("providerReason") else "")
 
 
-def _endpoint(endpoint: Mapping[str, Any] | None) -> str:
+def _endpoint(endpoint: answers.EndpointStatus | None) -> str:
     if endpoint is None or endpoint["condition"] == "ok":
         return ""
     text = str(endpoint["condition"])
@@ -162,7 +162,7 @@ def _endpoint(endpoint: Mapping[str, Any] | None) -> str:
     return text
 
 
-def _spent(usage: Mapping[str, Any]) -> str:
+def _spent(usage: answers.UsageState) -> str:
     total, today = usage["total"], usage["today"]
     text = f"{usage['provider']} {usage['model']}: {_count(total['requests'], 'request')}"
     if total["failed"]:
@@ -173,12 +173,13 @@ def _spent(usage: Mapping[str, Any]) -> str:
     return f"{text} (today {today['requests']}, {amount(today['tokens'])})"
 
 
-def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
+def _files(disk: answers.DiskState, index: answers.IndexState) -> str:
     on_disk = "not looked at" if disk.get("files") is None else f"{disk['files']} on disk"
     parts = [f"{on_disk}, {index['files']} indexed"]
     parts += [f"{disk[name]} {name}" for name in ("missing", "stale", "vanished", "growing", "kept") if disk.get(name)]
     parts += [f"{disk['leftOut']} left out"] if disk.get("leftOut") else []
-    excluded = [_count(disk[key], noun) for key, noun in _EXCLUDED.items() if disk.get(key)]
+    by_globs = ((disk.get("excluded"), "file"), (disk.get("excludedFolders"), "folder"))
+    excluded = [_count(number, noun) for number, noun in by_globs if number]
     parts += [f"{' and '.join(excluded)} excluded"] if excluded else []
     parts += [
         f"{_count(count, f'{kind} session')} not indexed" for kind, count in disk.get("otherSessions", {}).items()
@@ -186,11 +187,11 @@ def _files(disk: Mapping[str, Any], index: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _source(count: Mapping[str, Any]) -> str:
+def _source(count: answers.SourceCount) -> str:
     return f"{count['source']} {_count(count['files'], 'file')}, {_count(count['chunks'], 'chunk')}"
 
 
-def _index(index: Mapping[str, Any]) -> str:
+def _index(index: answers.IndexState) -> str:
     parts = [_count(index["chunks"], "chunk"), size(index["diskBytes"])]
     if index.get("lastCommitAt"):
         parts.append(f"last change {duration(max(0.0, time.time() - index['lastCommitAt']))} ago")
@@ -201,8 +202,8 @@ def _index(index: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _build(build: Mapping[str, Any] | None) -> str:
-    """How far a generation under construction is, in brackets."""
+def _build(build: answers.BuildState | None) -> str:
+    """Return the progress of a generation under construction, in brackets."""
     if build is None:
         return ""
     parts = [f"{build['files']} of {_count(build['ofFiles'], 'document')}"]
@@ -213,7 +214,7 @@ def _build(build: Mapping[str, Any] | None) -> str:
     return f" ({', '.join(parts)})"
 
 
-def _queue(queue: Mapping[str, Any], *, resting: bool) -> str:
+def _queue(queue: answers.QueueState, *, resting: bool) -> str:
     if not queue["reachable"]:
         return "nothing runs; `recalld up` starts everything" if resting else "the broker does not answer"
     if not queue["pending"]:
@@ -223,7 +224,7 @@ def _queue(queue: Mapping[str, Any], *, resting: bool) -> str:
     return text + (f", the oldest for {duration(oldest)}" if oldest is not None else "")
 
 
-def _progress(agent: Mapping[str, Any]) -> str:
+def _progress(agent: answers.AgentStatus) -> str:
     index, vectors = agent["index"], agent["vectors"]
     total = index["vectorsReady"] + index["vectorsPending"]
     if not total and not index["vectorsRefused"]:
@@ -251,7 +252,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def amount(number: float) -> str:
-    """A number for people: 5030000 is "5.0 M"."""
+    """Return a number for people: 5030000 is "5.0 M"."""
     if number < 1000:
         return f"{number:.0f}"
     if number < 999_950:
@@ -260,12 +261,12 @@ def amount(number: float) -> str:
 
 
 def dollars(number: float) -> str:
-    """Dollars for people: to the cent, and less than a cent as that."""
+    """Return dollars for people: to the cent, and less than a cent as that."""
     return f"about ${number:,.2f}" if number >= 0.01 else "less than $0.01"
 
 
 def size(amount: float) -> str:
-    """Bytes for people, a kB being 1,000 of them: 1500 is "1.5 kB"."""
+    """Return bytes for people, a kB being 1,000 of them: 1500 is "1.5 kB"."""
     if amount < 1000:
         return f"{amount:.0f} B"
     for unit in ("kB", "MB"):
