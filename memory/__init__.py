@@ -1,3 +1,3 @@
-"""What a memory index is: documents, chunks, embeddings, the store, search and the query service."""
+"""Memory of an agent: documents, chunks, embeddings, the store, search and the query service."""
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def read_steadily(descriptor: int, name: str) -> tuple[bytes, FileStat | None]:
 class OpenTranscript:
     """Transcript that is open for reading, without the bytes beyond `stat.size`: they came later.
 
-    `compressed`: a Zstandard stream. `format`: the one that a user named for its folder, None if it is to be found out.
+    `compressed`: a Zstandard stream. `format`: what the user named for its folder, None if it is to be found out.
     `name`: for messages.
     """
 

@@ -202,8 +202,8 @@ def roots_of(workspace: str, extra_paths: Mapping[str, Globs | None], *, globs: 
 
     `globs` hold for all documents, those of an extra path for what lies below it, whichever root reaches that.
 
-    An extra path that is not there counts as a file if it ends in ".md", else as a folder. One that can never
-    hold documents (a file of another kind) is a root without names.
+    An extra path that is not there counts as a file if it ends in ".md", else as a folder. A file of
+    another kind is a root without names.
     """
     real = os.path.realpath(workspace)
     long_term = Root(workspace, (), frozenset(LONG_TERM_NAMES), "", real, workspace)

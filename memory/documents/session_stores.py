@@ -100,7 +100,7 @@ class Sieve:
 
 
 def _kinds_in(folder: str, parts: tuple[str, ...]) -> Mapping[str, SessionKind] | None:
-    """Return the kinds of the transcripts that the store of a folder knows; None without one that can be read."""
+    """Return the kinds of the transcripts that the store of a folder knows; None without a readable one."""
     if not os.path.lexists(join(folder, *parts, STORE)):
         return None
     try:

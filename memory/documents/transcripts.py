@@ -299,7 +299,7 @@ class Transcripts(DocumentSource):
             return []  # the scan has a condition of it
 
     def _located(self, key: DocumentKey) -> list[tuple[SessionRoot, tuple[str, ...]]]:
-        """Return the roots that may hold a document, the one that wins first, and its components below each."""
+        """Return the roots that may hold a document, the winner first, and its components below each."""
         if not key.is_transcript or "\0" in key.path or key.path.endswith(COMPRESSED):
             return []
         if key.path.startswith("/"):
@@ -429,7 +429,7 @@ def _places(path: str, roots: Iterable[SessionRoot]) -> list[tuple[SessionRoot, 
 
 
 def _file_names(name: str) -> tuple[str, str]:
-    """Return the names that a document's file may have; the first one that is there counts."""
+    """Return the names that a document's file may have; the first existing one counts."""
     return name, name + COMPRESSED
 
 
@@ -459,7 +459,7 @@ def _holds_all(reader: StoreReader, archive: DocumentKey, key: DocumentKey) -> b
     lacking = [chunk for chunk in reader.chunks_of(key) if chunk.text_hash not in hashes]
     if len(lacking) != 1:
         return not lacking
-    # The last chunk of a transcript is the only one that grows: it may have gone on before it was archived.
+    # The last chunk of a transcript alone grows: it may have gone on before it was archived.
     [last] = lacking
     rows = reader.chunk_rows([last.id, *(chunk.id for chunk in held if chunk.ordinal == last.ordinal)])
     text = rows.pop(last.id).text

@@ -112,7 +112,7 @@ class Overview:
         found = [*([lacking] if lacking is not None else []), *self._conditions(agent)]
         if provider is not None:
             of_endpoint = endpoint_conditions(endpoint, self._progress(agent), found, provider=provider.name, now=now)
-            # One that refuses is shown as the endpoint's state.
+            # A refusing provider is shown as the endpoint's state.
             found += [one for one in of_endpoint if one.code is ConditionCode.PROVIDER_SILENT]
         return AgentQueue(
             agent=agent,

@@ -26,7 +26,7 @@ VAGUE = re.compile(
 #: Package -> docstrings that begin with a question word; vague actors in docstrings, comments and messages.
 FAULTS = {
     "schemas": (0, 0),
-    "memory": (0, 0),
+    "memory": (0, 2),  # words of a list that redaction knows
     "producers": (0, 0),
     "workers": (0, 0),
     "recalld": (0, 0),
