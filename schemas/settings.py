@@ -1,7 +1,7 @@
 """The settings tree: every key, its default, its unit and its limits.
 
 The tree is pure data. Reading files, the environment and flags is the front door's business
-(`recalld.settings.load`), and how an agent's overrides meet what is shared (`recalld.settings.merging`); this module
+(`recalld.settings.load`), and how an agent's overrides meet what is shared (`recalld.settings.resolution`); this module
 only says what is valid.
 """
 
