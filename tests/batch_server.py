@@ -81,9 +81,9 @@ class BatchServer:
     """Serves `url` (ends in /v1) on a free loopback port while used as a context manager.
 
     `paid` counts how often each text was embedded, `paid_inline` those of them that came one request at a time;
-    `jobs` are all jobs by id, `files` what is uploaded or made and not deleted. While `open` is cleared no job ends.
-    Without `batches` there is no Batch API. `on_call` (method, path) is called before an answer leaves, `on_created` as
-    a job is made. `log` are all requests.
+    `submitted` are all jobs in order, `jobs` those that were not deleted, by id, `files` what is uploaded or made and not
+    deleted. While `open` is cleared no job ends. Without `batches` there is no Batch API. `on_call` (method, path) is
+    called before an answer leaves, `on_created` as a job is made. `log` are all requests.
     """
 
     files_named, jobs_named, ids_named = "file-", "batch-", "custom_id"
@@ -95,6 +95,7 @@ class BatchServer:
         self.paid: Counter[str] = Counter()
         self.paid_inline: Counter[str] = Counter()
         self.jobs: dict[str, Job] = {}
+        self.submitted: list[Job] = []
         self.files: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
         self.log: list[Recorded] = []
@@ -275,7 +276,8 @@ class BatchServer:
         lines = [json.loads(line) for line in self.files[file_id].splitlines()]
         assert len({line[self.ids_named] for line in lines}) == len(lines)
         script = self._scripts.popleft() if self._scripts else JobScript()
-        job = Job(f"{self.jobs_named}{len(self.jobs)}", body, lines, script)
+        job = Job(f"{self.jobs_named}{len(self.submitted)}", body, lines, script)
+        self.submitted.append(job)
         self.jobs[job.id] = job
         if self.on_created is not None:
             self.on_created(job)

