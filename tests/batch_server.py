@@ -81,9 +81,9 @@ class BatchServer:
     """Serves `url` (ends in /v1) on a free loopback port while used as a context manager.
 
     `paid` counts how often each text was embedded, `paid_inline` those of them that came one request at a time;
-    `submitted` are all jobs in order, `jobs` those that were not deleted, by id, `files` what is uploaded or made and not
-    deleted. While `open` is cleared no job ends. Without `batches` there is no Batch API. `on_call` (method, path) is
-    called before an answer leaves, `on_created` as a job is made. `log` are all requests.
+    `submitted` are all jobs in order, `jobs` those that were not deleted, by id, `files` what is uploaded or made and
+    not deleted. While `open` is cleared no job ends. Without `batches` there is no Batch API. `on_call` (method, path)
+    is called before an answer leaves, `on_created` as a job is made. `log` are all requests.
     """
 
     files_named, jobs_named, ids_named = "file-", "batch-", "custom_id"
