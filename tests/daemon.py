@@ -142,7 +142,7 @@ class Daemon:
         )
 
     def up_options(self) -> list[str]:
-        """Return what `up` is told of agents."""
+        """Return the options of `up` that name the agents."""
         return ["--workspace", str(self.workspace)]
 
     def search(self, query: str, *arguments: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How long the way of one event is: files and functions of the product that it enters, and commands to the broker.
+"""Length of the way of one event: files and functions of the product that it enters, and commands to the broker.
 
     python -m tests.benchmarks.bench_path [--list]
 
@@ -72,7 +72,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Way:
-    """What one event entered."""
+    """Files, functions and commands of one event."""
 
     name: str
     functions: frozenset[tuple[str, str]]

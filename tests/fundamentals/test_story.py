@@ -1,4 +1,4 @@
-"""What recalld promises, in twenty short chapters, through the doors that its users have.
+"""The promises of recalld in twenty short chapters, through the doors that its users have.
 
 Read them in order. One `recalld up` runs for all of them; no chapter needs the one before it.
 """

@@ -39,7 +39,7 @@ def hub(tmp_path: Path) -> Iterator[ModelHub]:
 
 
 def found(home: Path, query: str) -> tuple[str, list[str]]:
-    """How the query service searched, and the notes that it found."""
+    """Return the mode of a search by the query service, and the notes that it found."""
     settings = load(home=str(home), environment=dict(os.environ)).settings
     with running(settings) as client:
         answer = search(client, query, minScore=0)

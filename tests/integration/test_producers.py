@@ -85,7 +85,7 @@ class House:
         return target
 
     def file_conditions(self) -> list[Condition]:
-        """What is wrong with the files of the agent "main", or their comparison."""
+        """Return the conditions of the files of the agent "main" and of their comparison."""
         codes = (*OF_FILES, ConditionCode.FILES_NOT_COMPARED)
         return [one for (code, agent), one in self.troubles.open.items() if agent == "main" and code in codes]
 
