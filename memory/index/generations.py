@@ -25,7 +25,7 @@ from memory.store.errors import StoreCorrupt, StoreUnreadable
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.vector_cache import VectorShelf
+from memory.store.sqlite.vectors import VectorShelf
 
 CURRENT = "CURRENT"
 NEXT = "NEXT"

@@ -13,7 +13,7 @@ from memory.store.options import StoreOptions
 from memory.store.reader import Hit
 from memory.store.sqlite import writer as sqlite_writer
 from memory.store.sqlite.reader import SqliteReader
-from memory.store.sqlite.vector_cache import VectorShelf
+from memory.store.sqlite.vectors import VectorShelf
 from memory.store.sqlite.writer import SqliteStore
 from memory.store.writer import DocumentWrite, Maintained, NewChunk
 from tests.storing import STAT, key, text_hash, vector
