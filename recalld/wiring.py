@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from memory.index.fingerprint import Fingerprint, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
-from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from schemas.settings import AgentSettings, Settings
 from workers.health.health_store import HealthStore
@@ -53,7 +52,7 @@ def open_broker(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) 
 
 def generations_of(settings: Settings, agent: AgentSettings) -> Generations:
     """Return the agent's generations, for reading."""
-    return Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    return Generations.of(settings, agent.id)
 
 
 def fingerprint_of(settings: Settings, agent: AgentSettings, *, rebuild: bool = False) -> Fingerprint:

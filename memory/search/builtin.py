@@ -25,7 +25,6 @@ from memory.search.scope import Session, allows, session_of
 from memory.status.agent import agent_status
 from memory.status.sources import StatusSources
 from memory.store.errors import StoreCorrupt
-from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
@@ -66,9 +65,7 @@ class BuiltinManager(SearchManager):
         self._inbox = inbox
         self._chosen = (takeover_token(settings, agent), self._resources.embedder(agent))
         self._files = AgentFiles.of(settings, agent)
-        self._generations = Generations(
-            settings.indexes_path / agent.id, StoreOptions.of(settings.store), shelf=self._resources.shelf
-        )
+        self._generations = Generations.of(settings, agent.id, shelf=self._resources.shelf)
         self._reader = SharedReader(self._generations, open_readers=self._resources.open_readers)
         self.probe = IndexProbe(agent.id, self._generations, self._reader)
         self._freshness = Freshness(settings, agent, pending=pending, inbox=inbox)

@@ -13,7 +13,7 @@ import click
 
 from memory.documents.agent_files import AgentFiles
 from memory.status.condition_texts import text_of
-from memory.store.errors import NoRoom
+from memory.store.errors import NoRoom, NotOwner
 from producers.reconciling import reconcile
 from recalld.invocation import Invocation, to_type
 from recalld.runs.cost import Spending
@@ -157,20 +157,22 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
     """Begin a new generation.
 
     Raises:
-        UserError: there is no room for it.
+        UserError: there is no room for it, or workers with other settings own the indexes.
     """
-    from memory.index.generation_writer import GenerationWriter
-    from memory.store.options import StoreOptions
+    from memory.index.generation_writer import GenerationWriter, HomeOwner
 
-    writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    owner = HomeOwner(settings.home)
+    writer = GenerationWriter.at(settings, agent.id, owner=owner)
     try:
         identity = fingerprint_of(settings, agent, rebuild=True)
-        begin = writer.start_rebuild if force else writer.go_on_rebuilding
-        begin(identity.digest, identity.description)
+        writer.begin(identity.digest, identity.description, force=force)
+    except NotOwner as error:
+        raise UserError(str(error)) from error
     except NoRoom as error:
         raise UserError(f"{error}; `recalld rebuild --force` tries all the same") from error
     finally:
         writer.close()
+        owner.close()
 
 
 def _report_json(
