@@ -116,7 +116,7 @@ def _in_process(settings: Settings, agents: Sequence[AgentSettings]) -> Report |
 
 
 def _at_rest(settings: Settings) -> bool:
-    """Return True if no process works for this home, and the last one that did left nothing undone."""
+    """Return True if no process works for this home, and the last run left nothing undone."""
     home = settings.home
     if settings.broker.url is not None or anybody_runs(home) or server_pid(home) is not None or was_unfinished(home):
         return False
