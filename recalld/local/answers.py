@@ -15,7 +15,7 @@ from recalld.settings.load import settings_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from memory.search.manager import SearchableMemory
+    from memory.search.tools import SearchableMemory
     from recalld.invocation import Invocation
 
 #: Remedies for the absence of search by meaning.
@@ -94,8 +94,7 @@ def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
-    from memory.search.builtin import get_search_manager
-    from memory.search.manager import UnavailableMemory
+    from memory.search.manager import UnavailableMemory, get_search_manager
     from recalld.logs import configure_logs
 
     configure_logs(level=40)

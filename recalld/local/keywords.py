@@ -21,8 +21,6 @@ from memory.store.reader import StoreReader
 from recalld.settings.keyword_snapshot import KeywordAgent
 from schemas.errors import RecalldError
 
-_TIMEOUT_SECONDS = 15.0
-
 
 def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the answer; None where the whole manager has to answer.
@@ -39,8 +37,6 @@ def search_keywords(agent: KeywordAgent, request: Mapping[str, Any]) -> dict[str
         min_score=agent.min_score if min_score is None else min_score,
         sources=request.get("sources") or agent.sources,
         hybrid=agent.hybrid,
-        deadline=started + _TIMEOUT_SECONDS,
-        timeout_seconds=_TIMEOUT_SECONDS,
     )
     try:
         reader = Generations(Path(agent.index), StoreOptions(vector_enabled=False)).open_reader()
