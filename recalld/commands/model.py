@@ -7,7 +7,7 @@ import sys
 import click
 
 from recalld.invocation import Invocation, pass_invocation
-from recalld.local.fallback import print_json
+from recalld.terminal_text import print_json
 
 
 @click.group("model")

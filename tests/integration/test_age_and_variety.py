@@ -241,7 +241,7 @@ def test_each_agent_has_switches_of_its_own(
 
     def by_shell(agent: str) -> dict[str, Any]:
         invocation = Invocation(config=str(config), home=str(home), agent=agent)
-        return answers.search(invocation, {"query": query, "max_results": 6})
+        return dict(answers.search(invocation, query, max_results=6))
 
     if served:
         with running(settings) as client:

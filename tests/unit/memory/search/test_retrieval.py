@@ -12,12 +12,11 @@ from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
 from memory.search.retrieval import Found, QuerySide, Wanted, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
-from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentWrite, NewChunk
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings_sections import Hybrid
-from tests.storing import document, key
+from tests.storing import TemporaryStore, document, key
 
 PROVIDER = StubProvider()
 NOTES = {
@@ -32,8 +31,8 @@ def embed(text: str) -> np.ndarray:
     return check_and_round(PROVIDER.embed_documents([text]).vectors, expected=1, dimensions=None)[0]
 
 
-def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: InMemoryStore | None = None):
-    store = store or InMemoryStore()
+def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: TemporaryStore | None = None):
+    store = store or TemporaryStore()
     store.set_meta({"identity": json.dumps({"embedding": identity})})
     store.write(
         [
@@ -50,7 +49,7 @@ def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: InM
     return store
 
 
-def find(store: InMemoryStore, query: str, *, vector=None, **options) -> Found:
+def find(store: TemporaryStore, query: str, *, vector=None, **options) -> Found:
     hybrid = options.pop("hybrid", Hybrid())
     wanted = Wanted(
         query=query,
@@ -129,7 +128,7 @@ CODE = {
     ],
 )
 def test_what_is_meant_exactly_is_found_and_comes_first_wherever_the_vectors_are(query: str, path: str):
-    store = InMemoryStore()
+    store = TemporaryStore()
     store.set_meta({"identity": json.dumps({"embedding": PROVIDER.identity})})
     other = embed("tomatoes and basil")
     store.write([document(key(name), text, vectors=[embed(text)]) for name, text in CODE.items()])
@@ -156,7 +155,7 @@ def test_a_rare_word_of_a_list_of_words_is_never_lost_to_min_score(query: str):
 
 
 def test_the_only_word_of_a_query_is_never_lost_to_min_score_however_common():
-    store = InMemoryStore()
+    store = TemporaryStore()
     store.set_meta({"identity": json.dumps({"embedding": PROVIDER.identity})})
     store.write([document(key(f"memory/{n}.md"), f"café {n}", vectors=[embed(f"{n}")]) for n in range(9)])
     assert len(find(store, "café", vector=embed("rings"), min_score=0.99).hits) == 6
@@ -193,7 +192,7 @@ def test_vectors_of_another_model_are_not_compared():
 
 
 def test_vectors_that_cannot_be_searched_leave_the_keywords():
-    class Blind(InMemoryStore):
+    class Blind(TemporaryStore):
         def search_vectors(self, vector, k, sources=None):
             raise VectorSearchUnavailable("of another size")
 
@@ -228,7 +227,7 @@ def test_the_reference_formula_is_available():
 
 
 def test_a_chunk_deleted_between_two_queries_is_left_out():
-    class Racing(InMemoryStore):
+    class Racing(TemporaryStore):
         def chunk_rows(self, ids):
             return {id_: row for id_, row in super().chunk_rows(ids).items() if "dentist" not in row.key.path}
 
