@@ -26,8 +26,8 @@ from recalld.runs.backfill_report import (
     transcript_states,
     trouble_lines,
 )
-from recalld.runs.index import running
 from recalld.runs.progress_bar import ProgressBar
+from recalld.runs.run import running
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lock import daemon_pid
 from schemas.documents import DocumentKey, Lane
@@ -108,8 +108,8 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
     detached = daemon_pid(settings.home) is not None
     agent = plan.agent.id
     with running(settings, [plan.agent]) as run:
-        run.wait.bar = BackfillProgress(
-            start=run.wait.counts(plan.agent),
+        run.bar = BackfillProgress(
+            start=run.counts(plan.agent),
             expected=plan.estimate.chunks,
             embedded=lambda: sum(usage.inputs for usage in run.spending.all_of(agent)),
         )
@@ -119,7 +119,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
             queue=run.broker.queue,
             board=run.broker.board,
             left=lambda: transcript_states(settings, plan).left,
-            on_marked=run.wait.marked,
+            on_marked=run.marked,
         )
         [outcome] = run.finish(feed=feed)
         usage = tuple(run.spending.of(agent))
@@ -129,7 +129,7 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
         usage=usage,
         spent=tuple(run.spending.sentence(agent, one) for one in usage),
         seconds=run.seconds,
-        interrupted=run.stop.is_set(),
+        interrupted=run.interrupted,
         detached=detached,
         held_back=len(feed.held_back),
     )

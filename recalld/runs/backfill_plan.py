@@ -14,7 +14,7 @@ from memory.index.estimate import Estimate, estimate
 from memory.index.provider_fallback import provider_of
 from memory.index.transcript_slices import is_read_otherwise
 from recalld.runs.backfill_paths import Found
-from recalld.runs.cost import open_cache, texts_in_jobs
+from recalld.runs.estimate import open_cache, texts_in_jobs
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Permanent, Transient

@@ -10,10 +10,10 @@ from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted, duration
 from memory.store.reader import IndexCounts
 from recalld.runs.backfill_plan import BackfillPlan
-from recalld.runs.cost import cost_body, cost_sentence
+from recalld.runs.estimate import cost_body, cost_sentence
+from recalld.runs.outcome import Outcome, exit_code
 from recalld.runs.progress_bar import Progress, ProgressBar
 from recalld.runs.status import size
-from recalld.runs.wait import Outcome, exit_code
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage
@@ -166,17 +166,12 @@ def error_body(message: str, *, interrupted: bool = False) -> dict[str, Any]:
 
 
 def _result_body(result: BackfillResult) -> dict[str, Any]:
-    counts, states = result.outcome.counts, result.states
+    states = result.states
     return {
         "indexed": states.indexed,
         "failed": [{"path": key.path, "reason": reason} for key, reason in states.failed.items()],
         "left": len(states.left),
-        "chunks": counts.chunks,
-        "vectorsReady": counts.vectors_ready,
-        "vectorsPending": counts.vectors_pending,
-        "stopped": result.outcome.stopped,
-        "code": result.outcome.condition.code if result.outcome.condition is not None else None,
-        "inBatchJobs": result.outcome.in_jobs,
+        **result.outcome.body(),
         "spent": [asdict(usage) for usage in result.usage],
         "seconds": round(result.seconds, 3),
     }

@@ -297,7 +297,7 @@ def test_a_provider_that_refuses_is_said_and_keywords_work_and_the_same_command_
 def test_a_provider_that_is_down_is_waited_for_a_while_and_no_longer(
     commands: CommandLine, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recalld.runs.wait._PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("recalld.runs.run._PATIENCE_SECONDS", 0.5)
     commands.set("RECALLD_REMOTE__BASE_URL", "http://127.0.0.1:9/v1")
     code, out, _ = commands.run("backfill", str(old), "--json")
     body = json.loads(out)
