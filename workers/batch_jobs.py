@@ -228,8 +228,7 @@ class _Turn:
     # Making a job
 
     def _provider_refuses(self) -> bool:
-        gate = self.supply.coordination.gate if self.supply.coordination is not None else None
-        return gate is not None and (gate.refusal() is not None or gate.delay() > 0)
+        return self.supply.coordination is not None and self.supply.coordination.limiter.hold() is not None
 
     def _no_more_may_be_open(self) -> bool:
         provider = self.supply.choice.provider

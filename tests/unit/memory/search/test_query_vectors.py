@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from memory.embedding.coordination import Coordination
-from memory.embedding.gate import OUTAGE_FAILURES, PROBE_SECONDS, Admission, LocalGate, Urgency
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits
+from memory.embedding.rate_limit import REFUSED_SECONDS, LocalRateLimiter, RateLimiter
 from memory.search.query_vectors import (
     FAILURE_MEMORY_SECONDS,
     FIRST_FAILURE_MEMORY_SECONDS,
@@ -241,14 +241,14 @@ class Recorder:
         self.counted.append((usage, dict(agents)))
 
 
-def shared(gate: LocalGate, recorder: Recorder | None = None) -> Coordination:
-    return Coordination(gate, usage=recorder or Recorder())
+def shared(limiter: RateLimiter, recorder: Recorder | None = None) -> Coordination:
+    return Coordination(limiter, usage=recorder or Recorder())
 
 
 def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(executor: ThreadPoolExecutor):
     provider, clock = Provider(), Clock()
-    gate = LocalGate(clock=clock)
-    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    limiter = LocalRateLimiter(clock=clock)
+    vectors = warm(provider, executor, clock=clock, coordination=shared(limiter))
     provider.failure = Throttled("slow down", retry_after=12)
 
     assert vectors.get("a").wait(60) == Unavailable("slow down")
@@ -265,52 +265,55 @@ def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(execu
 
 def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(executor: ThreadPoolExecutor):
     provider, clock = Provider(), Clock()
-    gate = LocalGate(clock=clock)
-    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
-    gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Throttled("slow down", retry_after=3))
+    limiter = LocalRateLimiter(clock=clock)
+    vectors = warm(provider, executor, clock=clock, coordination=shared(limiter))
+    limiter.report(Throttled("slow down", retry_after=3))
     assert vectors.get("a").wait(60) == Unavailable("fake asked to wait 3 s")
     assert provider.asked == []
 
     clock.now += 3
     provider.failure = Terminal("the key is refused: set FAKE_API_KEY")
     vectors.get("a").wait(60)
-    assert str(gate.refusal()) == "the key is refused: set FAKE_API_KEY"
+    hold = limiter.hold()
+    assert hold is not None
+    assert hold.refusal == "the key is refused: set FAKE_API_KEY"
     assert vectors.get("b").wait(60) == Unavailable("the key is refused: set FAKE_API_KEY")
     assert provider.asked == ["a"]
 
 
-def test_a_query_may_be_the_probe_that_closes_the_breaker(executor: ThreadPoolExecutor):
+def test_a_query_may_leave_a_minute_after_a_refusal(executor: ThreadPoolExecutor):
     provider, clock = Provider(), Clock()
-    gate = LocalGate(clock=clock)
-    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
-    gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Terminal("the quota is used up"))
+    limiter = LocalRateLimiter(clock=clock)
+    vectors = warm(provider, executor, clock=clock, coordination=shared(limiter))
+    limiter.report(Terminal("the quota is used up"))
     assert vectors.get("a").wait(60) == Unavailable("the quota is used up")
 
-    clock.now += PROBE_SECONDS
+    clock.now += REFUSED_SECONDS
     assert not isinstance(vectors.get("a").wait(60), Unavailable)
-    assert not gate.careful
+    assert limiter.hold() is None
     assert vectors.failure() is None
 
 
 def test_an_endpoint_that_is_out_says_when_it_is_tried_again(executor: ThreadPoolExecutor):
     provider, clock = Provider(), Clock()
-    gate = LocalGate(clock=clock)
-    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
-    for _ in range(OUTAGE_FAILURES):
-        gate.leave(Admission.NORMAL, Transient("broken connection"))
+    limiter = LocalRateLimiter(clock=clock)
+    vectors = warm(provider, executor, clock=clock, coordination=shared(limiter))
+    for _ in range(4):
+        clock.now += 1
+        limiter.report(Transient("broken connection"))
     assert vectors.get("a").wait(60) == Unavailable("requests to fake fail, and it is tried again in 1 s")
 
 
 def test_a_query_never_waits_for_the_limit_a_minute(executor: ThreadPoolExecutor):
     limits = replace(Provider.limits, requests_per_minute=1)
-    vectors = warm(Provider(), executor, coordination=shared(LocalGate(limits)))
+    vectors = warm(Provider(), executor, coordination=shared(LocalRateLimiter(limits)))
     for query in ("one", "two", "three"):
         assert not isinstance(vectors.get(query).wait(60), Unavailable)
 
 
 def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(executor: ThreadPoolExecutor):
     provider, recorder = Provider(), Recorder()
-    vectors = warm(provider, executor, coordination=shared(LocalGate(), recorder))
+    vectors = warm(provider, executor, coordination=shared(LocalRateLimiter(), recorder))
     vectors.get("where is the dentist", agent="ada").wait(60)
     vectors.get("where is the dentist", agent="bob").wait(60)
     wait_until(lambda: recorder.counted)
