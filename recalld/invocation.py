@@ -19,7 +19,6 @@ from recalld.settings.load import (
     find_config,
     find_home,
     load,
-    remember_for_search,
     remember_workspace,
     select_agent,
 )
@@ -117,11 +116,10 @@ class Invocation:
         return _COMMAND.sub(lambda found: f"`{self.command(found[1], agent=agent)}`", text)
 
     def remember(self) -> None:
-        """Keep the workspace that --workspace named, and the settings that a search needs, for later commands."""
+        """Keep the workspace that --workspace named for later commands."""
         if self.workspace is not None:
             agent = self.agent or DEFAULT_AGENT
             remember_workspace(self.settings.home, agent, self.settings.agent(agent).workspace)
-        remember_for_search(config=self.config, home=self.home)
 
 
 def to_type(text: str, *, agent: str | None = None) -> str:

@@ -7,6 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import click
+
+from recalld.invocation import to_type
+
 #: Control characters except tab and line end, what can turn the direction of a line around, and halves of surrogate
 #: pairs, which no output takes.
 _COMMANDS = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
@@ -47,6 +51,16 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
     """Return JSON whose control characters are escaped; it reads back as the same value."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return _IN_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def print_json(answer: Mapping[str, Any]) -> None:
+    """Print an answer as one JSON object, readable by people and machines."""
+    click.echo(printable_json(answer, indent=2))
+
+
+def remark(text: str) -> None:
+    """Print a remark to standard error: a pipe gets the answer alone."""
+    click.secho(f"recalld: {to_type(text)}", err=True, dim=True)
 
 
 def _escaped(found: re.Match[str]) -> str:

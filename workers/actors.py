@@ -35,7 +35,7 @@ from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
-from workers.batch_jobs import BatchJobs, BatchTurn
+from workers.batch_jobs import BatchJobs
 from workers.index_job import TURN_SECONDS, index_turn
 from workers.middleware.pulses import got_on
 from workers.queue.broker import TRACEPARENT
@@ -45,6 +45,7 @@ from workers.queue.names import (
     COMPLETE_GENERATION,
     EMBED_PENDING,
     INDEX_PENDING,
+    POLL_BATCH_JOBS,
     VECTORS_QUEUE,
 )
 from workers.recovery import resolve_provider_conditions, set_aside_and_mark, take_over_and_mark
@@ -98,6 +99,10 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     def embed_pending(agent: str) -> None:
         _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda job: _embed(runtime, batches, agent, job))
 
+    @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS)
+    def poll_batch_jobs(agent: str) -> None:
+        _guarded(runtime, POLL_BATCH_JOBS, agent, VECTORS_QUEUE, lambda _job: _poll(runtime, batches, agent))
+
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
     def complete_generation(agent: str) -> None:
         _guarded(runtime, COMPLETE_GENERATION, agent, Lane.BACKFILL.value, lambda _job: _complete(runtime, agent))
@@ -132,8 +137,6 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
             runtime.count(indexer)
 
         turn = batches.turn(indexer)
-        if turn.idle:
-            raise _look_again(runtime, agent, turn)
         got_on(waits_for=wanted)
         with RecordedRounds(runtime.queue.deaths, agent, job) as rounds:
             rounds.give_up(target)
@@ -156,15 +159,23 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
     if report.left:
         runtime.queue.request_vectors(agent)
     elif turn.again_seconds is not None:
-        raise _look_again(runtime, agent, turn)
-    elif building:
+        raise _again(runtime, EMBED_PENDING, agent, turn.again_seconds)
+    elif building and turn.inline is None:
         runtime.queue.request_completion(agent)
 
 
-def _look_again(runtime: Runtime, agent: str, turn: BatchTurn) -> dramatiq.Retry:
-    """Return the retry that looks at the agent's batch jobs again; no job failed."""
-    runtime.board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=EMBED_PENDING)
-    return dramatiq.Retry("a batch job runs at the provider", delay=int((turn.again_seconds or 0.0) * 1000))
+def _poll(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
+    """Take an agent's batch jobs one step further."""
+    with runtime.indexer(agent) as indexer:
+        seconds = batches.poll(indexer)
+    if seconds is not None:
+        raise _again(runtime, POLL_BATCH_JOBS, agent, seconds)
+
+
+def _again(runtime: Runtime, actor: str, agent: str, seconds: float) -> dramatiq.Retry:
+    """Return the retry of a job that did not fail."""
+    runtime.board.resolve(ConditionCode.JOB_FAILED, agent=agent, subject=actor)
+    return dramatiq.Retry("a batch job is under way", delay=int(seconds * 1000))
 
 
 def _complete(runtime: Runtime, agent: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from recalld.invocation import Invocation, pass_invocation
-from recalld.local.fallback import print_json
 from recalld.settings.keys import URL_KEYS, SettingKey, agent_keys, top_level_keys
+from recalld.terminal_text import print_json
 from schemas.settings import Settings
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recalld.invocation import Invocation, pass_invocation, to_type
-from recalld.local.fallback import print_json
-from recalld.terminal_text import printable_name
+from recalld.terminal_text import print_json, printable_name
 
 if TYPE_CHECKING:
     from recalld.runs.dead_letters import Failed

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recalld.invocation import Invocation, pass_unchecked_invocation, to_type
-from recalld.local.fallback import print_json
 from recalld.runs.status import size
-from recalld.terminal_text import printable_name
+from recalld.terminal_text import print_json, printable_name
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ def jobs(ctx: click.Context, *, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from recalld.local.fallback import print_json
     from recalld.logs import configure_logs
     from recalld.runs.jobs import jobs_answer, jobs_lines
+    from recalld.terminal_text import print_json
 
     configure_logs(level=40)
     answer = jobs_answer(ctx.ensure_object(Invocation))

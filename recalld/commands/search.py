@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
 
 import click
 
 from recalld.invocation import Invocation, pass_invocation
-from recalld.local.fallback import Absence, Answer, ask, print_json, remark
-from recalld.terminal_text import printable, printable_name, typed_name
+from recalld.local import answers
+from recalld.local.answers import Answer
+from recalld.terminal_text import print_json, printable, printable_name, remark, typed_name
 
 #: A path with the lines that search results (`:3-5`) and citations (`#L3-L5`) name after it.
 _WITH_LINES = re.compile(r"(.+?)(?::(\d{1,9})(?:-(\d{1,9}))?|#L(\d{1,9})(?:-L?(\d{1,9}))?)", re.DOTALL)
@@ -47,24 +47,14 @@ def search(
 
     Through the running service; when none runs, straight from the index, by keywords only.
     """
-    asked: dict[str, Any] = {
-        "max_results": max_results,
-        "min_score": min_score,
-        "sources": list(sources) or None,
-        "session_key": session_key,
-        "wait_ms": wait_ms,
-    }
-    query = " ".join(words)
-
-    def directly(absence: Absence) -> dict[str, Any]:
-        from recalld.local import answers
-
-        return answers.search(invocation, {"query": query, **asked}, absence=absence)
-
-    answer = ask(
+    answer = answers.search(
         invocation,
-        service=lambda client: client.search(query, agent=invocation.agent, **asked),
-        otherwise=directly,
+        " ".join(words),
+        max_results=max_results,
+        min_score=min_score,
+        sources=list(sources) or None,
+        session_key=session_key,
+        wait_ms=wait_ms,
     )
     if as_json:
         print_json(answer)
@@ -119,19 +109,7 @@ def get(
     """
 
     def read(path: str, first: int | None = start_line, count: int | None = lines) -> Answer:
-        def directly(_: Absence) -> dict[str, Any]:
-            from recalld.local import answers
-
-            asked = {"path": path, "from": first, "lines": count, "session_key": session_key}
-            return answers.get(invocation, {name: value for name, value in asked.items() if value is not None})
-
-        return ask(
-            invocation,
-            service=lambda client: client.get(
-                path, start_line=first, lines=count, agent=invocation.agent, session_key=session_key
-            ),
-            otherwise=directly,
-        )
+        return answers.get(invocation, path, start_line=first, lines=count, session_key=session_key)
 
     answer = read(path)
     # No document is called so: one may be shown so, or meant with its lines.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
-
 import click
 
-from recalld.client import Client, RequestRefused, agents_with_tokens
 from recalld.invocation import Invocation, pass_invocation
-from recalld.local.fallback import Absence, Answer, ask, print_json, remark
+from recalld.local import answers
+from recalld.local.answers import Answer
+from recalld.terminal_text import print_json, remark
 
 NOT_OK = 4
 
@@ -25,17 +23,7 @@ def status(invocation: Invocation, *, deep: bool, as_json: bool) -> int:
     """
     from schemas.version import recalld_version
 
-    def directly(absence: Absence) -> dict[str, Any]:
-        from recalld.local import answers
-
-        remark(absence)
-        return answers.status(invocation, deep=deep)
-
-    answer = ask(
-        invocation,
-        service=lambda client: _status_of(client, invocation, deep=deep),
-        otherwise=directly,
-    )
+    answer = answers.status(invocation, deep=deep, on_absence=remark)
     if answer["version"] != recalld_version():
         remark(f"the query service that answers runs recalld {answer['version']}: start it again")
     if as_json:
@@ -79,20 +67,3 @@ def _is_resting(invocation: Invocation, answer: Answer) -> bool:
     broker = answer.get("broker", {"reachable": True})
     away = not broker["reachable"] and broker["private"] and not answer.get("processes")
     return away and not anybody_runs(invocation.home_path)
-
-
-def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:
-    """Return the status of the asked agent, or of all agents, each asked with its own token."""
-    known = agents_with_tokens(invocation.home_path)
-    if invocation.agent is not None or len(known) < 2:
-        return client.status(agent=invocation.agent, deep=deep)
-    answers = []
-    for agent in known:
-        its_own = Client.at_home(invocation.home_path, agent=agent)
-        if its_own is not None:
-            with suppress(RequestRefused):  # a token that outlived its agent
-                answers.append(its_own.status(agent=agent, deep=deep))
-    if not answers:
-        return client.status(deep=deep)
-    agents = [agent for answer in answers for agent in answer["agents"]]
-    return {**answers[0], "ok": all(answer["ok"] for answer in answers), "agents": agents}

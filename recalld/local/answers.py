@@ -1,22 +1,45 @@
-"""Answers without a running service: this process reads the index itself, by keywords only.
+"""Answers about one home: of its running service, else of this process, by keywords only.
 
 Loading a model or a provider's SDK for one query would take seconds; a running service has loaded it.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from recalld.local.fallback import Absence
-from recalld.settings import keyword_snapshot
-from recalld.settings.load import settings_key
+from memory.status.local_processes import is_stopped
+from recalld.client import (
+    Client,
+    InvalidSettings,
+    RequestRefused,
+    ServiceTimedOut,
+    ServiceUnavailable,
+    ServiceUnproven,
+    agents_with_tokens,
+)
+from recalld.client.address import running_service
+from recalld.invocation import Invocation
+from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from memory.search.tools import SearchableMemory
 
-    from memory.search.manager import SearchableMemory
-    from recalld.invocation import Invocation
+#: A JSON object, as the service answers it.
+Answer = Mapping[str, Any]
+
+
+class Absence(StrEnum):
+    """Reason why this process finds the answer itself."""
+
+    NOT_RUNNING = "no service is running"
+    NO_ANSWER = "the service did not answer in time"
+    STOPPED = "the service's process is stopped"
+    OUTDATED = "the service that runs is of an earlier version of recalld (restart `recalld up`)"
+    UNPROVEN = "another program answers where the service of this home did (restart `recalld up`)"
+
 
 #: Remedies for the absence of search by meaning.
 _REMEDIES = {
@@ -33,73 +56,124 @@ def keywords_only(absence: Absence) -> str:
     return f"{absence}, so this is keywords only; {_REMEDIES[absence]}"
 
 
-def search(
-    invocation: Invocation, request: dict[str, Any], *, absence: Absence = Absence.NOT_RUNNING
-) -> dict[str, Any]:
-    """Search. Return the answer as the service would give it, with a remark on missing results.
+def search(invocation: Invocation, query: str, **request: Any) -> Answer:
+    """Search. `request` has the further arguments of `Client.search`.
 
     Raises:
-        UserError: the settings are wrong, or no agent is known.
+        UserError: the service refused, the settings are wrong, or no agent is known.
     """
-    key = settings_key(config=invocation.config, home=invocation.home_path)
-    answer = None
-    by_meaning = True
-    # Only the manager knows scope rules, which a session key needs, and corpora.
-    is_plain = request.get("session_key") is None and request.get("corpus") is None
-    if key is not None and is_plain and request["query"].strip():
-        agent = keyword_snapshot.recall(invocation.home_path, key, agent=invocation.agent)
-        if agent is not None:
-            from recalld.local.keywords import search_keywords
+    return _ask(
+        invocation,
+        service=lambda client: client.search(query, agent=invocation.agent, **request),
+        otherwise=lambda absence: _search(invocation, {"query": query, **request}, absence),
+    )
 
-            by_meaning = agent.by_meaning
-            answer = search_keywords(agent, request)
-    if answer is None:
-        by_meaning = invocation.the_agent().provider != "none"
-        answer = search_with_manager(invocation, request)
-        if key is not None:
-            keyword_snapshot.keep(invocation.settings, key)
-    if by_meaning and not answer.get("unavailable") and _may_ask(invocation, request):
+
+def get(invocation: Invocation, path: str, **request: Any) -> Answer:
+    """Read lines of a memory file. `request` has the further arguments of `Client.get`. Raise like `search`."""
+    return _ask(
+        invocation,
+        service=lambda client: client.get(path, agent=invocation.agent, **request),
+        otherwise=lambda _: _get(invocation, {"path": path, **request}),
+    )
+
+
+def status(invocation: Invocation, *, deep: bool, on_absence: Callable[[Absence], None]) -> Answer:
+    """Return the status of the asked agent, or of all, with the queue's. Raise like `search`."""
+
+    def here(absence: Absence) -> Answer:
+        on_absence(absence)
+        return _status(invocation, deep=deep)
+
+    return _ask(invocation, service=lambda client: _status_of(client, invocation, deep=deep), otherwise=here)
+
+
+def _ask(
+    invocation: Invocation, *, service: Callable[[Client], Answer], otherwise: Callable[[Absence], Answer]
+) -> Answer:
+    running = running_service(invocation.home_path)
+    client = Client.at_home(invocation.home_path, agent=invocation.agent)
+    absence = Absence.NOT_RUNNING
+    if running is not None and running.secret is None:
+        absence = Absence.OUTDATED
+    elif running is not None and is_stopped(running.pid):
+        absence = Absence.STOPPED  # a stopped process does not answer
+    elif client is not None:
+        try:
+            return service(client)
+        except ServiceTimedOut:
+            absence = Absence.NO_ANSWER
+        except ServiceUnproven:
+            absence = Absence.UNPROVEN
+        except ServiceUnavailable:
+            pass  # it starts, stops or is gone; the index is there
+        except RequestRefused as error:
+            raise _said_no(invocation, error) from None
+        except InvalidSettings as error:
+            raise UserError(str(error), exit_code=2) from None
+    return otherwise(absence)
+
+
+def _said_no(invocation: Invocation, error: RequestRefused) -> UserError:
+    known = agents_with_tokens(invocation.home_path)
+    if error.status == 401 and invocation.agent is None and len(known) > 1:
+        return UserError(f"there are several agents; say which with --agent (one of {', '.join(known)})", exit_code=2)
+    if error.status == 401 and invocation.agent is not None and known and invocation.agent not in known:
+        return UserError(f"--agent: no agent is called {invocation.agent!r}; known are {', '.join(known)}", exit_code=2)
+    return UserError(str(error), exit_code=2 if error.status in (400, 404, 422) else 1)
+
+
+def _status_of(client: Client, invocation: Invocation, *, deep: bool) -> Answer:
+    """Return the service's status of the asked agent, or of all agents, each asked with its own token."""
+    known = agents_with_tokens(invocation.home_path)
+    if invocation.agent is not None or len(known) < 2:
+        return client.status(agent=invocation.agent, deep=deep)
+    answers = []
+    for agent in known:
+        its_own = Client.at_home(invocation.home_path, agent=agent)
+        if its_own is not None:
+            with suppress(RequestRefused):  # a token that outlived its agent
+                answers.append(its_own.status(agent=agent, deep=deep))
+    if not answers:
+        return client.status(deep=deep)
+    agents = [agent for answer in answers for agent in answer["agents"]]
+    return {**answers[0], "ok": all(answer["ok"] for answer in answers), "agents": agents}
+
+
+# In this process
+
+
+def _search(invocation: Invocation, request: Mapping[str, Any], absence: Absence) -> Answer:
+    from memory.search.scope import allows, session_of
+    from schemas.search import SearchRequest
+
+    asked = SearchRequest.model_validate(request)
+    with _by_keywords(invocation) as memory:
+        answer = memory.search(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
+    agent = invocation.the_agent()
+    # A session out of scope does not even learn that there is a memory.
+    may_ask = allows(agent.scope, session_of(asked.session_key), agent=agent.id)
+    if agent.provider != "none" and may_ask and not answer.get("unavailable"):
         answer["degraded"] = [keywords_only(absence), *answer["degraded"]]
     return answer
 
 
-def _may_ask(invocation: Invocation, request: dict[str, Any]) -> bool:
-    """Return True if the session is in scope. Other sessions do not even learn that there is a memory."""
-    session_key = request.get("session_key")
-    if session_key is None:
-        return True
-    from memory.search.scope import allows, session_of
-
-    agent = invocation.the_agent()
-    return allows(agent.scope, session_of(session_key), agent=agent.id)
-
-
-def search_with_manager(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of the whole search manager, by keywords. Raise like `search`."""
-    from schemas.search import SearchRequest
-
-    with _by_keywords(invocation) as memory:
-        answer = memory.search(SearchRequest.model_validate(request))
-    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def get(invocation: Invocation, request: dict[str, Any]) -> dict[str, Any]:
-    """Read lines of a memory file. Return the answer as the service would give it. Raise like `search`."""
+def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
     from schemas.search import GetRequest
 
+    given = {name: value for name, value in request.items() if value is not None}
+    given["from"] = given.pop("start_line", None)
+    asked = GetRequest.model_validate(given)
     with _by_keywords(invocation) as memory:
-        answer = memory.read_file(GetRequest.model_validate(request))
-    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return memory.read_file(asked).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 @contextmanager
 def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
-    from memory.search.builtin import get_search_manager
-    from memory.search.manager import UnavailableMemory
+    from memory.search.manager import UnavailableMemory, get_search_manager
     from recalld.logs import configure_logs
 
     configure_logs(level=40)
-
     asked = invocation.the_agent()
     agent = asked.model_copy(update={"provider": "none", "fallback": "none"})
     settings = invocation.settings.model_copy(update={"agents": (agent,)})
@@ -113,8 +187,7 @@ def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
         manager.close()
 
 
-def status(invocation: Invocation, *, deep: bool) -> dict[str, Any]:
-    """Return the status of the asked agent, or of all, with the queue's. Raise like `search`."""
+def _status(invocation: Invocation, *, deep: bool) -> Answer:
     from memory.search.circuit_breaker import GuardedPendingReader
     from memory.status.summary import build_status
     from recalld.wiring import open_broker

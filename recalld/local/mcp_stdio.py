@@ -17,11 +17,10 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from memory.search.manager import SearchableMemory
-from memory.search.tools import call_tool
+from memory.search.tools import SearchableMemory, call_tool
 from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
 from recalld.invocation import Invocation
-from recalld.local.fallback import Absence, ask
+from recalld.local import answers
 from recalld.logs import configure_logs
 from schemas.errors import RecalldError, UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest
@@ -57,7 +56,7 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
 async def _serve(memory: HomeMemory, session_key: str | None) -> None:
     async def answer(call: ToolCall) -> dict[str, Any]:
         key = session_key or call.session_key
-        return await asyncio.to_thread(call_tool, memory, call.name, dict(call.arguments), session_key=key)
+        return await call_tool(memory, call.name, dict(call.arguments), session_key=key)
 
     server = build_server(answer)
     async with stdio_server() as streams, answered_to_the_end(*streams) as (incoming, outgoing):
@@ -86,21 +85,15 @@ class HomeMemory(SearchableMemory):
         except RecalldError:
             return Limits()
 
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        """Return the answer of `search`."""
+        return await asyncio.to_thread(self.search, request)
+
     def search(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer that `recalld search --json` prints."""
         asked = request.model_dump(exclude={"query", "agent"}, exclude_none=True)
-
-        def directly(absence: Absence) -> dict[str, Any]:
-            from recalld.local import answers
-
-            return answers.search(self._invocation, {"query": request.query, **asked}, absence=absence)
-
         try:
-            answer = ask(
-                self._invocation,
-                service=lambda client: client.search(request.query, agent=self._invocation.agent, **asked),
-                otherwise=directly,
-            )
+            answer = answers.search(self._invocation, request.query, **asked)
         except RecalldError as error:
             return SearchAnswer(
                 disabled=True, unavailable=True, error=str(error), warning="memory is unavailable", action=_ACTION
@@ -109,25 +102,14 @@ class HomeMemory(SearchableMemory):
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Return the answer that `recalld get --json` prints."""
-        asked = request.model_dump(by_alias=False, exclude={"agent"}, exclude_none=True)
-
-        def directly(_: Absence) -> dict[str, Any]:
-            from recalld.local import answers
-
-            return answers.get(self._invocation, asked)
-
         try:
-            answer = ask(
+            answer = answers.get(
                 self._invocation,
-                service=lambda client: client.get(
-                    request.path,
-                    start_line=request.from_,
-                    lines=request.lines,
-                    corpus=request.corpus,
-                    agent=self._invocation.agent,
-                    session_key=request.session_key,
-                ),
-                otherwise=directly,
+                request.path,
+                start_line=request.from_,
+                lines=request.lines,
+                corpus=request.corpus,
+                session_key=request.session_key,
             )
         except RecalldError as error:
             return GetAnswer(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,28 +149,6 @@ def load(
     settings, origins = resolve([*sources, flags], home=home_path)
     origins["home"] = "--home" if home else "RECALLD_HOME" if variables.get("RECALLD_HOME") else "default"
     return LoadedSettings(settings, origins, file)
-
-
-def settings_key(*, config: str | None, home: Path) -> str | None:
-    """Return a digest of all sources of settings but flags; None when it would take too long to make."""
-    from recalld.settings import keyword_snapshot
-
-    file = find_config(config, home=home)
-    return keyword_snapshot.settings_key(home=home, config=file, environment=os.environ)
-
-
-def remember_for_search(*, config: str | None, home: str | None) -> None:
-    """Keep the valid settings (of the same place, without flags) for the next search by keywords."""
-    from recalld.settings import keyword_snapshot
-
-    folder = find_home(home)
-    key = settings_key(config=config, home=folder)
-    if key is None:
-        return
-    with suppress(UserError):  # valid with this command's flags only: then there is nothing to spare
-        loaded = load(config=config, home=home)
-        folder.mkdir(parents=True, exist_ok=True)
-        keyword_snapshot.keep(loaded.settings, key)
 
 
 def select_agent(settings: Settings, agent: str | None) -> AgentSettings:

@@ -23,7 +23,6 @@ from tests.daemon import Daemon
 
 DERIVED = (
     "run/service.json",
-    "run/keyword-settings.json",
     "run/watch.json",
     "run/hooks.json",
     "namespace",

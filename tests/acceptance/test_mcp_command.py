@@ -254,9 +254,9 @@ import sys
 from recalld import cli
 from recalld.local import answers
 read = answers.get
-def printing(*arguments):
+def printing(*arguments, **named):
     print("a stray line")
-    return read(*arguments)
+    return read(*arguments, **named)
 answers.get = printing
 sys.exit(cli.run(sys.argv[1:]))
 """

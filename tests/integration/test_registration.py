@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from recalld.client import Client
-from recalld.local.answers import keywords_only
-from recalld.local.fallback import Absence
+from recalld.local.answers import Absence, keywords_only
 from schemas.settings import Settings
 from tests.commanding import CommandLine
 from tests.raw_server import Turn, announce, answer, raw_server

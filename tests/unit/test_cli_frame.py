@@ -16,7 +16,7 @@ from recalld import cli
 from recalld.cli import COMMANDS, EXIT_CODES, run
 from recalld.client import Client, RequestRefused, ServiceTimedOut, ServiceUnavailable
 from recalld.invocation import Invocation, pass_invocation, setting_option, workspace_option
-from recalld.local.fallback import Absence
+from recalld.settings.load import remember_workspace
 from schemas.errors import BrokerUnavailable, UserError
 
 Frame = Callable[[Callable[[Invocation], object]], None]
@@ -451,21 +451,11 @@ def test_status_of_several_agents_is_put_together_from_each_ones_own(
 
 
 def test_without_a_service_the_command_answers_itself(
-    service: Answers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    service: Answers, home: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from recalld.local import answers
-
-    requests: list[dict[str, object]] = []
-
-    def search(_: Invocation, request: dict[str, object], *, absence: Absence) -> dict[str, object]:
-        requests.append(request)
-        return {"results": [], "degraded": [answers.keywords_only(absence)]}
-
-    monkeypatch.setattr(answers, "search", search)
+    remember_workspace(home, "main", workspace)
     service.answer = ServiceUnavailable("nobody")
     assert run(["search", "x", "-n", "2"]) == 3
-    assert requests[0]["query"] == "x"
-    assert requests[0]["max_results"] == 2
     assert "no service is running, so this is keywords only" in capsys.readouterr().err
 
     service.answer = ServiceTimedOut("too late")

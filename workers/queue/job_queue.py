@@ -24,7 +24,15 @@ from workers.queue.broker_errors import in_words
 from workers.queue.clock_skew import is_to_come, mend_signs_of_life, waits_by_another_clock
 from workers.queue.counters import FleetCounters
 from workers.queue.crash_counter import CrashCounter
-from workers.queue.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
+from workers.queue.names import (
+    COMPLETE_GENERATION,
+    EMBED_PENDING,
+    INDEX_PENDING,
+    POLL_BATCH_JOBS,
+    QUEUES,
+    VECTORS_QUEUE,
+    Keys,
+)
 from workers.queue.pending import PendingSet
 
 #: Documents of an agent that wait in the live lane at most. More of them (a checked-out branch, an unpacked archive)
@@ -76,6 +84,7 @@ _WORK = {
     (INDEX_PENDING, Lane.BACKFILL.value): "index a backfill",
     (EMBED_PENDING, ""): "fill in vectors",
     (COMPLETE_GENERATION, ""): "check the generation under construction",
+    (POLL_BATCH_JOBS, ""): "poll batch jobs",
 }
 
 
@@ -125,6 +134,11 @@ class BrokerJobQueue:
         with _broker_errors():
             self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
             self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+
+    def request_polling(self, agent: str) -> None:
+        """Queue a look at an agent's batch jobs."""
+        with _broker_errors():
+            self._queue_once(POLL_BATCH_JOBS, VECTORS_QUEUE, agent, VECTORS_QUEUE)
 
     def request_completion(self, agent: str) -> None:
         """Queue a job that checks the generation under construction."""

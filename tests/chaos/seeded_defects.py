@@ -1,0 +1,86 @@
+"""Defects that the tests must catch: each breaks one promise by one small change of the product.
+
+`test_seeded_defects.py` makes the change in a copy of the checkout, runs the tests that hold the promise there, and
+fails if they still pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Change of one place in a file: `right` becomes `wrong`. One of `caught_by` must fail then.
+
+    `right` stands exactly once in the file. `caught_by` are arguments of pytest.
+    """
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    caught_by: tuple[str, ...]
+
+
+DEFECTS = (
+    Defect(
+        name="a scope that allows every session",
+        file="memory/search/scope.py",
+        right='return rule.action == "allow"',
+        wrong="return True",
+        caught_by=("tests/integration/test_scope.py",),
+    ),
+    Defect(
+        name="an agent's token that opens another agent's memory",
+        file="memory/http/authorization.py",
+        right="if asked is not None and asked != owner:",
+        wrong="if False:",
+        caught_by=("tests/integration/test_query_service.py", "-k", "token"),
+    ),
+    Defect(
+        name="a link that is followed",
+        file="memory/documents/safe_open.py",
+        right="_FILE = os.O_RDONLY | os.O_NOFOLLOW",
+        wrong="_FILE = os.O_RDONLY",
+        caught_by=("tests/unit/memory/test_path_safety.py",),
+    ),
+    Defect(
+        name="redaction that leaves tokens as they are",
+        file="memory/redaction/redactor.py",
+        right="            *find_tokens(seen),\n",
+        wrong="",
+        caught_by=("tests/integration/test_secrets.py",),
+    ),
+    Defect(
+        name="redaction that is dropped from notes",
+        file="memory/redaction/redactor.py",
+        right="return Redactor.of(memory.redaction.patterns, budget) if switched_on else _unchanged",
+        wrong="return _unchanged",
+        caught_by=("tests/integration/test_secrets.py",),
+    ),
+    Defect(
+        name="a deleted chunk that leaves its keywords behind",
+        file="memory/store/sqlite/chunks.py",
+        right="        self._connection.executemany(DELETE_FTS, ids)\n",
+        wrong="",
+        caught_by=("tests/unit/memory/store", "-k", "conformance"),
+    ),
+    Defect(
+        name="an older reading that overwrites a newer one",
+        file="memory/store/sqlite/transaction.py",
+        right=(
+            "    def put(self, change: DocumentWrite) -> WriteOutcome:\n"
+            "        if current_revision(self._connection, change.key) != change.expected_revision:\n"
+        ),
+        wrong="    def put(self, change: DocumentWrite) -> WriteOutcome:\n        if False:\n",
+        caught_by=("tests/unit/memory/store", "-k", "conformance"),
+    ),
+    Defect(
+        name="a mark that is lost when its document changes during the job",
+        file="workers/queue/pending.py",
+        right="if latest == number and ARGV[4] == '0' then",
+        wrong="if ARGV[4] == '0' then",
+        caught_by=("tests/integration/test_marks.py",),
+    ),
+)

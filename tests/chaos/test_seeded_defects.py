@@ -1,0 +1,65 @@
+"""The suite catches defects that are put into a copy of the product on purpose."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.seeded_defects import DEFECTS, Defect
+
+pytestmark = pytest.mark.long
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+#: pytest's exit code when tests ran and some failed. A run that could not even collect them has another one.
+TESTS_FAILED = 1
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the checkout."""
+    folder = tmp_path_factory.mktemp("copy") / "checkout"
+    files = subprocess.check_output(["git", "ls-files", "-z"], cwd=REPOSITORY, text=True)
+    for name in filter(None, files.split("\0")):
+        source = REPOSITORY / name
+        if source.is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("tests", sorted({defect.caught_by for defect in DEFECTS}), ids=" ".join)
+def test_without_a_defect_they_pass(copy: Path, tests: tuple[str, ...]) -> None:
+    """Run the tests in the unchanged copy, so that a failure below is the defect's."""
+    run = _run(copy, tests)
+    assert run.returncode == 0, run.stdout[-2000:]
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name.replace(" ", "_"))
+def test_a_seeded_defect_is_caught(copy: Path, defect: Defect) -> None:
+    """Break a promise in the copy; the tests that hold it fail."""
+    file = copy / defect.file
+    before = file.read_text("utf-8")
+    assert before.count(defect.right) == 1, f"{defect.file} has changed: give the defect {defect.name!r} its new place"
+    file.write_text(before.replace(defect.right, defect.wrong), "utf-8")
+    try:
+        run = _run(copy, defect.caught_by)
+    finally:
+        file.write_text(before, "utf-8")
+    assert run.returncode == TESTS_FAILED, run.stdout[-2000:]
+
+
+def _run(copy: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
+        cwd=copy,
+        env=os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

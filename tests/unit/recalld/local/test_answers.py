@@ -1,0 +1,106 @@
+"""Searches without a running service: this process reads the index, by keywords."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recalld.cli import run
+from recalld.invocation import Invocation
+from recalld.local import answers
+from recalld.local.answers import Absence, Answer
+from recalld.settings.load import load, remember_workspace
+from schemas.errors import UserError
+from tests.written_index import write_index
+
+SAMPLE = Path(__file__).parents[4] / "deploy" / "sample-workspace"
+
+REMARK = answers.keywords_only(Absence.NOT_RUNNING)
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("RECALLD_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def indexed(home: Path) -> Path:
+    """A home whose agent has the sample workspace, indexed with the stub's vectors."""
+    home.mkdir()
+    (home / "recalld.toml").write_text(f"provider = 'stub'\n[[agents]]\nid = 'main'\nworkspace = '{SAMPLE}'\n", "utf-8")
+    write_index(load(home=str(home)).settings)
+    return home
+
+
+def search(home: Path, query: str, **request: Any) -> Answer:
+    return answers.search(Invocation(home=str(home)), query, **request)
+
+
+def test_words_are_found_and_the_lack_of_meaning_is_remarked_on(indexed: Path) -> None:
+    answer = search(indexed, "暖气阀门")
+    assert answer["results"][0]["path"] == "MEMORY.md"
+    assert answer["degraded"] == [REMARK]
+    assert search(indexed, "zzzzqqqq")["results"] == []
+
+
+def test_a_session_out_of_scope_learns_nothing(indexed: Path) -> None:
+    file = indexed / "recalld.toml"
+    file.write_text("scope.default = 'deny'\n" + file.read_text("utf-8"), "utf-8")
+    answer = search(indexed, "sourdough", session_key="agent:main:x")
+    assert (answer["results"], answer["degraded"]) == ([], [])
+
+
+def test_several_agents_must_be_told_apart(indexed: Path) -> None:
+    file = indexed / "recalld.toml"
+    file.write_text(file.read_text("utf-8") + f"[[agents]]\nid = 'other'\nworkspace = '{SAMPLE}'\n", "utf-8")
+    with pytest.raises(UserError, match="say which with --agent"):
+        search(indexed, "sourdough")
+    assert answers.search(Invocation(home=str(indexed), agent="main"), "sourdough")["results"]
+    with pytest.raises(UserError, match="no agent is called 'nobody'"):
+        answers.search(Invocation(home=str(indexed), agent="nobody"), "sourdough")
+
+
+def test_keywords_chosen_on_purpose_are_nothing_to_remark_on(indexed: Path) -> None:
+    file = indexed / "recalld.toml"
+    file.write_text(file.read_text("utf-8").replace("stub", "none"), "utf-8")
+    assert search(indexed, "sourdough")["degraded"] == []
+
+
+def test_without_an_index_the_answer_says_so(home: Path, workspace: Path) -> None:
+    remember_workspace(home, "main", workspace)
+    answer = search(home, "anything")
+    assert answer["results"] == []
+    assert any("no index yet" in reason for reason in answer["degraded"])
+
+
+def test_a_damaged_index_is_no_answer_and_no_crash(indexed: Path) -> None:
+    folder = indexed / "indexes" / "main"
+    (folder / (folder / "CURRENT").read_text("utf-8").strip()).write_bytes(b"not a database" * 500)
+    assert search(indexed, "sourdough")["unavailable"] is True
+
+
+def test_copies_are_one_result_that_names_a_file_which_is_there(
+    home: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = [workspace / "memory" / name for name in ("a.md", "b.md")]
+    for age, note in enumerate(notes):
+        note.write_text("The harbour key hangs behind the blue door.\n", "utf-8")
+        os.utime(note, (age + 1, age + 1))
+    home.mkdir()
+    (home / "recalld.toml").write_text(
+        f"provider = 'none'\n[[agents]]\nid = 'main'\nworkspace = '{workspace}'\n", "utf-8"
+    )
+    write_index(load(home=str(home)).settings)
+    for shown, other in ("ba", "ab"):
+        [hit] = search(home, "harbour key")["results"]
+        assert (hit["path"], hit["alsoIn"]) == (f"memory/{shown}.md", {"count": 1, "paths": [f"memory/{other}.md"]})
+        assert run(["--home", str(home), "search", "harbour", "key"]) == 0
+        assert f"1 more: memory/{other}.md" in capsys.readouterr().out
+        notes[1].unlink(missing_ok=True)
