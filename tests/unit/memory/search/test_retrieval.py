@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from concurrent.futures import Executor, Future
 
 import numpy as np
 import pytest
@@ -12,11 +10,10 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
-from memory.search.query_vectors import Unavailable
-from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
+from memory.search.retrieval import Found, QuerySide, Wanted, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
 from memory.store.writer import DocumentWrite, NewChunk
-from schemas.conditions import ConditionCode
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings_sections import Hybrid
 from tests.storing import TemporaryStore, document, key
@@ -32,43 +29,6 @@ NOTES = {
 
 def embed(text: str) -> np.ndarray:
     return check_and_round(PROVIDER.embed_documents([text]).vectors, expected=1, dimensions=None)[0]
-
-
-class Ready:
-    """A query vector that is there (or not)."""
-
-    def __init__(self, value) -> None:
-        self.value = value
-
-    def wait(self, timeout_seconds: float):
-        return self.value
-
-
-class AtOnce(Executor):
-    """Runs what it is given in the caller's thread."""
-
-    def submit(self, work, /, *arguments, **options):
-        future = Future()
-        future.set_result(work(*arguments, **options))
-        return future
-
-
-class WhenAsked(Future):
-    """Work that is not done before somebody wants its result."""
-
-    def __init__(self, work) -> None:
-        super().__init__()
-        self.work = work
-
-    def result(self, timeout=None):
-        return self.work()
-
-
-class Late(Executor):
-    """Runs what it is given as late as can be."""
-
-    def submit(self, work, /, *arguments, **options):
-        return WhenAsked(lambda: work(*arguments, **options))
 
 
 def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: TemporaryStore | None = None):
@@ -97,13 +57,11 @@ def find(store: TemporaryStore, query: str, *, vector=None, **options) -> Found:
         min_score=options.pop("min_score", 0.0),
         sources=("memory",),
         hybrid=hybrid,
-        deadline=time.monotonic() + 5,
-        timeout_seconds=5,
     )
-    value = embed(query) if vector is None else vector
-    return retrieve(
-        store, wanted, QuerySide(PROVIDER.identity, PROVIDER.model, Ready(value), options.pop("threads", AtOnce()))
-    )
+    lack = options.pop("lack", None)
+    value = None if lack is not None else embed(query) if vector is None else vector
+    side = QuerySide(PROVIDER.identity, PROVIDER.model, value, lack)
+    return retrieve(store, wanted, side, by_keywords(store, wanted) if options.pop("early", False) else None)
 
 
 def paths(found: Found) -> list[str]:
@@ -121,11 +79,18 @@ def test_both_sides_find_together():
     assert best.text is not None
 
 
-def test_a_keyword_side_that_takes_longer_finds_the_same():
+def test_keywords_that_were_searched_before_the_vector_came_find_the_same():
     for query in ("dentist appointment", "ERR_BROKER_4711", "basil Friday", "周五"):
         expected = find(index(), query, vector=embed(NOTES["memory/garden.md"]))
-        found = find(index(), query, vector=embed(NOTES["memory/garden.md"]), threads=Late())
-        assert found == expected
+        assert find(index(), query, vector=embed(NOTES["memory/garden.md"]), early=True) == expected
+
+
+def test_keywords_of_an_index_that_has_changed_since_are_searched_again():
+    store = index()
+    wanted = Wanted(query="zebra", max_results=6, min_score=0.0, sources=("memory",), hybrid=Hybrid())
+    early = by_keywords(store, wanted)
+    store.write([document(key("memory/zoo.md"), "A zebra in the zoo.")])
+    assert paths(retrieve(store, wanted, None, early)) == ["memory/zoo.md"]
 
 
 def test_an_exact_id_comes_first_even_when_its_vector_is_far_away():
@@ -211,7 +176,8 @@ def test_chinese_is_found_by_word():
 
 
 def test_without_a_vector_keywords_answer_and_say_why():
-    found = find(index(), "dentist", vector=Unavailable("the provider is down"))
+    lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": "the provider is down"})
+    found = find(index(), "dentist", lack=lack)
 
     assert found.mode == "keyword"
     assert [one.code for one in found.lacks] == [ConditionCode.QUERY_NOT_EMBEDDED]
