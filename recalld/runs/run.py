@@ -164,26 +164,24 @@ class Run:
         for agent in self._agents.values():
             agent.marked_at = time.time()
 
-    def finish(self, *, feed: Callable[[], int] = lambda: 0) -> list[Outcome]:
-        """Wait until all is done, with workers where work is left, and return the outcomes. `feed`: see `until_done`.
+    def finish(self) -> list[Outcome]:
+        """Wait until all is done, with workers where work is left, and return the outcomes.
 
         Raises:
             UserError: the workers are gone, or refused.
         """
-        held_back = feed()
         for agent in self._agents.values():
             agent.ask_again()
-        views = self._look()
-        if held_back or not all(agent.is_done(view) for agent, view in zip(self._agents.values(), views, strict=True)):
-            with _workers(self.settings) as works:
-                return self.until_done(works=works, feed=feed)
-        return self._outcomes()
+        agents = zip(self._agents.values(), self._look(), strict=True)
+        if all(agent.is_done(view) for agent, view in agents):
+            return self._outcomes()
+        with _workers(self.settings) as works:
+            return self.until_done(works=works)
 
-    def until_done(self, *, works: Callable[[], bool], feed: Callable[[], int] = lambda: 0) -> list[Outcome]:
+    def until_done(self, *, works: Callable[[], bool]) -> list[Outcome]:
         """Wait, show progress on standard error, and return the outcomes.
 
-        `works` returns False when no workers are left. `feed` is called at every look to queue more; it returns the
-        number of documents that it holds back.
+        `works` returns False when no workers are left.
 
         Raises:
             UserError: the workers are gone.
@@ -192,18 +190,17 @@ class Run:
             if not works():
                 self.bar.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
-            held_back = feed()
             views = self._look()
-            documents = held_back + sum(view.documents for view in views)
+            documents = sum(view.documents for view in views)
             self._most_documents = max(self._most_documents, documents)
             for view in views:
                 self.bar.warn(view.conditions)
             if self.bar.due():
                 self.bar.show(self._progress(views, documents))
             agents = zip(self._agents.values(), views, strict=True)
-            if all(view.unable or (not held_back and agent.is_done(view)) for agent, view in agents):
+            if all(view.unable or agent.is_done(view) for agent, view in agents):
                 break
-            if self._stands_still(views, held_back):
+            if self._stands_still(views):
                 break
         self.bar.end()
         return self._outcomes()
@@ -241,13 +238,13 @@ class Run:
             waits_for="; ".join(waiting),
         )
 
-    def _stands_still(self, views: Sequence[_View], held_back: int) -> bool:
+    def _stands_still(self, views: Sequence[_View]) -> bool:
         """Return True if the command's own work made no progress for too long.
 
         A batch job may take a day. Other jobs may come first: the command has more patience while workers finish any,
         except for a new index, which is never whole while its documents change all the time.
         """
-        made = (held_back, [(view.documents, view.oldest_chunk, view.building) for view in views])
+        made = [(view.documents, view.oldest_chunk, view.building) for view in views]
         if self._jobs.progress() or made != self._progress_made:
             self._progress_made, self._progress_at = made, time.monotonic()
             return False
@@ -255,7 +252,7 @@ class Run:
         cool_down = _LONGEST_COOL_DOWN_SECONDS if any(view.cools_down for view in views) else 0.0
         if still < max(self._limit_seconds, cool_down):
             return False
-        only_builds = not (held_back or any(view.documents for view in views)) and all(
+        only_builds = not any(view.documents for view in views) and all(
             view.building is not None for view in views if not view.unable and view.oldest_chunk is None
         )
         patient = not only_builds and still < _LONGEST_STILL * self._limit_seconds
