@@ -7,8 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from memory.embedding.backlog import Ticket
-from memory.embedding.batcher import EmbeddingBatcher
+from memory.embedding.batcher import EmbeddingBatcher, Ticket
 from memory.embedding.cache import EmbeddingCache
 from memory.embedding.coordination import Coordinate, alone
 from memory.embedding.selection import NO_VECTORS, ProviderChoice

@@ -43,8 +43,6 @@ class Keys:
         #: Hashes: agent -> commits to its index; agent -> commits at the last count, and the figures.
         self.commits = f"{self.prefix}:commits"
         self.figures = f"{self.prefix}:figures"
-        #: Sorted set: owner of claims -> Unix time at which its lease expires.
-        self.claimants = f"{self.prefix}:claimants"
         #: Hash: process -> JSON of its heartbeat.
         self.processes = f"{self.prefix}:processes"
         #: Sorted set: process -> Unix time (the server's) of its last heartbeat.
@@ -112,9 +110,9 @@ class Keys:
         """Hash: "number|provider|model" -> count, on one day (UTC) or ever; agent "*" for all."""
         return f"{self.prefix}:usage:{day.isoformat() if day else 'ever'}:{agent}"
 
-    def claims(self, scope: str) -> str:
-        """Hash: text hash -> owner of its claim, among the processes that share a cache."""
-        return f"{self.prefix}:claims:{scope}"
+    def claim(self, scope: str, text_hash: str) -> str:
+        """String: name of the process that embeds a text, among the processes that share a cache."""
+        return f"{self.prefix}:claim:{scope}:{text_hash}"
 
     def queue(self, queue: str) -> str:
         """Dramatiq's list of the queue's messages that no worker has taken."""
