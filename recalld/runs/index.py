@@ -205,7 +205,7 @@ def _indexer(index: AgentIndex) -> Iterator[Indexer]:
         path = settings.home / "cache" / "embeddings.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
         cache = EmbeddingCache(path, max_entries=settings.cache.max_entries)
-    supply = EmbeddingSupply(index.choice, cache)
+    supply = EmbeddingSupply(index.choice, cache, home=settings.home)
     generations = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
     try:
         yield Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
