@@ -198,7 +198,9 @@ class Runtime:
                 path = self.settings.home / "cache" / "embeddings.sqlite"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._cache = EmbeddingCache(path, max_entries=self.settings.cache.max_entries)
-            self._supplies[key] = EmbeddingSupply(choice, self._cache, coordinate=self._coordinate)
+            self._supplies[key] = EmbeddingSupply(
+                choice, self._cache, coordinate=self._coordinate, home=self.settings.home
+            )
         return self._supplies[key]
 
     def _close_idle(self, *, keep: int) -> None:

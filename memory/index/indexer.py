@@ -186,6 +186,8 @@ class Indexer:
         batch.vectors.update(self.held_vectors(missing))
         missing = [digest for digest in missing if digest not in batch.vectors]
         self.supply.count_looks(hits=len(paid), misses=len(missing))
+        sent = self.supply.in_batch_jobs(missing)
+        missing = [digest for digest in missing if digest not in sent]
         if (
             missing
             and not self._left_to_jobs(len(missing), lane)

@@ -214,7 +214,7 @@ def _indexer(index: AgentIndex) -> Iterator[Indexer]:
         path = settings.home / "cache" / "embeddings.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
         cache = EmbeddingCache(path, max_entries=settings.cache.max_entries)
-    supply = EmbeddingSupply(index.choice, cache)
+    supply = EmbeddingSupply(index.choice, cache, home=settings.home)
     owner = HomeOwner(settings.home)
     generations = GenerationWriter.at(settings, agent.id, owner=owner)
     try:
