@@ -19,12 +19,11 @@ MOST_OPEN = 128
 #: Number of indexes that may be open even with few descriptors.
 FEWEST_OPEN = 8
 
-#: Descriptors for everything else: files, connections of clients and to providers, and further connections to the
-#: same index (`memory.store.sqlite.connection`).
-RESERVED_DESCRIPTORS = 330
+#: Descriptors for everything else: files, connections of clients and to providers.
+RESERVED_DESCRIPTORS = 138
 
-#: Descriptors of an open index with one connection: the database, its log and the log's index.
-DESCRIPTORS_PER_INDEX = 3
+#: Descriptors of an open index with two connections: the database, its log and the log's index.
+DESCRIPTORS_PER_INDEX = 6
 
 
 def most_open() -> int:
