@@ -52,9 +52,6 @@ SWEEP_SECONDS = 5.0
 #: Seconds between two rounds of housekeeping.
 HOUSEKEEPING_SECONDS = 300.0
 
-#: Seconds that one step of the sweeper may take.
-SWEEPER_LIMIT_SECONDS = 120.0
-
 #: Seconds for which a replaced generation stays on disk for readers that still use it.
 OLD_GENERATION_SECONDS = 600.0
 
@@ -78,7 +75,7 @@ def run_workers(
     """Work until `stop` is set, then let running jobs end and close everything.
 
     `routes` are served beside `/metrics`, `/healthz` and `/readyz` on `workers.port`. `role` and `outdated`: see
-    `ProcessSign`. The threads report to `pulses`.
+    `ProcessState`. The threads report to `pulses`.
 
     Raises:
         UserError: the port cannot be opened, or workers of another home take from the queue, perhaps since this
@@ -93,9 +90,9 @@ def run_workers(
     queue = BrokerJobQueue(client, keys, broker=broker)
     board = HealthStore(client, keys)
     metrics = JobMetrics()
-    pulses = pulses or Pulses()
+    pulses = pulses or Pulses(stalled_after_seconds=settings.workers.stalled_after_seconds)
     broker.pulses = pulses
-    broker.add_middleware(JobPulses(pulses, limit_seconds=settings.workers.stalled_after_seconds))
+    broker.add_middleware(JobPulses(pulses))
     # A client of `/readyz` must not wait long for a frozen broker.
     looking = StallDetector(connect(settings, answer_seconds=IMPATIENT_SECONDS), keys)
     ready = readiness(looking, stalled_after_seconds=settings.workers.stalled_after_seconds, problems=pulses.problems)
@@ -174,7 +171,7 @@ def _sweep(
 ) -> None:
     """Sweep every few seconds, and keep house and maintain indexes every few minutes, until `stop`."""
     elapsed = HOUSEKEEPING_SECONDS
-    pulse = pulses.of("sweeper", limit_seconds=SWEEPER_LIMIT_SECONDS)
+    pulse = pulses.of("sweeper")
     pulse.belongs_to(threading.current_thread())
     maintenance = Maintenance(runtime, stopping=stop.is_set)
     while not stop.wait(SWEEP_SECONDS):
