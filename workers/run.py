@@ -26,7 +26,7 @@ from schemas.errors import RecalldError, UserError
 from schemas.ports import OutdatedState
 from schemas.settings import Settings
 from workers.actors import declare_actors
-from workers.batch_jobs import BatchJobs
+from workers.batch_jobs import keep_batch_jobs
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
 from workers.health.stall_detector import StallDetector
@@ -240,7 +240,7 @@ def _keep_house_of(runtime: Runtime, agent: str) -> None:
             runtime.queue.request_vectors(agent)
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)
-        BatchJobs(runtime).keep_house(indexer)
+        keep_batch_jobs(runtime, indexer)
 
 
 def give_back_large_blocks() -> None:
