@@ -393,7 +393,7 @@ def test_a_rebuilt_generation_answers_from_the_next_search_on(manager: SearchMan
     writer = writer_of(settings)
     old = writer.current()
     digest = write_index(settings).meta("fingerprint")
-    writer.start_rebuild(digest, "{}")
+    writer.begin(digest, "{}", force=True)
     write_index(settings)
     assert writer.complete(digest)
 
