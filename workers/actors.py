@@ -22,7 +22,7 @@ from memory.index.vector_fill import MOST, Rounds, fill_vectors
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
-    SettingsOlder,
+    NotOwner,
     StoreBusy,
     StoreCorrupt,
     StoreFull,
@@ -276,7 +276,7 @@ def _attempt(
         board.replace(OF_PROVIDER, found, agent=agent)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
     except (Paced, Superseded) as error:
-        if isinstance(error, SettingsOlder) and _waits_for_long(runtime, agent):
+        if isinstance(error, NotOwner) and _waits_for_long(runtime, agent):
             board.report(ConditionCode.SETTINGS_OLDER, agent=agent, error=str(error))
         raise dramatiq.Retry(str(error), delay=int((error.retry_after or 1.0) * 1000)) from error
     except Transient as error:
