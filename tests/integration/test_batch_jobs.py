@@ -122,6 +122,10 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         workers.mark("memory/today.md")
         wait_until(lambda: workers.counts().vectors_ready == 1, what="a live note does not wait for jobs")
         assert server.paid_inline == Counter(["A kingfisher came by."])
+        workers.write("memory/copy.md", "The heron number 7 stands in the reeds.")
+        workers.mark("memory/copy.md")
+        wait_until(lambda: workers.settled() and workers.counts().chunks == NOTES + 2)
+        assert server.paid_inline == Counter(["A kingfisher came by."]), "the job brings the vector of its text"
         server.open.set()
         wait_until(workers.complete)
         assert server.paid == texts + server.paid_inline
