@@ -21,7 +21,7 @@ from tests.batch_server import BatchServer, JobScript
 from tests.gemini_server import GeminiServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, batch_following, batch_jobs, run
+from workers import actors, batch_following, batch_jobs
 from workers import index_job as indexing_job
 from workers.batch_following import JobFollower
 from workers.queue import broker
@@ -256,7 +256,7 @@ def test_an_endpoint_without_a_batch_api_is_asked_once(
 def test_a_provider_whose_batch_api_we_do_not_speak_is_said(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr("workers.maintenance.SWEEP_SECONDS", 0.1)
     with Workers(make(provider="mistral")) as workers:
         texts = _backfill(workers)
         wait_until(workers.complete)
