@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 
@@ -21,6 +20,8 @@ def main() -> None:
 
         if take_if_hook(sys.argv[1:], os.environ):
             return
+    import gc
+
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     # One BLAS thread a process, decided before anything imports numpy (later is too late). The pool would start a
     # thread for every core of the machine; worker threads that each do that fight over the cores and over memory,

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from memory.documents.agent_files import AgentFiles
 from memory.index.fingerprint import Fingerprint, wanted_fingerprint
 from memory.index.generations import Generations
 from memory.index.provider_fallback import provider_of
 from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
+from producers.reconciling import reconcile
+from schemas.ports import JobQueue
 from schemas.settings import AgentSettings, Settings
-from workers.health.health_store import HealthStore
-from workers.queue.connection import PATIENT_SECONDS, connect, namespace
-from workers.queue.job_queue import BrokerJobQueue, EventQueue
-from workers.queue.names import Keys
 
 if TYPE_CHECKING:
     import redis
+
+    from workers.health.health_store import HealthStore
+    from workers.queue.job_queue import BrokerJobQueue, EventQueue
+    from workers.queue.names import Keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,15 @@ class BrokerSide:
         self.client.close()
 
 
-def open_broker(settings: Settings, *, answer_seconds: float = PATIENT_SECONDS) -> BrokerSide:
+def open_broker(settings: Settings, *, answer_seconds: float | None = None) -> BrokerSide:
     """Open the broker's ports, without connecting. A call waits at most `answer_seconds` for an answer."""
-    client = connect(settings, answer_seconds=answer_seconds)
+    # Here: a command that needs no broker must not wait for these modules.
+    from workers.health.health_store import HealthStore
+    from workers.queue.connection import PATIENT_SECONDS, connect, namespace
+    from workers.queue.job_queue import BrokerJobQueue, EventQueue
+    from workers.queue.names import Keys
+
+    client = connect(settings, answer_seconds=PATIENT_SECONDS if answer_seconds is None else answer_seconds)
     keys = Keys(namespace(settings))
     return BrokerSide(
         client=client,
@@ -76,3 +86,15 @@ def answering_for(settings: Settings) -> Callable[[AgentSettings], StoreReader |
 def building_in(settings: Settings) -> Callable[[AgentSettings], bool]:
     """Return the function by which `reconcile` learns that a generation is under construction."""
     return lambda agent: generations_of(settings, agent).next() is not None
+
+
+def compare(settings: Settings, agent: AgentSettings, queue: JobQueue) -> None:
+    """Enqueue what differs between an agent's disk and index."""
+    reconcile(
+        agent,
+        AgentFiles.of(settings, agent),
+        partial(indexed_by(settings), agent),
+        queue,
+        answering=partial(answering_for(settings), agent),
+        building=partial(building_in(settings), agent),
+    )

@@ -39,7 +39,6 @@ class ConditionCode(StrEnum):
     INDEX_SET_ASIDE = "index_set_aside"
     INDEX_OUTDATED = "index_outdated"
     INDEXING_STILL = "indexing_still"
-    DOCUMENTS_FORGOTTEN = "documents_forgotten"
     WORKERS_DIFFER = "workers_differ"
     DOCUMENTS_WAIT = "documents_wait"
     BUILD_ABANDONED = "build_abandoned"

@@ -24,12 +24,18 @@ from schemas.status import Status
 _HEAD = '''\
 """Types of the service's answers: dictionaries with known keys, explained by /docs of the service.
 
-Written by `make docs` from `schemas`. Keys of an `...Always` class are in every answer, the other ones only if known.
+Written by `make docs` from `schemas`. Keys that are not required are in an answer only if they are known.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+import sys
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if sys.version_info >= (3, 11):
+    from typing import NotRequired
+elif TYPE_CHECKING:
+    from typing_extensions import NotRequired
 '''
 
 
@@ -42,18 +48,12 @@ def answer_types() -> str:
 
 
 def _add_class(model: type, classes: dict[str, str]) -> None:
-    always: dict[str, str] = {}
-    sometimes: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for name, kind in _fields(model):
+        written = _type_name(kind, classes)
         # The service leaves out what is None.
-        keys = sometimes if NoneType in get_args(kind) else always
-        keys[name] = _type_name(kind, classes)
-    name = model.__name__
-    if sometimes:
-        classes[name] = _class(f"{name}Always", "TypedDict", always)
-        classes[name] += "\n\n" + _class(name, f"{name}Always, total=False", sometimes)
-    else:
-        classes[name] = _class(name, "TypedDict", always)
+        keys[name] = f"NotRequired[{written}]" if NoneType in get_args(kind) else written
+    classes[model.__name__] = _class(model.__name__, keys)
 
 
 def _fields(model: type) -> Iterator[tuple[str, Any]]:
@@ -66,11 +66,13 @@ def _fields(model: type) -> Iterator[tuple[str, Any]]:
             yield to_camel(name), kind
 
 
-def _class(name: str, bases: str, keys: dict[str, str]) -> str:
+def _class(name: str, keys: dict[str, str]) -> str:
     if not any(map(iskeyword, keys)):
-        return f"class {name}({bases}):\n" + "".join(f"    {key}: {kind}\n" for key, kind in keys.items())
-    members = "".join(f'        "{key}": {kind},\n' for key, kind in keys.items())
-    return f'{name} = {bases}(\n    "{name}",\n    {{\n{members}    }},\n)\n'
+        return f"class {name}(TypedDict):\n" + "".join(f"    {key}: {kind}\n" for key, kind in keys.items())
+    # A name in quotes is not looked for when the module is imported.
+    quoted = {key: json.dumps(kind) if kind.startswith("NotRequired") else kind for key, kind in keys.items()}
+    members = "".join(f'        "{key}": {kind},\n' for key, kind in quoted.items())
+    return f'{name} = TypedDict(\n    "{name}",\n    {{\n{members}    }},\n)\n'
 
 
 def _type_name(kind: Any, classes: dict[str, str]) -> str:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from memory.store.dead_letters import FORGOTTEN
+from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, Vector
+from memory.store.sqlite.writer import SqliteStore, create_generation
 from memory.store.writer import DocumentWrite, NewChunk, Store, TranscriptWrite
 from schemas.documents import DocumentKey, FileStat
 
@@ -17,6 +23,21 @@ DIMENSIONS = 16
 STAT = FileStat(size=10, mtime_ns=1_700_000_000_000_000_000, inode=7)
 
 TALK = DocumentKey("sessions", "sessions/a.jsonl")
+
+
+class TemporaryStore(SqliteStore):
+    """An empty index whose file lasts as long as this object."""
+
+    def __init__(self, options: StoreOptions | None = None) -> None:
+        folder = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        create_generation(folder / "index.sqlite", StoreOptions(), fingerprint="f", description="")
+        super().__init__(folder / "index.sqlite", options or StoreOptions())
+
+    def reopen(self) -> None:
+        """Close it and open it again."""
+        self.close()
+        super().__init__(self._path, self._options)
 
 
 def key(path: str, source: str = "memory") -> DocumentKey:

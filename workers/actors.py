@@ -13,10 +13,16 @@ from dramatiq.middleware import CurrentMessage
 from schemas.documents import Lane
 from workers.batch_jobs import BatchJobs
 from workers.index_job import index_turn
-from workers.queue.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, VECTORS_QUEUE
+from workers.queue.names import (
+    COMPLETE_GENERATION,
+    EMBED_PENDING,
+    INDEX_PENDING,
+    POLL_BATCH_JOBS,
+    VECTORS_QUEUE,
+)
 from workers.runtime import Runtime
 from workers.vectors_job import complete_generation as complete
-from workers.vectors_job import embed_turn
+from workers.vectors_job import embed_turn, poll_batches
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +53,11 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     def embed_pending(agent: str) -> None:
         if job := begin(EMBED_PENDING, agent, VECTORS_QUEUE):
             embed_turn(runtime, batches, agent, job)
+
+    @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS, throws=BaseException)
+    def poll_batch_jobs(agent: str) -> None:
+        if begin(POLL_BATCH_JOBS, agent, VECTORS_QUEUE):
+            poll_batches(runtime, batches, agent)
 
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL, time_limit=TIME_LIMIT_MS, throws=BaseException)
     def complete_generation(agent: str) -> None:

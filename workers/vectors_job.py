@@ -15,7 +15,7 @@ from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Transient
 from schemas.metrics import COMMITS, VECTORS
-from workers.batch_jobs import BatchJobs, BatchTurn
+from workers.batch_jobs import BatchJobs
 from workers.failure_policy import MOST_CRASHES, UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
 from workers.index_job import ALONE_PAUSE_SECONDS, TURN_SECONDS
 from workers.middleware.pulses import got_on
@@ -61,8 +61,6 @@ def embed_turn(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> No
             runtime.count(indexer)
 
         turn = batches.turn(indexer)
-        if turn.idle:
-            raise _look_again(turn)
         got_on(waits_for=wanted)
         with CrashSafeRounds(runtime.queue.marks, agent, job) as rounds:
             rounds.refuse(target)
@@ -85,9 +83,17 @@ def embed_turn(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> No
     if report.left:
         runtime.queue.request_vectors(agent)
     elif turn.again_seconds is not None:
-        raise _look_again(turn)
-    elif building:
+        raise Postponed("a batch job is under way", retry_in=turn.again_seconds)
+    elif building and turn.inline is None:
         runtime.queue.request_completion(agent)
+
+
+def poll_batches(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
+    """Take an agent's batch jobs one step further. Raises Postponed while there are any."""
+    with runtime.indexer(agent) as indexer:
+        seconds = batches.poll(indexer)
+    if seconds is not None:
+        raise Postponed("a batch job is under way", retry_in=seconds)
 
 
 def complete_generation(runtime: Runtime, agent: str) -> None:
@@ -151,7 +157,3 @@ class CrashSafeRounds(Rounds):
         self._marks.survived(self._agent, [self._count, self._text])
         if self._crashes >= ALONE_FROM:
             self._marks.end_alone(self._job)
-
-
-def _look_again(turn: BatchTurn) -> Postponed:
-    return Postponed("a batch job runs at the provider", retry_in=turn.again_seconds or 0.0)

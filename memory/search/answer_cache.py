@@ -23,15 +23,14 @@ from schemas.search import Mode
 if TYPE_CHECKING:
     from memory.search.retrieval import Wanted
 
-#: Bytes of all cached answers of a process: about 8,000 with six passages of 700 characters.
-MAX_KEPT_BYTES = 48 * 1024 * 1024
+#: Answers of a process: about 3 MB with six passages of 700 characters.
+MOST_KEPT = 512
 
-#: Memory of an answer and of a passage beside their texts, in bytes, measured and rounded up.
-_ANSWER_BYTES = 1_200
-_PASSAGE_BYTES = 450
+#: Memory of an answer and of a passage beside its text, in bytes, measured and rounded up.
+_ANSWER_BYTES, _PASSAGE_BYTES = 1_200, 450
 
 #: Fields of `Wanted` that do not decide the results.
-_PASSING = frozenset({"deadline", "timeout_seconds", "now"})
+_PASSING = frozenset({"now"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +59,20 @@ def question_of(
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """Passages, best first, and the mode of the search that found them."""
+    """Passages, best first, the mode of the search that found them, and the chunks without a vector then."""
 
     passages: tuple[Passage, ...]
     mode: Mode
+    vectors_pending: int = 0
 
 
 class AnswerCache:
     """Least recently used cache of the answers of all agents of a process. Thread-safe."""
 
-    def __init__(self, *, max_bytes: int = MAX_KEPT_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, *, most: int = MOST_KEPT) -> None:
+        self._most = most
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Question, tuple[object, KeptAnswer, int]] = OrderedDict()
-        self._bytes = 0
+        self._kept: OrderedDict[Question, tuple[object, KeptAnswer]] = OrderedDict()
         #: Searches with and without a cached answer.
         self.hits = 0
         self.misses = 0
@@ -81,49 +80,31 @@ class AnswerCache:
     @property
     def kept_bytes(self) -> int:
         """Return the estimated size of all answers."""
-        return self._bytes
+        with self._lock:
+            shown = [passage for _, kept in self._kept.values() for passage in kept.passages]
+            texts = sum(sys.getsizeof(passage.snippet) for passage in shown)
+            return _ANSWER_BYTES * len(self._kept) + _PASSAGE_BYTES * len(shown) + texts
 
     def knows(self, question: Question) -> bool:
         """Return True if there is an answer, perhaps an outdated one. It counts as neither hit nor miss."""
-        with self._lock:
-            return question in self._kept
+        return question in self._kept
 
     def get(self, question: Question, revision: object) -> KeptAnswer | None:
         """Return the answer for this revision of the index, and forget an answer for another one."""
         with self._lock:
             known = self._kept.get(question)
-            if known is None:
-                self.misses += 1
-                return None
-            if known[0] != revision:
-                self.misses += 1
-                self._forget(question)
-                return None
-            self.hits += 1
-            self._kept.move_to_end(question)
-            return known[1]
+            if known is not None and known[0] == revision:
+                self.hits += 1
+                self._kept.move_to_end(question)
+                return known[1]
+            self.misses += 1
+            self._kept.pop(question, None)
+            return None
 
     def put(self, question: Question, revision: object, answer: KeptAnswer) -> None:
         """Keep a complete answer of a search during which the index stayed at this revision."""
-        size = _size(question, answer)
-        if size > self._max_bytes:
-            return
         with self._lock:
-            self._forget(question)
-            self._kept[question] = (revision, answer, size)
-            self._bytes += size
-            while self._bytes > self._max_bytes:
-                self._forget(next(iter(self._kept)))
-
-    def _forget(self, question: Question) -> None:
-        known = self._kept.pop(question, None)
-        if known is not None:
-            self._bytes -= known[2]
-
-
-def _size(question: Question, answer: KeptAnswer) -> int:
-    texts = [part for part in question.asked if isinstance(part, str)]
-    for passage in answer.passages:
-        texts += (passage.snippet, passage.path, *(copy.path for copy in passage.copies))
-    places = sum(1 + len(passage.copies) for passage in answer.passages)
-    return _ANSWER_BYTES + _PASSAGE_BYTES * places + sum(map(sys.getsizeof, texts))
+            self._kept[question] = revision, answer
+            self._kept.move_to_end(question)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,17 +31,17 @@ SIGNS_KEPT_SECONDS = 1.0
 
 
 class GuardedPendingReader:
-    """`PendingReader` with a circuit breaker in front of another one.
+    """`PendingReader` with a circuit breaker in front of another one; without another one it knows nothing.
 
     A request to a broker that does not answer takes a tenth of a second or more. While the circuit is open, requests
     get the answer for "unknown" at once.
     """
 
-    def __init__(self, reader: PendingReader, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._reader = reader
+    def __init__(self, reader: PendingReader | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reader: PendingReader = reader if reader is not None else self
         self._clock = clock
         self._lock = threading.Lock()
-        self._open_until = 0.0
+        self._open_until = 0.0 if reader is not None else math.inf
         self._signs: tuple[float, Sequence[ProcessSign]] | None = None
         self._facts: tuple[float, BrokerFacts | None] | None = None
 
@@ -74,6 +75,8 @@ class GuardedPendingReader:
     def broker(self) -> BrokerFacts | None:
         """Return the server's facts of the last seconds. They are read in spite of an open circuit."""
         now, kept = self._clock(), self._facts
+        if self._reader is self:
+            return None
         if kept is None or now - kept[0] >= FACTS_KEPT_SECONDS:
             kept = self._facts = now, self._reader.broker()
         return kept[1]

@@ -1,22 +1,18 @@
 """One search from its arrival to its answer: wait for changes, look into the cache, embed, retrieve, answer.
 
-The steps are a generator. It yields the vector that a slow provider is still making, and the search holds no thread
-until that future is done. So any number of searches can wait for a slow provider without delaying the others. The
-caller, a thread or an event loop, keeps the time: when only the store's share of the deadline is left, the search goes
-on without the vector, and at the deadline there is an answer in any case.
+The search is a coroutine. Whatever blocks runs on the threads of `SearchResources`, and at the deadline there is an
+answer in any case: a thread that still hangs is abandoned. While a slow provider embeds the query, the search holds no
+thread, and its keywords are searched already.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import Executor, Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Any
+from functools import cache
 
 import structlog
 
@@ -25,16 +21,15 @@ from memory.index.fingerprint import redaction_of
 from memory.index.readers import SharedReader
 from memory.redaction import ASKING, query_redactor, redaction_facts, redactor_for
 from memory.search.answer_cache import KeptAnswer, Question, question_of
-from memory.search.freshness import Freshness
-from memory.search.index_probe import IndexSizeCache
-from memory.search.long_term import withheld_from
+from memory.search.freshness import Freshness, Moment
 from memory.search.passages import Passage, passages
-from memory.search.ranking.terms import SearchedQuery, searched_query
-from memory.search.resources import QueryEmbedder, SearchResources
-from memory.search.retrieval import STORE_SHARE, Found, Progress, QuerySide, Wanted, retrieve
-from memory.search.scope import session_of
+from memory.search.query_vectors import QueryVectors, Unavailable
+from memory.search.ranking.terms import searched_query
+from memory.search.resources import QueryEmbedder, SearchResources, on_thread
+from memory.search.retrieval import Candidates, Found, QuerySide, Wanted, by_keywords, retrieve
+from memory.search.scope import session_of, withheld_from
 from memory.status.condition_texts import text_of
-from memory.store.reader import StoreReader
+from memory.store.reader import StoreReader, Vector
 from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 from schemas.errors import RecalldError
@@ -43,19 +38,17 @@ from schemas.settings import AgentSettings, MemorySettings
 
 _log = structlog.get_logger(__name__)
 
-Steps = Generator["Future[Any]", None, SearchAnswer]
-
-#: Share of the deadline that is kept for the partial answer of a late search.
-LATE_SHARE = 0.05
-
 #: Documents with the text of a result that are named in it; others are only counted.
 MOST_NAMED = 10
 
+#: Share of the deadline that is kept for the store while a search waits for a vector.
+_STORE_SHARE = 0.1
+
+#: Share of the deadline that is kept for the partial answer of a late search.
+_LATE_SHARE = 0.05
+
 #: Share of the deadline that waiting for pending documents may take; the rest is for the search.
 _WAIT_SHARE = 0.75
-
-#: Seconds for which a search keeps its thread while its vector is being made: a model on this machine is quicker.
-_PATIENCE_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,110 +58,9 @@ class Deadline:
     started: float
     seconds: float
 
-    @property
-    def end(self) -> float:
-        """Return the deadline on the monotonic clock."""
-        return self.started + self.seconds
-
     def left(self, *, keeping: float = 0.0) -> float:
         """Return the seconds until the deadline, less the share `keeping` of the whole time; at least 0."""
-        return max(0.0, self.end - keeping * self.seconds - time.monotonic())
-
-
-class SearchRun:
-    """Execution of a search's steps. `late` answers at the deadline in place of them, `failed` when they raise.
-
-    Call exactly one of `answer` and `answered`, once.
-    """
-
-    def __init__(
-        self,
-        steps: Steps,
-        *,
-        threads: Executor,
-        deadline: Deadline,
-        late: Callable[[], SearchAnswer],
-        failed: Callable[[Exception], SearchAnswer],
-    ) -> None:
-        self._steps = steps
-        self._threads = threads
-        self._deadline = deadline
-        self._late = late
-        self._failed = failed
-        self._done: Future[SearchAnswer] = Future()
-        self._lock = threading.Lock()
-        self._parked = False
-        self._hurried = False
-        self._given_up = False
-        self._go_on()
-
-    def answer(self) -> SearchAnswer:
-        """Wait for the answer on a thread."""
-        try:
-            return self._done.result(self._deadline.left(keeping=STORE_SHARE))
-        except FutureTimeout:
-            self._hurry()
-        try:
-            return self._done.result(self._deadline.left(keeping=LATE_SHARE))
-        except FutureTimeout:
-            self._given_up = True
-            return self._late()
-
-    async def answered(self) -> SearchAnswer:
-        """Wait for the answer on an event loop."""
-        done = asyncio.wrap_future(self._done)
-        await asyncio.wait((done,), timeout=self._deadline.left(keeping=STORE_SHARE))
-        if not done.done():
-            self._hurry()
-            await asyncio.wait((done,), timeout=self._deadline.left(keeping=LATE_SHARE))
-        if done.done():
-            return done.result()
-        self._given_up = True
-        return await asyncio.to_thread(self._late)
-
-    def _go_on(self) -> None:
-        try:
-            self._threads.submit(self._advance).add_done_callback(self._fail_if_cancelled)
-        except RuntimeError as error:
-            self._done.set_result(self._failed(error))
-
-    def _fail_if_cancelled(self, call: Future[None]) -> None:
-        if call.cancelled():
-            self._done.set_result(self._failed(RuntimeError("the service is ending")))
-
-    def _advance(self) -> None:
-        """Run the steps until the next future, on one of the threads and never on two at a time."""
-        if self._given_up:
-            return
-        try:
-            awaited = next(self._steps)
-        except StopIteration as end:
-            self._done.set_result(end.value)
-        except Exception as error:  # noqa: BLE001 - the client gets an answer; `failed` keeps the reason
-            self._done.set_result(self._failed(error))
-        else:
-            self._park(awaited)
-
-    def _park(self, awaited: Future[Any]) -> None:
-        with self._lock:
-            self._parked = True
-            hurried = self._hurried
-        if hurried:
-            self._resume()
-        else:
-            awaited.add_done_callback(lambda _: self._resume())
-
-    def _resume(self) -> None:
-        with self._lock:
-            parked, self._parked = self._parked, False
-        if parked:
-            self._go_on()
-
-    def _hurry(self) -> None:
-        """Let the search go on without the future that it waits for."""
-        with self._lock:
-            self._hurried = True
-        self._resume()
+        return max(0.0, self.started + (1 - keeping) * self.seconds - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,185 +71,206 @@ class AgentSearch:
     files: AgentFiles
     resources: SearchResources
     reader: SharedReader
-    size: IndexSizeCache
     freshness: Freshness
     embedder: Callable[[], QueryEmbedder]
 
 
-class SearchSteps:
-    """One search. A `SearchRun` runs `run`, and answers with `late` when that takes too long."""
+async def search(on: AgentSearch, request: SearchRequest, deadline: Deadline) -> SearchAnswer:
+    """Return the answer within the deadline, with the results found by then.
 
-    def __init__(self, on: AgentSearch, request: SearchRequest, deadline: Deadline) -> None:
-        self._on = on
-        self._request = request
-        self._deadline = deadline
-        self._progress = Progress()
-        #: Part of the query that is searched; None until its secrets are masked.
-        self._asked: SearchedQuery | None = None
-        #: Masks secrets that the index shows; None for an index that shows none.
-        self._redact: Callable[[str, str], str] | None = None
+    Raises what the store raises, and RuntimeError while the resources are being closed.
+    """
+    one = _Search(on, request, deadline)
+    limit = asyncio.timeout(deadline.left(keeping=_LATE_SHARE))
+    try:
+        async with limit:
+            return await one.run()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return await one.late()
 
-    @cached_property
-    def _embedder(self) -> QueryEmbedder:
-        """Return the provider for all of this search. It is looked up on the first thread, as that reads a file."""
-        return self._on.embedder()
 
-    def run(self) -> Steps:
-        """Run every step; yield the vector if the search has to wait for it."""
-        request = self._request
-        # The index holds masks where secrets were, and a provider gets to see none.
-        asked = self._asked = searched_query(request.query, query_redactor(self._on.agent))
-        if not asked.text:
-            return self._answer((), "none", ())
-        wanted = self._wanted(asked.text)
-        question = self._question(wanted)
-        answers = self._on.resources.answers
-        side = None
-        if question is None or not answers.knows(question):
-            # The provider embeds while the search waits for changes.
-            side = self._side(wanted)
-        self._on.freshness.wait(request.wait_ms, self._deadline.seconds * _WAIT_SHARE)
-        if question is not None:
-            kept = self._kept(question)
-            if kept is not None:
-                return kept
-        side = side or self._side(wanted)
-        if side is not None and (awaited := side.vector.awaited(_PATIENCE_SECONDS)) is not None:
-            yield awaited
-        return self._retrieved(wanted, side, question)
+@dataclass(slots=True)
+class _Asked:
+    """Searched part of a request, without its secrets, and the embedding of it that has begun.
 
-    def late(self) -> SearchAnswer:
-        """Return the answer at the deadline: by keywords, or empty."""
-        found = self._by_words()
-        code = ConditionCode.SEARCH_LATE if found is None else ConditionCode.SEARCH_LATE_KEYWORDS
-        late = (Condition(code, params={"seconds": self._deadline.seconds}),)
-        return self._answer((), "none", late) if found is None else self._answer(self._shown(found), found.mode, late)
+    `question` is the key of the answer's cache, None for an answer that is not kept.
+    """
 
-    def _wanted(self, query_text: str) -> Wanted:
-        agent, request = self._on.agent, self._request
-        query = agent.query
-        return Wanted(
-            query=query_text,
-            max_results=request.max_results or query.max_results,
-            min_score=request.min_score if request.min_score is not None else query.min_score,
-            sources=request.searched(agent.sources),
-            hybrid=query.hybrid,
-            deadline=self._deadline.end,
-            timeout_seconds=self._deadline.seconds,
-            withheld=withheld_from(session_of(request.session_key), self._on.files),
-        )
+    wanted: Wanted
+    embedder: QueryEmbedder
+    cut: Condition | None
+    question: Question | None
+    begun: Future[Vector] | Unavailable | None = None
 
-    def _question(self, wanted: Wanted) -> Question | None:
-        if self._without_provider() is not None:
-            return None  # an answer without its provider is not cached
-        provider = self._embedder.choice.provider
-        return question_of(
-            self._on.agent.id,
-            wanted,
-            max_snippet_chars=self._on.agent.limits.max_snippet_chars,
-            embedding=(provider.identity, provider.model) if provider is not None else None,
-        )
-
-    def _side(self, wanted: Wanted) -> QuerySide | None:
-        """Start embedding the query."""
-        vectors = self._embedder.vectors
-        if vectors is None:
-            return None
-        return QuerySide(
-            identity=vectors.provider.identity,
-            model=vectors.provider.model,
-            vector=vectors.get(wanted.query, agent=self._on.agent.id),
-            threads=self._on.resources.keyword_threads,
-        )
-
-    def _kept(self, question: Question) -> SearchAnswer | None:
-        with self._on.resources.store_slots, self._on.reader.lease() as reader:
-            if reader is None:
-                return None
-            token = reader.change_token()
-            kept = self._on.resources.answers.get(question, token)
-            if kept is None:
-                return None
-            pending = self._on.size.get(reader, token).vectors_pending
-        return self._answer(kept.passages, kept.mode, (), vectors_pending=pending)
-
-    def _retrieved(self, wanted: Wanted, side: QuerySide | None, question: Question | None) -> SearchAnswer:
-        answers = self._on.resources.answers
-        with self._on.resources.store_slots, self._on.reader.lease() as reader:
-            if reader is None:
-                return self._answer((), "none", (Condition(ConditionCode.INDEX_MISSING),))
-            token = reader.change_token()
-            size = self._on.size.get(reader, token)
-            if side is not None and not size.is_large:
-                side = replace(side, threads=None)
-            self._redact = late_redactor(reader, self._on.agent)
-            found = retrieve(reader, wanted, side, self._progress)
-            shown = self._shown(found)
-            complete = not found.lacks and self._deadline.left() > 0
-            if question is not None and complete and reader.change_token() == token:
-                answers.put(question, token, KeptAnswer(shown, found.mode))
-        return self._answer(shown, found.mode, found.lacks, vectors_pending=size.vectors_pending)
-
-    def _by_words(self) -> Found | None:
-        """Return the keyword hits of a search that is late; None if they are late, too."""
-        by_words = self._progress.by_words
-        if by_words is None:
-            return None
-        try:
-            work = self._on.resources.keyword_threads.submit(by_words)
-            return work.result(self._deadline.left())
-        except FutureTimeout:
-            work.cancel()
-        except Exception:  # noqa: BLE001 - the search itself goes on with that store and may be closing it
-            _log.warning("late_search_failed", agent=self._on.agent.id, exc_info=True)
-        return None
-
-    def _shown(self, found: Found) -> tuple[Passage, ...]:
-        if (redact := self._redact) is not None:
-            hits = [(fused, replace(row, text=redact(row.key.source, row.text))) for fused, row in found.hits]
-            found = replace(found, hits=tuple(hits))
-        return tuple(passages(found, max_snippet_chars=self._on.agent.limits.max_snippet_chars))
-
-    def _without_provider(self) -> Condition | None:
+    def without_provider(self) -> Condition | None:
         """Return the reason for keywords only; None with a provider, or if the settings ask for keywords only."""
-        choice = self._embedder.choice
+        choice = self.embedder.choice
         if choice.provider is not None or choice.requested == "none":
             return None
         reason = choice.error or choice.reason or "no embedding provider"
         return Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": reason})
 
+
+class _Search:
+    """One search."""
+
+    def __init__(self, on: AgentSearch, request: SearchRequest, deadline: Deadline) -> None:
+        self._on = on
+        self._request = request
+        self._deadline = deadline
+        self._asked: _Asked | None = None
+        self._candidates: Candidates | None = None
+        self._moment = Moment()
+
+    async def run(self) -> SearchAnswer:
+        """Run every step."""
+        reading, asking = self._on.resources.reading, self._on.resources.asking
+        asked = self._asked = await on_thread(asking, self._prepare)
+        if not asked.wanted.query:
+            return self._answer(asked, (), "none", ())
+        # The provider embeds while the search waits for changes.
+        self._moment = await self._on.freshness.wait(self._request.wait_ms, self._deadline.seconds * _WAIT_SHARE)
+        answer = await on_thread(reading, lambda: self._first(asked))
+        if answer is not None:
+            return answer
+        side = await self._side(asked)
+        return await on_thread(reading, lambda: self._retrieved(asked, side))
+
+    async def late(self) -> SearchAnswer:
+        """Return the answer at the deadline: by keywords, or empty."""
+        params = {"seconds": self._deadline.seconds}
+        asked, words = self._asked, self._candidates
+        if asked is not None and words is not None and words.words is not None:
+            try:
+                async with asyncio.timeout(self._deadline.left()):
+                    found = await on_thread(self._on.resources.reading, lambda: self._by_words(asked, words))
+            except TimeoutError:
+                pass
+            except Exception:  # noqa: BLE001 - the search itself goes on with that store and may be closing it
+                _log.warning("late_search_failed", agent=self._on.agent.id, exc_info=True)
+            else:
+                late = (Condition(ConditionCode.SEARCH_LATE_KEYWORDS, params=params),)
+                return self._answer(asked, found, "keyword", late, look=False)
+        return self._answer(asked, (), "none", (Condition(ConditionCode.SEARCH_LATE, params=params),), look=False)
+
+    def _prepare(self) -> _Asked:
+        """Mask the query's secrets, choose the provider and begin to embed."""
+        agent, request = self._on.agent, self._request
+        # The index holds masks where secrets were, and a provider gets to see none.
+        searched = searched_query(request.query, query_redactor(agent))
+        wanted = Wanted(
+            query=searched.text,
+            max_results=request.max_results or agent.query.max_results,
+            min_score=request.min_score if request.min_score is not None else agent.query.min_score,
+            sources=request.searched(agent.sources),
+            hybrid=agent.query.hybrid,
+            withheld=withheld_from(session_of(request.session_key), self._on.files),
+        )
+        embedder = self._on.embedder()
+        asked = _Asked(wanted, embedder, searched.cut, None)
+        if asked.without_provider() is None:
+            provider = embedder.choice.provider
+            asked.question = question_of(
+                agent.id,
+                wanted,
+                max_snippet_chars=agent.limits.max_snippet_chars,
+                embedding=(provider.identity, provider.model) if provider is not None else None,
+            )
+        if wanted.query and not (asked.question is not None and self._on.resources.answers.knows(asked.question)):
+            self._begin(asked)
+        return asked
+
+    def _begin(self, asked: _Asked) -> None:
+        if (vectors := asked.embedder.vectors) is not None and asked.begun is None:
+            seconds = self._deadline.left(keeping=_STORE_SHARE)
+            asked.begun = vectors.begin(asked.wanted.query, seconds=seconds, agent=self._on.agent.id)
+
+    def _first(self, asked: _Asked) -> SearchAnswer | None:
+        """Return a kept answer, else search the keywords; return the whole answer if no vector is awaited."""
+        with self._on.reader.lease() as reader:
+            if reader is None:
+                return self._answer(asked, (), "none", (Condition(ConditionCode.INDEX_MISSING),))
+            if asked.question is not None:
+                kept = self._on.resources.answers.get(asked.question, reader.change_token())
+                if kept is not None:
+                    return self._answer(asked, kept.passages, kept.mode, (), vectors=kept.vectors_pending)
+            self._begin(asked)
+            vectors = asked.embedder.vectors
+            self._candidates = by_keywords(reader, asked.wanted, needed=vectors is None)
+        if vectors is None:
+            return self._retrieved(asked, None)
+        if asked.begun is not None and (isinstance(asked.begun, Unavailable) or asked.begun.done()):
+            return self._retrieved(asked, _side(vectors, vectors.outcome(asked.begun)))
+        return None
+
+    async def _side(self, asked: _Asked) -> QuerySide | None:
+        vectors, begun = asked.embedder.vectors, asked.begun
+        if vectors is None or begun is None:
+            return None
+        return _side(vectors, await vectors.result(begun, self._deadline.left(keeping=_STORE_SHARE)))
+
+    def _retrieved(self, asked: _Asked, side: QuerySide | None) -> SearchAnswer:
+        with self._on.reader.lease() as reader:
+            if reader is None:
+                return self._answer(asked, (), "none", (Condition(ConditionCode.INDEX_MISSING),))
+            token = reader.change_token()
+            pending = self._on.freshness.vectors_pending(reader, token)
+            found = retrieve(reader, asked.wanted, side, self._candidates)
+            shown = self._shown(reader, found)
+            complete = not found.lacks and self._deadline.left() > 0
+            if asked.question is not None and complete and reader.change_token() == token:
+                self._on.resources.answers.put(asked.question, token, KeptAnswer(shown, found.mode, pending))
+        return self._answer(asked, shown, found.mode, found.lacks, vectors=pending)
+
+    def _by_words(self, asked: _Asked, candidates: Candidates) -> tuple[Passage, ...]:
+        """Return the passages by keywords of a search that is late."""
+        with self._on.reader.lease() as reader:
+            return self._shown(reader, retrieve(reader, asked.wanted, None, candidates)) if reader is not None else ()
+
+    def _shown(self, reader: StoreReader, found: Found) -> tuple[Passage, ...]:
+        if (redact := late_redactor(reader, self._on.agent)) is not None:
+            hits = [(fused, replace(row, text=redact(row.key.source, row.text))) for fused, row in found.hits]
+            found = replace(found, hits=tuple(hits))
+        return tuple(passages(found, max_snippet_chars=self._on.agent.limits.max_snippet_chars))
+
     def _answer(
         self,
+        asked: _Asked | None,
         shown: tuple[Passage, ...],
         mode: Mode,
         lacks: tuple[Condition, ...],
         *,
-        vectors_pending: int = 0,
+        vectors: int = 0,
+        look: bool = True,
     ) -> SearchAnswer:
-        """Return the answer with the conditions of this moment, which no cached answer holds."""
-        choice = self._embedder.choice
-        missing = self._without_provider()
+        """Return the answer with the conditions of this moment; `look` at the disk for the best copy of a passage."""
+        missing = asked.without_provider() if asked is not None else None
         lacking = [*lacks, *([missing] if missing is not None else [])]
         fallback = text_of(lacking[0]) if lacking and mode != "none" else None
-        pending = self._on.freshness.state(vectors=vectors_pending)
+        pending, unwatched = self._moment.pending, self._moment.unwatched
         if pending is None:
             lacking.append(Condition(ConditionCode.QUEUE_UNREACHABLE))
-        elif (unwatched := self._on.freshness.unwatched()) is not None:
+        elif unwatched is not None:
             lacking.append(unwatched)
-        if self._asked is not None and self._asked.cut is not None:
-            lacking.append(self._asked.cut)
+        if asked is not None and asked.cut is not None:
+            lacking.append(asked.cut)
         cited = self._cites()
+        choice = asked.embedder.choice if asked is not None else None
         return SearchAnswer(
-            results=tuple(_result(passage.seen_in(self._is_there), cited=cited) for passage in shown),
-            provider=choice.name,
-            model=choice.provider.model if choice.provider is not None else None,
+            results=tuple(
+                _result(passage.seen_in(self._is_there) if look else passage, cited=cited) for passage in shown
+            ),
+            provider=choice.name if choice is not None else None,
+            model=choice.provider.model if choice is not None and choice.provider is not None else None,
             mode=mode,
             fallback=fallback is not None,
             fallback_reason=fallback,
             citations=cited,
             degraded=tuple(map(text_of, lacking)),
             conditions=tuple(ConditionState(**one.body()) for one in lacking),
-            pending=pending or PendingState(vectors=vectors_pending),
+            pending=(pending or PendingState()).model_copy(update={"vectors": vectors}),
             stale=True if pending is not None and pending.documents else None,
             took_ms=round((time.monotonic() - self._deadline.started) * 1000, 2),
         )
@@ -376,6 +289,8 @@ class SearchSteps:
 
 
 def _result(passage: Passage, *, cited: bool) -> SearchResult:
+    """Return the passage as it travels."""
+    also_in = AlsoIn(count=len(passage.copies), paths=tuple(copy.path for copy in passage.copies[:MOST_NAMED]))
     return SearchResult(
         path=passage.path,
         start_line=passage.start_line,
@@ -388,14 +303,16 @@ def _result(passage: Passage, *, cited: bool) -> SearchResult:
         snippet_end_line=passage.snippet_end_line,
         source=passage.source,
         citation=passage.citation if cited else None,
-        also_in=_also_in(passage),
+        also_in=also_in if passage.copies else None,
     )
 
 
-def _also_in(passage: Passage) -> AlsoIn | None:
-    if not passage.copies:
-        return None
-    return AlsoIn(count=len(passage.copies), paths=tuple(copy.path for copy in passage.copies[:MOST_NAMED]))
+def _side(vectors: QueryVectors, vector: Vector | Unavailable) -> QuerySide:
+    identity, model = vectors.provider.identity, vectors.provider.model
+    if isinstance(vector, Unavailable):
+        lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": vector.reason})
+        return QuerySide(identity, model, None, lack)
+    return QuerySide(identity, model, vector)
 
 
 def late_redactor(reader: StoreReader, memory: MemorySettings) -> Callable[[str, str], str] | None:

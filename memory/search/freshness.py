@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
+from memory.search.resources import on_thread
 from memory.status.processes import glanced_states, not_watched
 from memory.status.run_files import read_watch_state
+from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
-from schemas.ports import Event, EventInbox, PendingReader
+from schemas.ports import Event, EventInbox, Pending, PendingReader
 from schemas.search import PendingState
 from schemas.settings import AgentSettings, Settings
 
@@ -23,68 +27,92 @@ DEFAULT_WAIT_MS = 500
 _BACKLOG_DOCUMENTS = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Conditions of the moment, which no kept answer holds: `pending` is None while the queue does not answer."""
+
+    pending: PendingState | None = field(default_factory=PendingState)
+    unwatched: Condition | None = None
+
+
 class Freshness:
-    """Freshness of one agent. `pending` reads the queue, `inbox` takes requests to flush; both may be absent."""
+    """Freshness of one agent. `pending` reads the queue, `inbox` takes requests to flush; both may be absent.
+
+    `threads` run what blocks.
+    """
 
     def __init__(
-        self, settings: Settings, agent: AgentSettings, *, pending: PendingReader | None, inbox: EventInbox | None
+        self,
+        settings: Settings,
+        agent: AgentSettings,
+        *,
+        pending: PendingReader | None,
+        inbox: EventInbox | None,
+        threads: ThreadPoolExecutor,
     ) -> None:
         self._home = settings.home
         self._agent = agent
         self._pending = pending
         self._inbox = inbox
-        self._closing = threading.Event()
+        self._threads = threads
+        self._vectors: tuple[object, int] | None = None
 
-    def state(self, *, vectors: int) -> PendingState | None:
-        """Return the pending work, with `vectors` chunks without a vector; None if the queue does not answer."""
+    async def wait(self, wait_ms: int | None, at_most_seconds: float) -> Moment:
+        """Have earlier changes queued at once, wait until they are indexed, and return what is pending then.
+
+        A search that does not ask for it (`wait_ms` is None) does not wait for a backlog.
+        """
         if self._pending is None:
-            return PendingState(vectors=vectors)
+            return Moment()
+        wanted = DEFAULT_WAIT_MS if wait_ms is None else wait_ms
+        deadline = time.monotonic() + min(wanted / 1000, at_most_seconds)
+        if wanted and self._inbox is not None and self._agent.sync.on_search:
+            moment = await on_thread(self._threads, lambda: self._flushed(deadline))
+        else:
+            moment = await on_thread(self._threads, self.moment)
+        most = _BACKLOG_DOCUMENTS if wait_ms is None else math.inf
+        while (
+            wanted
+            and moment.pending is not None
+            and 0 < moment.pending.documents <= most
+            and time.monotonic() < deadline
+        ):
+            await asyncio.sleep(_PENDING_POLL_SECONDS)
+            moment = await on_thread(self._threads, self.moment)
+        return moment
+
+    def moment(self) -> Moment:
+        """Return what is pending now, and the reason why changed files are not noticed."""
+        if self._pending is None:
+            return Moment()
         pending = self._pending.pending(self._agent.id)
-        if pending is None:
-            return None
-        oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else None
-        return PendingState(
-            documents=pending.documents,
-            oldest_seconds=round(oldest, 3) if oldest is not None else None,
-            vectors=vectors,
-        )
+        return Moment(_state(pending), self._unwatched(self._pending)) if pending is not None else Moment(None)
 
-    def unwatched(self) -> Condition | None:
-        """Return the reason for which changed files are not noticed; None if they are, or if that is unknown."""
-        if self._pending is None:
-            return None
-        facts = self._pending.broker()
+    def vectors_pending(self, reader: StoreReader, revision: object) -> int:
+        """Return the number of chunks without a vector, counted once at each revision (`StoreReader.change_token`)."""
+        known = self._vectors
+        if known is None or known[0] != revision:
+            self._vectors = known = revision, reader.vectors_pending()
+        return known[1]
+
+    def _flushed(self, deadline: float) -> Moment:
+        """Have the producers queue what they hold back, and return what is pending then."""
+        moment = self.moment()
+        # A producer watches the files, and would answer.
+        if moment.pending is None or read_watch_state(self._home, self._agent.id) is None or self._inbox is None:
+            return moment
+        self._inbox.ask(Event(kind="flush", agent=self._agent.id), deadline - time.monotonic())
+        return self.moment()
+
+    def _unwatched(self, queue: PendingReader) -> Condition | None:
+        facts = queue.broker()
         if facts is not None and not facts.writable:
             return Condition(
                 ConditionCode.CHANGES_UNSEEN, params={"reason": facts.warning or "the broker is read-only"}
             )
-        return not_watched(glanced_states(self._pending.processes()))
+        return not_watched(glanced_states(queue.processes()))
 
-    def wait(self, wait_ms: int | None, at_most_seconds: float) -> None:
-        """Have earlier changes queued at once, and wait until they are indexed.
 
-        A search that does not ask for it (`wait_ms` is None) does not wait for a backlog.
-        """
-        wanted = DEFAULT_WAIT_MS if wait_ms is None else wait_ms
-        if self._pending is None or not wanted:
-            return
-        deadline = time.monotonic() + min(wanted / 1000, at_most_seconds)
-        if self._pending.pending(self._agent.id) is None:
-            return  # the queue does not answer
-        if self._inbox is not None and self._agent.sync.on_search and self._is_watched():
-            self._inbox.ask(Event(kind="flush", agent=self._agent.id), deadline - time.monotonic())
-        most = _BACKLOG_DOCUMENTS if wait_ms is None else math.inf
-        while True:
-            pending = self._pending.pending(self._agent.id)
-            if pending is None or not 0 < pending.documents <= most or time.monotonic() >= deadline:
-                return
-            if self._closing.wait(_PENDING_POLL_SECONDS):
-                return
-
-    def close(self) -> None:
-        """End all waiting."""
-        self._closing.set()
-
-    def _is_watched(self) -> bool:
-        """Return True if a producer watches the files, and would answer."""
-        return read_watch_state(self._home, self._agent.id) is not None
+def _state(pending: Pending) -> PendingState:
+    oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else None
+    return PendingState(documents=pending.documents, oldest_seconds=round(oldest, 3) if oldest is not None else None)

@@ -1,17 +1,18 @@
-"""Vector of a query: cached, within the deadline, and without waiting twice for a provider that does not answer.
+"""Vectors of queries: cached, within the deadline, and without waiting twice for a provider that does not answer.
 
-A query passes the same gate as every request to its provider's account, and does not queue behind batches.
+A query passes the same gate as every request to its provider's account, and does not queue behind batches. Work runs on
+a few threads of each provider, so that a slow one does not delay the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ _log = structlog.get_logger(__name__)
 #: Query vectors kept in memory, per provider: 2,048 of 512 dimensions are 4 MB.
 CACHED_QUERIES = 2048
 
+#: Queries that one provider embeds at a time.
+PROVIDER_THREADS = 4
+
 #: Seconds of back-off of a provider that failed, unless its gate knows better: after the first failure, and after many
 #: in a row; doubled in between.
 FIRST_FAILURE_MEMORY_SECONDS = 1.0
@@ -44,8 +48,16 @@ class Unavailable:
     reason: str
 
 
+@dataclass(slots=True)
+class _Running:
+    """Embedding of a query, wanted by a search until a time on the vectors' clock."""
+
+    future: Future[Vector]
+    until: float
+
+
 class QueryVectors:
-    """Vectors of queries by one provider. Thread-safe; work runs on the given executor.
+    """Vectors of queries by one provider. Thread-safe.
 
     `coordination` holds the gate that queries pass and their meter; by default this process is alone. A local model is
     loaded in the background (`warm_up`); until then there is no vector and the answer says so. `model_wait_seconds`
@@ -55,7 +67,6 @@ class QueryVectors:
     def __init__(
         self,
         provider: EmbeddingProvider,
-        executor: Executor,
         *,
         coordination: Coordination | None = None,
         capacity: int = CACHED_QUERIES,
@@ -63,7 +74,6 @@ class QueryVectors:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.provider = provider
-        self._executor = executor
         coordination = coordination or alone(provider)
         self._gate = coordination.gate
         self._asking = coordination.asking
@@ -71,61 +81,78 @@ class QueryVectors:
         self._capacity = capacity
         self._model_wait_seconds = model_wait_seconds
         self._clock = clock
+        self._threads = ThreadPoolExecutor(PROVIDER_THREADS, thread_name_prefix="embed-query")
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Vector] = OrderedDict()
-        self._running: dict[str, Future[Vector]] = {}
-        # Query -> number of searches that wait for it.
-        self._waiting: Counter[str] = Counter()
+        self._running: dict[str, _Running] = {}
         self._warm: Future[None] | None = None
-        self._is_warm = False
         self._failure: tuple[float, str] | None = None
         self._failures = 0
 
     def warm_up(self) -> None:
         """Start loading the model unless that is done or under way. Return at once."""
         with self._lock:
-            if self._is_warm or self._warm is not None or self._failed_lately() is not None:
-                return
-            self._warm = self._executor.submit(self._load)
+            if self._warm is None and self._failed_lately() is None:
+                self._warm = self._threads.submit(self._load)
 
-    def wait_until_warm(self, timeout_seconds: float) -> bool:
-        """Wait for the model; return True if it is ready then."""
+    def is_warm(self, timeout_seconds: float = 0.0) -> bool:
+        """Return True if the model is ready, perhaps after waiting for it."""
         warm = self._warm
-        if warm is not None and timeout_seconds > 0:
-            try:
-                warm.result(timeout_seconds)
-            except FutureTimeout:
-                return False
-        return self._is_warm
+        if warm is None:
+            return False
+        wait_for((warm,), timeout_seconds)
+        return warm.done() and self._warm is warm
 
-    def get(self, query: str, *, agent: str = "") -> PendingVector:
-        """Start embedding a query, or find it in the cache. Wait for a loading model only, up to `model_wait_seconds`.
+    def begin(self, query: str, *, seconds: float, agent: str = "") -> Future[Vector] | Unavailable:
+        """Start embedding a query for a search that waits at most `seconds`. Wait for a loading model only.
 
-        The query counts as usage of `agent`. While the provider asks to wait, or refuses for good, nothing is sent.
+        Equal queries share one request, which counts as usage of the first `agent`. A request that no search waits for
+        any more is not sent. Nothing is sent while the provider asks to wait, or refuses for good.
         """
+        done: Future[Vector] = Future()
         with self._lock:
             known = self._cache.get(query)
             if known is not None:
                 self._cache.move_to_end(query)
-                return PendingVector(known, None, self)
+                done.set_result(known)
+                return done
         reason = self.failure()
         if reason is not None:
-            return PendingVector(Unavailable(reason), None, self)
-        if not self._is_warm:
-            self.warm_up()
-            self.wait_until_warm(self._model_wait_seconds)
+            return Unavailable(reason)
+        self.warm_up()
+        if not self.is_warm(self._model_wait_seconds):
+            # A provider with an account has no model here, only a client.
+            what = "client" if self.provider.account else "embedding model"
+            with self._lock:
+                failed = self._failed_lately()
+            return Unavailable(failed or f"the {what} of {self.provider.name!r} is still loading")
+        until = self._clock() + seconds
         with self._lock:
-            if not self._is_warm:
-                # A provider with an account has no model here, only a client.
-                what = "client" if self.provider.account else "embedding model"
-                reason = self._failed_lately() or f"the {what} of {self.provider.name!r} is still loading"
-                return PendingVector(Unavailable(reason), None, self)
             running = self._running.get(query)
             if running is None:
-                running = self._executor.submit(self._embed, query, agent)
+                running = _Running(self._threads.submit(self._embed, query, agent), until)
                 self._running[query] = running
-            self._waiting[query] += 1
-            return PendingVector(None, running, self, query)
+            running.until = max(running.until, until)
+            return running.future
+
+    async def result(self, begun: Future[Vector] | Unavailable, seconds: float) -> Vector | Unavailable:
+        """Return a query's vector, or the reason why there is none after `seconds`."""
+        if isinstance(begun, Future) and not begun.done():
+            await asyncio.wait((asyncio.wrap_future(begun),), timeout=seconds)
+        return self.outcome(begun)
+
+    def outcome(self, begun: Future[Vector] | Unavailable) -> Vector | Unavailable:
+        """Return a query's vector, or the reason why there is none by now."""
+        if isinstance(begun, Unavailable):
+            return begun
+        if not begun.done():
+            reason = f"the embedding provider {self.provider.name!r} did not answer in time"
+            self.note_failure(reason)
+            return Unavailable(reason)
+        try:
+            return begun.result()
+        except Exception as error:  # noqa: BLE001 - recorded by `note_failure` where it was raised
+            return Unavailable(_sentence(error))
 
     def failure(self) -> str | None:
         """Return the reason why the provider gets no request at the moment; None if it does."""
@@ -140,17 +167,12 @@ class QueryVectors:
             self._cache.pop("probe", None)
         self.warm_up()
         deadline = self._clock() + timeout_seconds
-        self.wait_until_warm(timeout_seconds)
-        outcome = self.get("probe", agent=agent).wait(max(0.0, deadline - self._clock()))
+        self.is_warm(timeout_seconds)
+        begun = self.begin("probe", seconds=timeout_seconds, agent=agent)
+        if isinstance(begun, Future):
+            wait_for((begun,), max(0.0, deadline - self._clock()))
+        outcome = self.outcome(begun)
         return outcome if isinstance(outcome, Unavailable) else None
-
-    def give_up(self, query: str) -> None:
-        """Wait no longer for a query. If no other search waits for it, and it was not sent yet, it is not sent."""
-        with self._lock:
-            self._waiting[query] -= 1
-            running = self._running.get(query)
-            if running is not None and self._waiting[query] <= 0 and running.cancel():
-                self._forget(query)
 
     def note_failure(self, reason: str) -> None:
         """Begin or extend the back-off of the provider. Searches that fail together count as one failure."""
@@ -163,8 +185,10 @@ class QueryVectors:
         _log.warning("query_embedding_failed", provider=self.provider.name, reason=reason)
 
     def close(self) -> None:
-        """Close the provider."""
+        """Close the provider, and end its threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self.provider.close()
+        self._threads.shutdown()
 
     def _held_back(self) -> str | None:
         """Return the reason why the account's gate lets no request pass now; None if it does."""
@@ -191,11 +215,12 @@ class QueryVectors:
             self.note_failure(_sentence(error))
             with self._lock:
                 self._warm = None
-        else:
-            with self._lock:
-                self._is_warm = True
 
     def _embed(self, query: str, agent: str) -> Vector:
+        with self._lock:
+            if self._clock() >= self._running[query].until:
+                del self._running[query]
+                raise _HeldBack("no search waits for this query any more")
         try:
             text = _within(query, self.provider.limits.input_bytes)
             vector = self._ask_twice(Item(text, estimate_tokens(text), agent))
@@ -216,11 +241,7 @@ class QueryVectors:
             return vector
         finally:
             with self._lock:
-                self._forget(query)
-
-    def _forget(self, query: str) -> None:
-        self._running.pop(query, None)
-        self._waiting.pop(query, None)
+                self._running.pop(query, None)
 
     def _ask_twice(self, item: Item) -> Vector:
         """Embed with one more try after a transient failure: most of them are over at once."""
@@ -255,43 +276,12 @@ class QueryVectors:
             billed = answer.tokens if answer is not None else None
             # Not on this query's time. At the end of the process the executor refuses it.
             with suppress(RuntimeError):
-                self._executor.submit(self._meter.count, [item], failed=ended is not None, billed=billed)
+                self._threads.submit(self._meter.count, [item], failed=ended is not None, billed=billed)
         return vector
 
 
 class _HeldBack(RecalldError):
-    """Refusal of a query by its gate or by a back-off."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PendingVector:
-    """Vector of a query that is ready (`value`), on its way (`future`), or unavailable."""
-
-    value: Vector | Unavailable | None
-    future: Future[Vector] | None
-    owner: QueryVectors
-    query: str = ""
-
-    def awaited(self, patience_seconds: float) -> Future[Vector] | None:
-        """Return the future to wait for; None if it is done after `patience_seconds`."""
-        if self.future is None or self.future.done():
-            return None
-        wait_for((self.future,), patience_seconds)
-        return None if self.future.done() else self.future
-
-    def wait(self, timeout_seconds: float) -> Vector | Unavailable:
-        """Return the vector, or the reason why there is none after `timeout_seconds`."""
-        if self.future is None:
-            return self.value if self.value is not None else Unavailable("there was no query to embed")
-        try:
-            return self.future.result(max(0.0, timeout_seconds))
-        except FutureTimeout:
-            reason = f"the embedding provider {self.owner.provider.name!r} did not answer in time"
-            self.owner.note_failure(reason)
-            self.owner.give_up(self.query)
-            return Unavailable(reason)
-        except Exception as error:  # noqa: BLE001 - recorded by `note_failure` where it was raised
-            return Unavailable(_sentence(error))
+    """Refusal of a query by its gate or by a back-off, or because no search waits for it."""
 
 
 def _known_to_the_gate(error: Exception) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey
 
 if TYPE_CHECKING:
-    from memory.search.query_vectors import PendingVector
     from schemas.search import Mode
     from schemas.settings_sections import Hybrid
 
@@ -34,13 +32,10 @@ MOST_LOOKED = 4_096
 #: Chunks of a document that the query names, among which the best one is chosen, at most.
 _MOST_OF_NAMED = 256
 
-#: Share of the deadline that is kept for the store while a search waits for a vector.
-STORE_SHARE = 0.1
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Parameters of one search. `deadline` is on the monotonic clock, `timeout_seconds` after the search's arrival.
+    """Parameters of one search.
 
     `withheld` returns the documents among some that the session must not find; None if it may find all. Equal ones
     return the same for the same index. `now`, in Unix seconds, is the time from which the age of memory counts.
@@ -51,23 +46,21 @@ class Wanted:
     min_score: float
     sources: Sequence[str]
     hybrid: Hybrid
-    deadline: float
-    timeout_seconds: float
     withheld: Callable[[StoreReader, Collection[DocumentKey]], Collection[DocumentKey]] | None = None
     now: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySide:
-    """Vector side of a search: the provider's identity and model, and the vector on its way.
+    """Vector side of a search: the provider's identity and model, and the query's vector.
 
-    `threads` run the keyword side meanwhile; None for an index so small that a switch of threads takes longer.
+    Without a vector, `lack` is the reason.
     """
 
     identity: str
     model: str
-    vector: PendingVector
-    threads: Executor | None
+    vector: Vector | None
+    lack: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +85,30 @@ class _Near:
     cosines: dict[int, float]
 
 
-@dataclass(slots=True)
-class Progress:
-    """Partial result of a running search, for the thread that answers at the deadline.
+def by_keywords(reader: StoreReader, wanted: Wanted, *, needed: bool = False) -> Candidates:
+    """Return the candidates by keywords, to be handed to `retrieve` when the query's vector is there.
 
-    `by_words` returns the hits by keywords alone, once the search for them has begun.
+    None are looked for in an index without keywords, nor with keywords switched off unless they are `needed`.
     """
+    candidates = Candidates(reader, wanted)
+    if reader.text_reason is None and (needed or wanted.hybrid.enabled):
+        candidates.words = candidates.best(lambda count: reader.search_text(wanted.query, count, wanted.sources))
+    return candidates
 
-    by_words: Callable[[], Found] | None = None
 
+def retrieve(
+    reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: Candidates | None = None
+) -> Found:
+    """Search keywords and vectors, and fuse the candidates. `side` is None for a search by keywords alone.
 
-def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progress: Progress | None = None) -> Found:
-    """Search keywords and vectors, and fuse the candidates.
+    `candidates` are those of an earlier `by_keywords`; they count if the index has not changed since.
 
     Raises the store's errors, except that the search goes on with one side if the other one cannot be searched.
     """
+    if candidates is None or candidates.token != reader.change_token():
+        candidates = by_keywords(reader, wanted, needed=side is None)
     lacks: list[Condition] = []
     worded = reader.text_reason is None
-    candidates = _Candidates(reader, wanted)
-    # Without vectors the keywords are searched even if they are switched off: an answer is better than none.
-    by_text = worded and (side is None or wanted.hybrid.enabled)
-
-    def by_words(count: int) -> list[Hit]:
-        return reader.search_text(wanted.query, count, wanted.sources)
-
-    texts = _started(side, lambda: candidates.best(by_words)) if by_text else None
-    if progress is not None and texts is not None:
-        words = texts
-        progress.by_words = lambda: _found_by_words(reader, wanted, candidates, words)
     near = _nearest(reader, wanted, side, candidates, lacks)
     if not worded and near is None:
         raise KeywordsUnavailable(
@@ -127,22 +116,29 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
         )
     if not worded and wanted.hybrid.enabled:
         lacks.append(Condition(ConditionCode.VECTORS_ONLY, params={"reason": str(reader.text_reason)}))
-    if texts is None and near is None:
-        by_text, texts = True, _started(None, lambda: candidates.best(by_words))
-    asked: set[int] = set()
-    bm25: dict[int, float] = {}
-    if near is not None and texts is not None and not texts.done():
-        # The keyword side is still at work.
-        asked = set(near.cosines)
-        bm25 = reader.text_scores(wanted.query, list(asked))
-    bm25 |= {hit.id: hit.score for hit in texts.result()} if texts is not None else {}
+    if candidates.words is None and near is None:
+        # Without vectors the keywords are searched even if they are switched off: an answer is better than none.
+        candidates = by_keywords(reader, wanted, needed=True)
+    by_text = candidates.words is not None
+    bm25 = {hit.id: hit.score for hit in candidates.words or ()}
     cosines: dict[int, float] = {}
     if near is not None:
         # Each side also scores the candidates of the other one.
         cosines = near.cosines | reader.vector_scores(near.vector, [id_ for id_ in bm25 if id_ not in near.cosines])
         if by_text:
-            bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25.keys() | asked])
-    ranking = _ranked(reader, wanted, candidates, cosines, bm25, model=side.model if side is not None else "")
+            bm25 |= reader.text_scores(wanted.query, [id_ for id_ in near.cosines if id_ not in bm25])
+    ranking = ranked(
+        reader,
+        cosines,
+        bm25,
+        wanted.query,
+        hybrid=wanted.hybrid,
+        model=side.model if side is not None else "",
+        max_results=wanted.max_results,
+        min_score=wanted.min_score,
+        now=wanted.now,
+        known=candidates.rows,
+    )
     hits, copies = _named_first(reader, wanted, ranking, near.vector if near is not None else None)
     return Found(
         hits=hits,
@@ -153,21 +149,18 @@ def retrieve(reader: StoreReader, wanted: Wanted, side: QuerySide | None, progre
     )
 
 
-def _found_by_words(reader: StoreReader, wanted: Wanted, candidates: _Candidates, texts: Future[list[Hit]]) -> Found:
-    """Return the hits by keywords alone. Raise TimeoutError if even they are not there by the deadline."""
-    bm25 = {hit.id: hit.score for hit in texts.result(max(0.0, wanted.deadline - time.monotonic()))}
-    hits, copies = _named_first(reader, wanted, _ranked(reader, wanted, candidates, {}, bm25, model=""), None)
-    return Found(hits=hits, terms=tuple(candidates.terms), mode="keyword", lacks=(), copies=copies)
-
-
-class _Candidates:
-    """Candidates of both sides. Each chunk is read once."""
+class Candidates:
+    """Candidates of both sides at one revision of the index. Each chunk is read once."""
 
     def __init__(self, reader: StoreReader, wanted: Wanted) -> None:
         k = wanted.max_results * wanted.hybrid.candidate_multiplier
         #: Number of candidates of one side, without copies.
         self.count = min(max(k, MIN_CANDIDATES), max(wanted.max_results, MAX_CANDIDATES))
         self.terms = sought(wanted.query)
+        #: Revision of the index (`StoreReader.change_token`).
+        self.token = reader.change_token()
+        #: Hits by keywords; None if keywords were not searched.
+        self.words: list[Hit] | None = None
         #: Chunks that have been read, by id.
         self.rows: dict[int, ChunkRow] = {}
         self._reader = reader
@@ -241,38 +234,19 @@ def _named(reader: StoreReader, wanted: Wanted, vector: Vector | None) -> list[i
     return chunks
 
 
-def _query_vector(reader: StoreReader, wanted: Wanted, side: QuerySide | None, lacks: list[Condition]) -> Vector | None:
+def _nearest(
+    reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: Candidates, lacks: list[Condition]
+) -> _Near | None:
+    """Return the nearest chunks; None, and a condition in `lacks`, without a vector or a search for it."""
     if side is None:
         return None
     embedded_by = embedding_identity(reader)
     if embedded_by is not None and embedded_by != side.identity:
         lacks.append(Condition(ConditionCode.OTHER_MODEL))
         return None
-    from memory.search.query_vectors import Unavailable  # a search by keywords does not import it
-
-    reserve = STORE_SHARE * wanted.timeout_seconds
-    vector = side.vector.wait(wanted.deadline - reserve - time.monotonic())
-    if isinstance(vector, Unavailable):
-        lacks.append(Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": vector.reason}))
-        return None
-    return vector
-
-
-def _started(side: QuerySide | None, work: Callable[[], list[Hit]]) -> Future[list[Hit]]:
-    """Begin the keyword search, beside the vector side if there is one: both release the interpreter's lock."""
-    if side is not None and side.threads is not None:
-        return side.threads.submit(work)
-    done: Future[list[Hit]] = Future()
-    done.set_result(work())
-    return done
-
-
-def _nearest(
-    reader: StoreReader, wanted: Wanted, side: QuerySide | None, candidates: _Candidates, lacks: list[Condition]
-) -> _Near | None:
-    """Return the nearest chunks; None, and a condition in `lacks`, without a vector or a search for it."""
-    vector = _query_vector(reader, wanted, side, lacks)
+    vector = side.vector
     if vector is None:
+        lacks.extend([side.lack] if side.lack is not None else [])
         return None
     try:
         hits = candidates.best(lambda count: reader.search_vectors(vector, count, wanted.sources))
@@ -280,29 +254,6 @@ def _nearest(
     except VectorSearchUnavailable as error:
         lacks.append(Condition(ConditionCode.KEYWORDS_ONLY, params={"reason": str(error)}))
         return None
-
-
-def _ranked(
-    reader: StoreReader,
-    wanted: Wanted,
-    candidates: _Candidates,
-    cosines: dict[int, float],
-    bm25: dict[int, float],
-    *,
-    model: str,
-) -> Ranked:
-    return ranked(
-        reader,
-        cosines,
-        bm25,
-        wanted.query,
-        hybrid=wanted.hybrid,
-        model=model,
-        max_results=wanted.max_results,
-        min_score=wanted.min_score,
-        now=wanted.now,
-        known=candidates.rows,
-    )
 
 
 def _mode(*, by_text: bool, by_vector: bool) -> Mode:

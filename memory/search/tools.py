@@ -1,24 +1,68 @@
-"""Tools of agents over any search manager: `memory_search` and `memory_get`.
+"""Memory as agents use it, by the tools `memory_search` and `memory_get`.
 
 Servers (MCP, a runtime's own tool loop) list `TOOLS` and pass a model's calls to `call_tool`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from memory.search.manager import SearchableMemory
 from memory.search.ranking.boundaries import cut_at_or_before
 from schemas.documents import SESSIONS_SOURCE
 from schemas.errors import UserError
-from schemas.search import Corpus, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.search import Corpus, CorpusOutcome, GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
+from schemas.settings_sections import Limits
 from schemas.validation_messages import problem_words, shown_name, shown_names
+
+_NO_WIKI = "this memory has no wiki, so nothing was searched; leave out the corpus, or ask for memory or sessions"
+
+_Answered = TypeVar("_Answered", SearchAnswer, GetAnswer)
+
+
+class SearchableMemory(ABC):
+    """One agent's memory as tools use it. Thread-safe. An unavailable memory is an answer, not an exception."""
+
+    @property
+    def limits(self) -> Limits:
+        """Upper bounds of this agent's answers."""
+        return Limits()
+
+    @abstractmethod
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        """Return the answer within `limits.timeout_ms`, with the results found by then."""
+
+    def search(self, request: SearchRequest) -> SearchAnswer:
+        """Return the answer on a thread without an event loop."""
+        return asyncio.run(self.searched(request))
+
+    @abstractmethod
+    def read_file(self, request: GetRequest) -> GetAnswer:
+        """Read lines of a document of this agent; refuse any other path with one uniform answer."""
+
+
+def with_corpora(answer: _Answered, corpus: Corpus | None) -> _Answered:
+    """Add the outcome of each corpus to an answer, if the request names all of them or the wiki."""
+    if corpus not in ("all", "wiki"):
+        return answer
+    memory = CorpusOutcome(
+        corpus="memory",
+        outcome="unavailable" if answer.unavailable else "ok",
+        error=answer.error if answer.unavailable else None,
+    )
+    wiki = CorpusOutcome(corpus="wiki", outcome="not-registered")
+    update: dict[str, Any] = {"corpora": (memory, wiki)}
+    if corpus == "wiki":
+        update = {"corpora": (wiki,), "warning": answer.warning or _NO_WIKI}
+    return answer.model_copy(update=update)
+
 
 #: Least characters of a shortened snippet; a result with fewer is left out.
 LEAST_CHARACTERS = 40
@@ -74,8 +118,6 @@ SEARCH = "memory_search"
 GET = "memory_get"
 
 _log = structlog.get_logger(__name__)
-
-Request = TypeVar("Request", bound=BaseModel)
 
 
 class ToolArgumentsRefused(UserError):
@@ -177,13 +219,13 @@ _GET = ToolDefinition(
 TOOLS: Mapping[str, ToolDefinition] = MappingProxyType({tool.name: tool for tool in (_SEARCH, _GET)})
 
 
-def call_tool(
-    manager: SearchableMemory, name: str, arguments: Mapping[str, Any], *, session_key: str | None
+async def call_tool(
+    memory: SearchableMemory, name: str, arguments: Mapping[str, Any], *, session_key: str | None
 ) -> dict[str, Any]:
     """Return the answer to a model's call, ready for JSON, with names in camelCase.
 
     Args:
-        manager: the memory of the server's agent.
+        memory: that of the server's agent.
         name: one of `TOOLS`.
         arguments: of the model.
         session_key: of the session, from the server and never from the model; None is the owner's private session.
@@ -197,9 +239,11 @@ def call_tool(
     tool = TOOLS.get(name)
     if tool is None:
         raise ToolArgumentsRefused(f"unknown tool {shown_name(name)}; valid are {', '.join(TOOLS)}")
-    call = _prepared(manager, tool, arguments, session_key)
+    wanted = _request(SearchRequest if name == SEARCH else GetRequest, tool, arguments, session_key)
     try:
-        return call()
+        if isinstance(wanted, SearchRequest):
+            return _shown(await memory.searched(wanted), memory.limits.max_injected_chars)
+        return _json(await asyncio.to_thread(memory.read_file, wanted))
     except Exception as error:  # noqa: BLE001 - an agent gets an answer; the log keeps the reason
         _log.exception("tool_failed", tool=name)
         return unavailable(name, f"memory failed: {type(error).__name__}", arguments, action="look into the log")
@@ -231,19 +275,7 @@ def unavailable(
     }
 
 
-def _prepared(
-    manager: SearchableMemory, tool: ToolDefinition, arguments: Mapping[str, Any], session_key: str | None
-) -> Callable[[], dict[str, Any]]:
-    if tool.name == SEARCH:
-        wanted = _request(SearchRequest, tool, arguments, session_key)
-        return lambda: _found(manager, wanted)
-    read = _request(GetRequest, tool, arguments, session_key)
-    return lambda: _json(manager.read_file(read))
-
-
-def _found(manager: SearchableMemory, wanted: SearchRequest) -> dict[str, Any]:
-    answer = manager.search(wanted)
-    max_chars = manager.limits.max_injected_chars
+def _shown(answer: SearchAnswer, max_chars: int) -> dict[str, Any]:
     shown = injected(answer.results, max_chars=max_chars)
     update: dict[str, Any] = {"results": shown}
     left_out = len(answer.results) - len(shown)
@@ -256,8 +288,11 @@ def _found(manager: SearchableMemory, wanted: SearchRequest) -> dict[str, Any]:
 
 
 def _request(
-    model: type[Request], tool: ToolDefinition, arguments: Mapping[str, Any], session_key: str | None
-) -> Request:
+    model: type[SearchRequest | GetRequest],
+    tool: ToolDefinition,
+    arguments: Mapping[str, Any],
+    session_key: str | None,
+) -> SearchRequest | GetRequest:
     unknown = [str(name) for name in arguments if name not in tool.arguments]
     if unknown:
         raise ToolArgumentsRefused(

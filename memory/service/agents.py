@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from hashlib import blake2s
+
+import structlog
 
 from memory.embedding.coordination import Coordinate, alone
-from memory.search.builtin import BuiltinManager, SearchManager, SearchResources, get_search_manager
+from memory.index.generations import Generations, Looks
 from memory.search.circuit_breaker import GuardedPendingReader
-from memory.search.index_probe import ProbeResult
-from memory.search.manager import SearchableMemory, UnavailableMemory
+from memory.search.manager import SearchManager, UnavailableMemory, get_search_manager
+from memory.search.resources import SearchResources
+from memory.search.tools import SearchableMemory
 from memory.service.metrics import AgentNumbers, ProcessNumbers
 from memory.status.home import HomeSizes, home_sizes
 from memory.status.processes import glanced_states, outdated_conditions, process_conditions
 from memory.status.summary import read_only_broker, whole_status
+from memory.store.reader import IndexCounts, StoreReader
 from schemas.conditions import Condition
+from schemas.errors import RecalldError
 from schemas.ports import EventInbox, PendingReader
 from schemas.settings import Settings
 from schemas.status import AgentStatus, Status
 from schemas.version import recalld_version
+
+_log = structlog.get_logger(__name__)
 
 #: Seconds for which a status also answers the next requests.
 STATUS_KEPT_SECONDS = 1.0
@@ -28,8 +37,68 @@ STATUS_KEPT_SECONDS = 1.0
 #: Seconds that one request about all agents may spend on opening changed indexes; the next one goes on there.
 LOOKING_SECONDS = 1.0
 
-#: Agents that one readiness probe looks at; the background looks at all.
-AGENTS_AT_A_TIME = 10
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Row counts of an index. `revision` differs after every commit."""
+
+    counts: IndexCounts
+    dead_letters: int
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """Result of a probe: `problem` is the reason why the index cannot be opened; without an index `figures` is None."""
+
+    problem: str | None = None
+    figures: Figures | None = None
+
+
+class IndexProbe:
+    """Figures of one agent's index, read once after each change. Thread-safe: two threads may read the same."""
+
+    def __init__(
+        self,
+        agent: str,
+        generations: Generations,
+        reading: Callable[[], AbstractContextManager[StoreReader | None]],
+    ) -> None:
+        self._agent = agent
+        self._generations = generations
+        self._reading = reading
+        self._last: tuple[Looks, ProbeResult] | None = None
+        self._problem: str | None = None
+
+    def last(self) -> ProbeResult | None:
+        """Return the result of the last probe; None without one, or if the index may have changed since."""
+        try:
+            looks = self._generations.looks()
+        except RecalldError as error:
+            return ProbeResult(problem=str(error))
+        last = self._last
+        return last[1] if last is not None and last[0] == looks and looks.settled else None
+
+    def read(self) -> ProbeResult:
+        """Open the index, if it is not open, and read its figures."""
+        try:
+            # First, so that a commit during the probe is in its result, or makes the next one read again.
+            looks = self._generations.looks()
+            with self._reading() as reader:
+                figures = None
+                if reader is not None:
+                    revision = blake2s(repr(reader.change_token()).encode(), digest_size=8).hexdigest()
+                    figures = Figures(reader.counts(), len(reader.dead_letters()), revision)
+        except RecalldError as error:
+            # Log it once: a client may probe every two seconds.
+            if str(error) != self._problem:
+                _log.warning("index_probe_failed", agent=self._agent, exc_info=True)
+            self._problem = str(error)
+            return ProbeResult(problem=str(error))
+        self._problem = None
+        result = ProbeResult(figures=figures)
+        self._last = (looks, result)
+        return result
 
 
 class ServedAgents:
@@ -44,20 +113,17 @@ class ServedAgents:
         coordinate: Coordinate = alone,
     ) -> None:
         self._settings = settings
-        self._pending = GuardedPendingReader(pending) if pending is not None else None
+        #: The queue, behind the only circuit breaker of the service.
+        self.queue = GuardedPendingReader(pending)
+        self._has_queue = pending is not None
         self._inbox = inbox
         self._resources = SearchResources(settings, coordinate=coordinate)
         self._lock = threading.Lock()
         self._managers: dict[str, tuple[SearchManager | None, str | None]] = {}
-        # The oldest first.
-        self._status: OrderedDict[str, tuple[float, AgentStatus]] = OrderedDict()
-        self._status_lock = threading.Lock()
-        self._probed: dict[str, ProbeResult] = {}
+        self._status: dict[str, tuple[float, AgentStatus]] = {}
         self._looking = threading.Lock()
-        self._looked_at = 0
-        self._next_ready = 0
-        # Agent -> reason for which its index could not be opened.
-        self._problems: dict[str, str] = {}
+        self._probes: dict[str, IndexProbe] = {}
+        self._probed: dict[str, ProbeResult] = {}
         self._sizes: HomeSizes | None = None
 
     @property
@@ -70,10 +136,13 @@ class ServedAgents:
         with self._lock:
             known = self._managers.get(agent)
             if known is None:
+                queue = self.queue if self._has_queue else None
                 known = get_search_manager(
-                    self._settings, agent, resources=self._resources, pending=self._pending, inbox=self._inbox
+                    self._settings, agent, resources=self._resources, pending=queue, inbox=self._inbox
                 )
                 self._managers[agent] = known
+                if (manager := known[0]) is not None:
+                    self._probes[agent] = IndexProbe(agent, manager.generations, manager.reading)
         return known
 
     def memory(self, agent: str) -> SearchableMemory:
@@ -94,7 +163,7 @@ class ServedAgents:
         """
         found = tuple(status for agent in agents if (status := self._agent_status(agent, deep=deep)) is not None)
         sizes = self._sizes or self._look_at_home()
-        return whole_status(self._settings, found, self._pending, sizes=sizes)
+        return whole_status(self._settings, found, self.queue if self._has_queue else None, sizes=sizes)
 
     def look_around(self) -> None:
         """Look up what costs more with every agent: the state of each index, and the sizes in the home.
@@ -102,27 +171,22 @@ class ServedAgents:
         Raises:
             RecalldError: the embedding cache cannot be read.
         """
-        ids = self.ids
-        # In parts: a readiness probe meanwhile waits for one part.
-        for start in range(0, len(ids), AGENTS_AT_A_TIME):
-            self._look(ids[start : start + AGENTS_AT_A_TIME])
+        while not self._look(self.ids):
+            pass
         self._look_at_home()
 
     def _look_at_home(self) -> HomeSizes:
-        self._sizes = home_sizes(self._settings, self._pending)
+        self._sizes = home_sizes(self._settings, self.queue if self._has_queue else None)
         return self._sizes
 
     def not_ready(self) -> str | None:
         """Return the reason for which searches cannot be answered, None when they can.
 
-        Looks at `AGENTS_AT_A_TIME` agents: those with a problem, then the others in turn. The others keep their last
-        state; an agent without one counts as ready.
+        An agent without a state counts as ready: `look_around` looks at all of them.
         """
-        ids, start = self.ids, self._next_ready
-        end = start + AGENTS_AT_A_TIME
-        self._next_ready = end if end < len(ids) else 0
-        self._look(list(dict.fromkeys([*self._problems, *ids[start:end]]))[:AGENTS_AT_A_TIME])
-        return next((f"{agent}: {problem}" for agent, problem in self._problems.copy().items()), None)
+        self._look([agent for agent, probed in self._probed.copy().items() if probed.problem is not None])
+        found = self._probed.copy()
+        return next((f"{agent}: {found[agent].problem}" for agent in self.ids if _problem(found.get(agent))), None)
 
     def numbers(self, agents: Sequence[str]) -> list[AgentNumbers]:
         """Return the metrics of these agents. Cheap: no look at the disk, and into an index only when it changed."""
@@ -137,14 +201,11 @@ class ServedAgents:
 
     def shared_conditions(self) -> tuple[Condition, ...]:
         """Return what is wrong with the queue and the processes that work for all agents."""
-        if self._pending is None:
-            return ()
-        now = time.time()
-        refusal = self._pending.refusal()
+        refusal = self.queue.refusal()
         if refusal is not None:
             return (read_only_broker(refusal),)
-        states = glanced_states(self._pending.processes())
-        return (*process_conditions(states), *outdated_conditions(states, version=recalld_version(), now=now))
+        states = glanced_states(self.queue.processes())
+        return (*process_conditions(states), *outdated_conditions(states, version=recalld_version(), now=time.time()))
 
     def process_numbers(self) -> ProcessNumbers:
         """Return the metrics of what all agents share."""
@@ -154,8 +215,8 @@ class ServedAgents:
             answers_searched=answers.misses,
             answers_bytes=answers.kept_bytes,
             open_indexes=len(self._resources.open_readers),
-            fleet=self._pending.fleet() if self._pending is not None else None,
-            queue_takes=self._pending is None or self._pending.refusal() is None,
+            fleet=self.queue.fleet(),
+            queue_takes=self.queue.refusal() is None,
         )
 
     def close(self) -> None:
@@ -171,55 +232,46 @@ class ServedAgents:
         manager, _ = self.manager(agent)
         if manager is None:
             return None
-        with self._status_lock:
-            kept = self._status.get(agent)
+        kept = self._status.get(agent)
         if not deep and kept is not None and time.monotonic() - kept[0] < STATUS_KEPT_SECONDS:
             return kept[1]
         status = manager.status(deep=deep)
-        with self._status_lock:
+        with self._lock:
             now = time.monotonic()
-            self._status[agent] = (now, status)
-            self._status.move_to_end(agent)
             # Old statuses of thousands of agents would only take memory.
-            while self._status and now - next(iter(self._status.values()))[0] >= STATUS_KEPT_SECONDS:
-                self._status.popitem(last=False)
+            fresh = {one: kept for one, kept in self._status.items() if now - kept[0] < STATUS_KEPT_SECONDS}
+            self._status = {**fresh, agent: (now, status)}
         return status
 
-    def _look(self, agents: Sequence[str]) -> None:
-        """Look into these agents' changed indexes, as far as time allows."""
+    def _look(self, agents: Sequence[str]) -> bool:
+        """Look into these agents' changed indexes, as far as time allows; return True if it did."""
         # One at a time: two would look at the same indexes.
         with self._looking:
             until = time.monotonic() + LOOKING_SECONDS
-            start = self._looked_at % max(1, len(agents))
-            for place, agent in enumerate([*agents[start:], *agents[:start]], start):
-                manager, _ = self.manager(agent)
-                if not isinstance(manager, BuiltinManager):
+            # The next look begins with those that this one does not reach.
+            for agent in sorted(agents, key=lambda agent: agent in self._probed):
+                self.manager(agent)
+                probe = self._probes.get(agent)
+                if probe is None:
                     continue
-                result = manager.probe.last()
+                result = probe.last()
                 if result is None:
                     if time.monotonic() > until:
-                        # The others keep their last figures.
-                        self._looked_at = place
-                        return
-                    result = manager.probe.read()
+                        return False
+                    result = probe.read()
                 self._probed[agent] = result
-                if result.problem is None:
-                    self._problems.pop(agent, None)
-                else:
-                    self._problems[agent] = result.problem
+        return True
 
     def _numbers(self, agent: str, shared: int) -> AgentNumbers:
         manager, _ = self.manager(agent)
-        pending = self._pending.pending(agent) if self._pending is not None else None
+        pending = self.queue.pending(agent)
         oldest = None
         if pending is not None:
             oldest = max(0.0, time.time() - pending.oldest_at) if pending.oldest_at is not None else 0.0
         probed = self._probed.get(agent)
         figures = probed.figures if probed is not None else None
-        provider = manager.provider if isinstance(manager, BuiltinManager) else None
-        endpoint = None
-        if provider is not None and self._pending is not None:
-            endpoint = self._pending.endpoint(provider.account, provider.model)
+        provider = manager.provider if manager is not None else None
+        endpoint = self.queue.endpoint(provider.account, provider.model) if provider is not None else None
         return AgentNumbers(
             agent=agent,
             pending=pending.documents if pending is not None else None,
@@ -227,7 +279,11 @@ class ServedAgents:
             chunks=figures.counts.chunks if figures is not None else None,
             vectors_pending=figures.counts.vectors_pending if figures is not None else None,
             dead_letters=figures.dead_letters if figures is not None else None,
-            troubles=shared + len(self._pending.conditions(agent)) if self._pending and pending is not None else None,
-            usage=tuple(self._pending.usage(agent)) if self._pending is not None else (),
+            troubles=shared + len(self.queue.conditions(agent)) if pending is not None else None,
+            usage=tuple(self.queue.usage(agent)),
             endpoint=(provider.name, provider.model, endpoint.condition) if provider and endpoint else None,
         )
+
+
+def _problem(probed: ProbeResult | None) -> str | None:
+    return probed.problem if probed is not None else None

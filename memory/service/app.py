@@ -135,7 +135,7 @@ def _memory_routes(service: QueryService) -> APIRouter:
     @router.post("/v1/get", response_model=GetAnswer, summary="Read lines of a document")
     async def get(request: GetRequest, authorization: Authorization = None) -> Response:
         agent = service.allowed(authorization, request.agent)
-        return _json(await service.in_thread(lambda: service.memory(agent).read_file(request)))
+        return _json(await asyncio.to_thread(service.memory(agent).read_file, request))
 
     @router.get("/v1/status", response_model=Status, summary="Compare disk, index and queue")
     async def status(
@@ -145,10 +145,10 @@ def _memory_routes(service: QueryService) -> APIRouter:
     ) -> Response:
         seen = service.visible(authorization, agent)
         if not deep:
-            return _json(await service.in_thread(lambda: service.agents.status(seen, deep=False)))
+            return _json(await asyncio.to_thread(service.agents.status, seen, deep=False))
         # It reads whole indexes: one at a time, and the waiting ones hold no thread that a search could use.
         async with deep_turn:
-            return _json(await service.in_thread(lambda: service.agents.status(seen, deep=True)))
+            return _json(await asyncio.to_thread(service.agents.status, seen, deep=True))
 
     return router
 
@@ -200,7 +200,7 @@ def _health_routes(service: QueryService, proof: Callable[[str], str] | None) ->
 
     @router.get("/readyz", response_model=Readiness, responses=_READY, summary="Can searches be answered?")
     async def readyz() -> Response:
-        reason = await service.in_thread(service.agents.not_ready)
+        reason = await asyncio.to_thread(service.agents.not_ready)
         if reason is None:
             return JSONResponse({"status": "ready"})
         # Only a token shows which agent it is.
@@ -228,12 +228,12 @@ def _overview_routes(service: QueryService) -> APIRouter:
     @router.get("/v1/queue", response_model=QueueAnswer, summary="What waits and what is there, without the disk")
     async def queue(agent: Agent = None, authorization: Authorization = None) -> Response:
         seen = service.visible(authorization, agent)
-        return _json(await service.in_thread(lambda: overview.queue(seen)))
+        return _json(await asyncio.to_thread(overview.queue, seen))
 
     @router.get("/v1/dead-letters", response_model=DeadLettersAnswer, summary="What could not be indexed, and why")
     async def dead_letters(agent: Agent = None, authorization: Authorization = None) -> Response:
         seen = service.visible(authorization, agent)
-        return _json(await service.in_thread(lambda: overview.dead_letters(seen)))
+        return _json(await asyncio.to_thread(overview.dead_letters, seen))
 
     @router.get("/v1/timeline", response_model=TimelineAnswer, summary="Days that have notes")
     async def timeline(
@@ -242,12 +242,12 @@ def _overview_routes(service: QueryService) -> APIRouter:
         authorization: Authorization = None,
     ) -> Response:
         owner = service.allowed(authorization, agent)
-        return _json(await service.in_thread(lambda: overview.timeline(owner, year=year)))
+        return _json(await asyncio.to_thread(overview.timeline, owner, year=year))
 
     @router.post("/v1/terms", response_model=TermsAnswer, summary="What a query looks for, to be highlighted")
     async def terms(request: TermsRequest, authorization: Authorization = None) -> Response:
         service.visible(authorization, None)
-        return _json(await service.in_thread(lambda: TermsAnswer(terms=tuple(sought(request.query)))))
+        return _json(await asyncio.to_thread(lambda: TermsAnswer(terms=tuple(sought(request.query)))))
 
     return router
 

@@ -11,15 +11,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 
 from memory.documents.roots import note_date
-from memory.search.builtin import BuiltinManager
-from memory.search.circuit_breaker import GuardedPendingReader
-from memory.search.index_probe import ProbeResult
-from memory.service.agents import ServedAgents
+from memory.service.agents import ProbeResult, ServedAgents
 from memory.status.agent import endpoint_conditions, trouble_of
 from memory.status.answering import no_vectors
 from memory.status.index import dead_letter
 from memory.store.reader import IndexCounts, StoreReader
-from schemas.conditions import Condition, ConditionCode
+from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError
 from schemas.overview import (
     AgentDeadLetter,
@@ -32,7 +29,6 @@ from schemas.overview import (
     TimelineAnswer,
     Year,
 )
-from schemas.ports import EndpointStatus, PendingReader, VectorProgress
 from schemas.status import QueueState, TroubleState
 from schemas.version import recalld_version
 
@@ -49,9 +45,9 @@ _NOTES = "memory"
 class Overview:
     """Views of all agents of a service. Thread-safe; days are kept until the next commit."""
 
-    def __init__(self, agents: ServedAgents, pending: PendingReader | None) -> None:
+    def __init__(self, agents: ServedAgents) -> None:
         self._agents = agents
-        self._pending = GuardedPendingReader(pending) if pending is not None else None
+        self._queue = agents.queue
         self._lock = threading.Lock()
         # The least recently counted first.
         self._days: OrderedDict[str, tuple[object, Mapping[str, Day]]] = OrderedDict()
@@ -71,7 +67,7 @@ class Overview:
         """Return the newest dead letters of these agents. `queue` has the reason for an index that cannot be read."""
         found: list[AgentDeadLetter] = []
         for agent, probed in self._agents.probed(agents).items():
-            manager = self._manager(agent)
+            manager, _ = self._agents.manager(agent)
             if manager is None or probed.figures is None or not probed.figures.dead_letters:
                 continue
             try:
@@ -86,7 +82,7 @@ class Overview:
     def timeline(self, agent: str, *, year: int | None) -> TimelineAnswer:
         """Return the agent's dated notes."""
         manager, error = self._agents.manager(agent)
-        if not isinstance(manager, BuiltinManager):
+        if manager is None:
             return TimelineAnswer(agent=agent, error=error)
         try:
             with manager.reading() as reader:
@@ -98,20 +94,22 @@ class Overview:
     def _agent(
         self, agent: str, probed: ProbeResult | None, shared: tuple[TroubleState, ...], now: float
     ) -> AgentQueue:
-        queue = self._queue(agent, now)
+        queue = QueueState.of(self._queue.pending(agent), now=now)
         manager, error = self._agents.manager(agent)
-        if not isinstance(manager, BuiltinManager):
+        if manager is None:
             return AgentQueue(agent=agent, queue=queue, troubles=shared, error=error)
         provider = manager.provider
         figures = probed.figures if probed is not None else None
         counts = figures.counts if figures is not None else IndexCounts()
-        endpoint = self._endpoint(provider.account, provider.model) if provider is not None else None
+        endpoint = self._queue.endpoint(provider.account, provider.model) if provider is not None else None
         lacking = no_vectors(
             agent, manager.chosen, files=counts.files, ready=counts.vectors_ready, pending=counts.vectors_pending
         )
-        found = [*([lacking] if lacking is not None else []), *self._conditions(agent)]
+        found = [*([lacking] if lacking is not None else []), *self._queue.conditions(agent)]
         if provider is not None:
-            of_endpoint = endpoint_conditions(endpoint, self._progress(agent), found, provider=provider.name, now=now)
+            of_endpoint = endpoint_conditions(
+                endpoint, self._queue.vector_progress(agent), found, provider=provider.name, now=now
+            )
             # A refusing provider is shown as the endpoint's state.
             found += [one for one in of_endpoint if one.code is ConditionCode.PROVIDER_SILENT]
         return AgentQueue(
@@ -127,23 +125,6 @@ class Overview:
             troubles=(*(trouble_of(one, now=now) for one in found), *shared),
             error=probed.problem if probed is not None else None,
         )
-
-    def _manager(self, agent: str) -> BuiltinManager | None:
-        manager, _ = self._agents.manager(agent)
-        return manager if isinstance(manager, BuiltinManager) else None
-
-    def _queue(self, agent: str, now: float) -> QueueState:
-        pending = self._pending.pending(agent) if self._pending is not None else None
-        return QueueState.of(pending, now=now)
-
-    def _endpoint(self, account: str, model: str) -> EndpointStatus | None:
-        return self._pending.endpoint(account, model) if self._pending is not None else None
-
-    def _progress(self, agent: str) -> VectorProgress | None:
-        return self._pending.vector_progress(agent) if self._pending is not None else None
-
-    def _conditions(self, agent: str) -> Sequence[Condition]:
-        return self._pending.conditions(agent) if self._pending is not None else ()
 
     def _days_of(self, agent: str, reader: StoreReader) -> Mapping[str, Day]:
         token = reader.change_token()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from opentelemetry.trace import SpanKind
 
 from memory.embedding.coordination import Coordinate
 from memory.http.authorization import AccessDenied, Authorizer, needs_tokens, read_metrics_token, read_tokens
-from memory.search.manager import SearchableMemory
-from memory.search.tools import call_tool
+from memory.search.tools import SearchableMemory, call_tool
 from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics
 from memory.service.overview import Overview
@@ -31,14 +30,11 @@ from schemas.version import recalld_version
 
 _log = structlog.get_logger(__name__)
 
-#: Requests that are worked on at a time; the others wait. A tool call that waits for a slow embedding endpoint
-#: holds one meanwhile, a search over HTTP does not.
+#: Requests that read files, indexes or the queue at a time; the others wait. A search holds no such thread.
 REQUEST_THREADS = 64
 
 #: Seconds between two background looks at what costs more with every agent.
 LOOK_AROUND_SECONDS = 30.0
-
-T = TypeVar("T")
 
 
 class QueryService:
@@ -48,7 +44,7 @@ class QueryService:
         self, settings: Settings, pending: PendingReader | None, *, inbox: EventInbox | None, coordinate: Coordinate
     ) -> None:
         self.agents = ServedAgents(settings, pending=pending, inbox=inbox, coordinate=coordinate)
-        self.overview = Overview(self.agents, pending)
+        self.overview = Overview(self.agents)
         self._metrics = ServiceMetrics(recalld_version(), process=self.agents.process_numbers)
         #: True if clients must send a token.
         self.guarded = needs_tokens(settings, host=settings.service.host)
@@ -57,7 +53,6 @@ class QueryService:
             read_tokens(settings.home, self.agents.ids) if self.guarded else None,
             read_metrics_token(settings.home) if self.guarded else None,
         )
-        self._threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
 
     def allowed(self, authorization: str | None, asked: str | None) -> str:
         """Return the agent whose memory a request may open.
@@ -87,15 +82,11 @@ class QueryService:
         """
         with self._counting_denials():
             seen = self._authorizer.measurable(authorization)
-        return await self.in_thread(lambda: self._metrics.scrape(lambda: self.agents.numbers(seen)))
+        return await asyncio.to_thread(self._metrics.scrape, lambda: self.agents.numbers(seen))
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run what blocks."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def memory(self, agent: str, *, traceparent: str | None = None) -> InstrumentedSearch:
+    def memory(self, agent: str, *, traceparent: str | None = None) -> ServedMemory:
         """Return an agent's memory. `traceparent` is the client's span."""
-        return InstrumentedSearch(self.agents.memory(agent), self._metrics, agent=agent, traceparent=traceparent)
+        return ServedMemory(self.agents.memory(agent), self._metrics, agent=agent, traceparent=traceparent)
 
     async def call(
         self, agent: str, name: str, arguments: Mapping[str, Any], session_key: str | None
@@ -105,24 +96,25 @@ class QueryService:
         Raises:
             ToolArgumentsRefused: the arguments are wrong.
         """
-        return await self.in_thread(lambda: call_tool(self.memory(agent), name, arguments, session_key=session_key))
+        return await call_tool(self.memory(agent), name, arguments, session_key=session_key)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Load models and look around in the background until the end of the block, then close the agents."""
-        await self.in_thread(self.agents.warm_up)
+        threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
+        asyncio.get_running_loop().set_default_executor(threads)
+        await asyncio.to_thread(self.agents.warm_up)
         looking = asyncio.create_task(self._look_around())
         try:
             yield
         finally:
             looking.cancel()
-            await self.in_thread(self.agents.close)
-            self._threads.shutdown(wait=True)
+            await asyncio.to_thread(self.agents.close)
 
     async def _look_around(self) -> None:
         while True:
             try:
-                await self.in_thread(self.agents.look_around)
+                await asyncio.to_thread(self.agents.look_around)
             except RecalldError as error:
                 _log.warning("look_around_failed", error=str(error))
             await asyncio.sleep(LOOK_AROUND_SECONDS)
@@ -136,11 +128,11 @@ class QueryService:
             raise
 
 
-class InstrumentedSearch(SearchableMemory):
+class ServedMemory(SearchableMemory):
     """Memory that counts and traces the answers of another one. `traceparent` is the client's span."""
 
     def __init__(
-        self, memory: SearchableMemory, metrics: ServiceMetrics, *, agent: str, traceparent: str | None = None
+        self, memory: SearchableMemory, metrics: ServiceMetrics, *, agent: str, traceparent: str | None
     ) -> None:
         self._memory = memory
         self._metrics = metrics
@@ -152,15 +144,20 @@ class InstrumentedSearch(SearchableMemory):
         """See `SearchableMemory.limits`."""
         return self._memory.limits
 
-    def search(self, request: SearchRequest) -> SearchAnswer:
-        """Return the memory's answer."""
-        with self._instrumented() as count:
-            return count(self._memory.search(request))
-
     async def searched(self, request: SearchRequest) -> SearchAnswer:
         """Return the memory's answer."""
-        with self._instrumented() as count:
-            return count(await self._memory.searched(request))
+        started = time.perf_counter()
+        with tracing.span("search", kind=SpanKind.SERVER, parent=self._traceparent, agent=self._agent) as span:
+            answer = await self._memory.searched(request)
+            outcome = _outcome(answer)
+            span.set_attribute("recalld.mode", answer.mode)
+            span.set_attribute("recalld.results", len(answer.results))
+            span.set_attribute("recalld.outcome", outcome)
+        self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
+        self._metrics.searches.labels(outcome).inc()
+        for lacking in dict.fromkeys(TEXTS[ConditionCode(one.code)].lacks for one in answer.conditions):
+            self._metrics.degradations.labels(lacking).inc()
+        return answer
 
     def read_file(self, request: GetRequest) -> GetAnswer:
         """Return the memory's answer."""
@@ -168,24 +165,6 @@ class InstrumentedSearch(SearchableMemory):
         failed = "unavailable" if answer.unavailable else "missing" if answer.error else "ok"
         self._metrics.reads.labels("refused" if answer.refused else failed).inc()
         return answer
-
-    @contextmanager
-    def _instrumented(self) -> Iterator[Callable[[SearchAnswer], SearchAnswer]]:
-        started = time.perf_counter()
-        with tracing.span("search", kind=SpanKind.SERVER, parent=self._traceparent, agent=self._agent) as span:
-
-            def count(answer: SearchAnswer) -> SearchAnswer:
-                outcome = _outcome(answer)
-                span.set_attribute("recalld.mode", answer.mode)
-                span.set_attribute("recalld.results", len(answer.results))
-                span.set_attribute("recalld.outcome", outcome)
-                self._metrics.search_seconds.labels(answer.mode).observe(time.perf_counter() - started)
-                self._metrics.searches.labels(outcome).inc()
-                for lacking in dict.fromkeys(TEXTS[ConditionCode(one.code)].lacks for one in answer.conditions):
-                    self._metrics.degradations.labels(lacking).inc()
-                return answer
-
-            yield count
 
 
 def _outcome(answer: SearchAnswer) -> str:

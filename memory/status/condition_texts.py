@@ -102,11 +102,6 @@ TEXTS: Mapping[ConditionCode, Text] = {
     _CODE.INDEXING_STILL: Text(
         "nothing got on for {minutes} min, with {what} to come", "`recalld status` says what holds it up", "queue"
     ),
-    _CODE.DOCUMENTS_FORGOTTEN: Text(
-        "{documents:count file} missing in this index ({path} among them) though nothing is queued",
-        "run this command again; if that does not help, see whether workers of another home take from the same queue",
-        "queue",
-    ),
     _CODE.WORKERS_DIFFER: Text(
         "the workers of `recalld up` embed with another provider or model ({made_with}) than this command would "
         "({provider})",

@@ -15,6 +15,9 @@ from schemas.errors import UserError
 #: Record of the process started as a home's broker: its id, the folder's inode, the process's time of birth.
 _NOTED = Path("broker") / "server"
 
+#: There from the start of work to its orderly end with nothing left: marks, messages, a document that kills processes.
+_UNFINISHED = Path("run") / "unfinished"
+
 #: A unix socket's path may hold 107 bytes on Linux and 103 on macOS.
 _MAX_SOCKET_PATH = 100
 
@@ -73,3 +76,19 @@ def frozen_pid(home: Path) -> int | None:
     """Return the private broker of this home if a signal stopped it: it takes calls and answers none."""
     pid = server_pid(home)
     return pid if pid is not None and is_stopped(pid) else None
+
+
+def note_unfinished(home: Path) -> None:
+    """Record that work of this home begins."""
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    (home / _UNFINISHED).touch()
+
+
+def note_finished(home: Path) -> None:
+    """Record that work of this home ended with nothing left."""
+    (home / _UNFINISHED).unlink(missing_ok=True)
+
+
+def was_unfinished(home: Path) -> bool:
+    """Return True if work of this home was interrupted, or goes on."""
+    return (home / _UNFINISHED).exists()

@@ -1,11 +1,17 @@
 """Types of the service's answers: dictionaries with known keys, explained by /docs of the service.
 
-Written by `make docs` from `schemas`. Keys of an `...Always` class are in every answer, the other ones only if known.
+Written by `make docs` from `schemas`. Keys that are not required are in an answer only if they are known.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+import sys
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if sys.version_info >= (3, 11):
+    from typing import NotRequired
+elif TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 
 class AlsoIn(TypedDict):
@@ -13,78 +19,63 @@ class AlsoIn(TypedDict):
     paths: list[str]
 
 
-class SearchResultAlways(TypedDict):
+class SearchResult(TypedDict):
     path: str
     startLine: int
     endLine: int
     score: float
+    vectorScore: NotRequired[float]
+    textScore: NotRequired[float]
     snippet: str
+    snippetStartLine: NotRequired[int]
+    snippetEndLine: NotRequired[int]
     source: str
+    citation: NotRequired[str]
+    alsoIn: NotRequired[AlsoIn]
 
 
-class SearchResult(SearchResultAlways, total=False):
-    vectorScore: float
-    textScore: float
-    snippetStartLine: int
-    snippetEndLine: int
-    citation: str
-    alsoIn: AlsoIn
-
-
-class ConditionStateAlways(TypedDict):
+class ConditionState(TypedDict):
     code: str
     subject: str
+    since: NotRequired[float]
     params: dict[str, str | int | float]
 
 
-class ConditionState(ConditionStateAlways, total=False):
-    since: float
-
-
-class PendingStateAlways(TypedDict):
+class PendingState(TypedDict):
     documents: int
+    oldestSeconds: NotRequired[float]
     vectors: int
 
 
-class PendingState(PendingStateAlways, total=False):
-    oldestSeconds: float
-
-
-class CorpusOutcomeAlways(TypedDict):
+class CorpusOutcome(TypedDict):
     corpus: Literal["memory", "wiki"]
     outcome: Literal["ok", "unavailable", "not-registered"]
+    error: NotRequired[str]
 
 
-class CorpusOutcome(CorpusOutcomeAlways, total=False):
-    error: str
-
-
-class SearchAnswerAlways(TypedDict):
+class SearchAnswer(TypedDict):
     results: list[SearchResult]
+    provider: NotRequired[str]
+    model: NotRequired[str]
     mode: Literal["hybrid", "vector", "keyword", "none"]
     fallback: bool
+    fallbackReason: NotRequired[str]
     citations: bool
     degraded: list[str]
     conditions: list[ConditionState]
     pending: PendingState
     tookMs: float
+    corpora: NotRequired[list[CorpusOutcome]]
+    stale: NotRequired[bool]
+    disabled: NotRequired[bool]
+    unavailable: NotRequired[bool]
+    error: NotRequired[str]
+    warning: NotRequired[str]
+    action: NotRequired[str]
 
 
-class SearchAnswer(SearchAnswerAlways, total=False):
-    provider: str
-    model: str
-    fallbackReason: str
-    corpora: list[CorpusOutcome]
-    stale: bool
-    disabled: bool
-    unavailable: bool
-    error: str
-    warning: str
-    action: str
-
-
-GetAnswerAlways = TypedDict(
-    "GetAnswerAlways",
+GetAnswer = TypedDict(
+    "GetAnswer",
     {
         "path": str,
         "status": Literal["ok", "not_found", "error"],
@@ -93,39 +84,30 @@ GetAnswerAlways = TypedDict(
         "lines": int,
         "totalLines": int,
         "truncated": bool,
+        "nextFrom": "NotRequired[int]",
+        "corpora": "NotRequired[list[CorpusOutcome]]",
+        "disabled": "NotRequired[bool]",
+        "unavailable": "NotRequired[bool]",
+        "error": "NotRequired[str]",
+        "warning": "NotRequired[str]",
+        "action": "NotRequired[str]",
     },
 )
 
 
-class GetAnswer(GetAnswerAlways, total=False):
-    nextFrom: int
-    corpora: list[CorpusOutcome]
-    disabled: bool
-    unavailable: bool
-    error: str
-    warning: str
-    action: str
-
-
-class EndpointStatusAlways(TypedDict):
+class EndpointStatus(TypedDict):
     condition: Literal["ok", "waiting", "cooling down", "failing", "stopped"]
+    until: NotRequired[float]
+    reason: NotRequired[str]
+    since: NotRequired[float]
 
 
-class EndpointStatus(EndpointStatusAlways, total=False):
-    until: float
-    reason: str
-    since: float
-
-
-class SpentAlways(TypedDict):
+class Spent(TypedDict):
     requests: int
     failed: int
     inputs: int
     tokens: int
-
-
-class Spent(SpentAlways, total=False):
-    dollars: float
+    dollars: NotRequired[float]
 
 
 class UsageState(TypedDict):
@@ -135,7 +117,8 @@ class UsageState(TypedDict):
     today: Spent
 
 
-class DiskStateAlways(TypedDict):
+class DiskState(TypedDict):
+    files: NotRequired[int]
     missing: int
     stale: int
     vanished: int
@@ -147,87 +130,65 @@ class DiskStateAlways(TypedDict):
     otherSessions: dict[str, int]
 
 
-class DiskState(DiskStateAlways, total=False):
-    files: int
-
-
 class SourceCount(TypedDict):
     source: str
     files: int
     chunks: int
 
 
-class BuildStateAlways(TypedDict):
+class BuildState(TypedDict):
     generation: str
     files: int
     ofFiles: int
     chunks: int
     vectorsReady: int
     vectorsPending: int
+    begunAt: NotRequired[float]
+    lastChangeAt: NotRequired[float]
+    etaSeconds: NotRequired[float]
 
 
-class BuildState(BuildStateAlways, total=False):
-    begunAt: float
-    lastChangeAt: float
-    etaSeconds: float
-
-
-class IndexStateAlways(TypedDict):
+class IndexState(TypedDict):
     files: int
     chunks: int
     sourceCounts: list[SourceCount]
     vectorsReady: int
     vectorsPending: int
     vectorsRefused: int
+    generation: NotRequired[str]
+    building: NotRequired[str]
+    build: NotRequired[BuildState]
+    identity: NotRequired[str]
     identityMatches: bool
+    lastCommitAt: NotRequired[float]
     diskBytes: int
 
 
-class IndexState(IndexStateAlways, total=False):
-    generation: str
-    building: str
-    build: BuildState
-    identity: str
-    lastCommitAt: float
-
-
-class QueueStateAlways(TypedDict):
+class QueueState(TypedDict):
     reachable: bool
     pending: int
     running: int
+    oldestSeconds: NotRequired[float]
 
 
-class QueueState(QueueStateAlways, total=False):
-    oldestSeconds: float
-
-
-class VectorStateAlways(TypedDict):
+class VectorState(TypedDict):
+    rate: NotRequired[float]
+    etaSeconds: NotRequired[float]
+    advice: NotRequired[str]
     inBatchJobs: int
 
 
-class VectorState(VectorStateAlways, total=False):
-    rate: float
-    etaSeconds: float
-    advice: str
-
-
-class AvailabilityAlways(TypedDict):
+class Availability(TypedDict):
     available: bool
+    reason: NotRequired[str]
 
 
-class Availability(AvailabilityAlways, total=False):
-    reason: str
-
-
-class WatchingStateAlways(TypedDict):
+class WatchingState(TypedDict):
     mode: str
+    reason: NotRequired[str]
     overflows: int
-
-
-class WatchingState(WatchingStateAlways, total=False):
-    reason: str
-    lastEventAt: float
-    lastComparedAt: float
+    lastEventAt: NotRequired[float]
+    lastComparedAt: NotRequired[float]
 
 
 class DeadLetter(TypedDict):
@@ -255,12 +216,15 @@ class DeepFindings(TypedDict):
     damagedFiles: int
 
 
-class AgentStatusAlways(TypedDict):
+class AgentStatus(TypedDict):
     agent: str
     ok: bool
     workspace: str
     provider: str
     requestedProvider: str
+    model: NotRequired[str]
+    providerReason: NotRequired[str]
+    endpoint: NotRequired[EndpointStatus]
     usage: list[UsageState]
     disk: DiskState
     index: IndexState
@@ -271,20 +235,14 @@ class AgentStatusAlways(TypedDict):
     mode: Literal["hybrid", "vector", "keyword", "none"]
     degraded: list[str]
     conditions: list[ConditionState]
+    watch: NotRequired[str]
+    watching: NotRequired[WatchingState]
     deadLetters: list[DeadLetter]
     notes: list[str]
     troubles: list[TroubleState]
     advice: list[TroubleState]
-
-
-class AgentStatus(AgentStatusAlways, total=False):
-    model: str
-    providerReason: str
-    endpoint: EndpointStatus
-    watch: str
-    watching: WatchingState
-    integrity: list[str]
-    deep: DeepFindings
+    integrity: NotRequired[list[str]]
+    deep: NotRequired[DeepFindings]
 
 
 class CacheState(TypedDict):
@@ -302,60 +260,48 @@ class OutdatedState(TypedDict):
     invalid: bool
 
 
-class ProcessStateAlways(TypedDict):
+class ProcessState(TypedDict):
     role: str
     host: str
     pid: int
     startedAt: float
     heardAt: float
     condition: str
+    code: NotRequired[str]
+    problem: NotRequired[str]
     stuck: list[str]
     doing: list[str]
+    version: NotRequired[str]
+    outdated: NotRequired[OutdatedState]
 
 
-class ProcessState(ProcessStateAlways, total=False):
-    code: str
-    problem: str
-    version: str
-    outdated: OutdatedState
-
-
-class BrokerStateAlways(TypedDict):
+class BrokerState(TypedDict):
     reachable: bool
     private: bool
+    server: NotRequired[str]
+    persistence: NotRequired[str]
+    warning: NotRequired[str]
     writable: bool
 
 
-class BrokerState(BrokerStateAlways, total=False):
-    server: str
-    persistence: str
-    warning: str
-
-
-class DiskUseAlways(TypedDict):
+class DiskUse(TypedDict):
     indexes: int
     cache: int
     models: int
     broker: int
     log: int
+    free: NotRequired[int]
 
 
-class DiskUse(DiskUseAlways, total=False):
-    free: int
-
-
-class VersionsAlways(TypedDict):
+class Versions(TypedDict):
     recalld: str
     python: str
     sqlite: str
+    sqliteVec: NotRequired[str]
+    broker: NotRequired[str]
 
 
-class Versions(VersionsAlways, total=False):
-    sqliteVec: str
-    broker: str
-
-
-class StatusAlways(TypedDict):
+class Status(TypedDict):
     ok: bool
     version: str
     home: str
@@ -366,7 +312,4 @@ class StatusAlways(TypedDict):
     broker: BrokerState
     diskUse: DiskUse
     versions: Versions
-
-
-class Status(StatusAlways, total=False):
-    hooks: str
+    hooks: NotRequired[str]

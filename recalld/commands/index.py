@@ -26,7 +26,7 @@ def index(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool) 
     and nothing is paid.
     """
     if dry_run:
-        from recalld.runs.cost import run_estimate
+        from recalld.runs.estimate import run_estimate
 
         return run_estimate(invocation, fresh=force, as_json=as_json)
     from recalld.runs.index import run_index
@@ -48,7 +48,7 @@ def rebuild(invocation: Invocation, *, force: bool, dry_run: bool, as_json: bool
     unless --force begins it anew. With --dry-run nothing is written and nothing is paid.
     """
     if dry_run:
-        from recalld.runs.cost import run_estimate
+        from recalld.runs.estimate import run_estimate
 
         return run_estimate(invocation, fresh=True, as_json=as_json)
     from recalld.runs.index import run_index

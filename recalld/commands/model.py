@@ -89,7 +89,7 @@ def pull(invocation: Invocation, *, name: str, hub: str | None) -> None:
 
 
 def _say_estimate(invocation: Invocation, name: str) -> None:
-    from recalld.runs.cost import run_estimate
+    from recalld.runs.estimate import run_estimate
     from schemas.errors import UserError
 
     click.echo("everything is then embedded again, while the index that exists goes on answering:")

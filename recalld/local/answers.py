@@ -25,7 +25,7 @@ from recalld.invocation import Invocation
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from memory.search.manager import SearchableMemory
+    from memory.search.tools import SearchableMemory
 
 #: A JSON object, as the service answers it.
 Answer = Mapping[str, Any]
@@ -170,8 +170,7 @@ def _get(invocation: Invocation, request: Mapping[str, Any]) -> Answer:
 
 @contextmanager
 def _by_keywords(invocation: Invocation) -> Iterator[SearchableMemory]:
-    from memory.search.builtin import get_search_manager
-    from memory.search.manager import UnavailableMemory
+    from memory.search.manager import UnavailableMemory, get_search_manager
     from recalld.logs import configure_logs
 
     configure_logs(level=40)

@@ -17,8 +17,7 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from memory.search.manager import SearchableMemory
-from memory.search.tools import call_tool
+from memory.search.tools import SearchableMemory, call_tool
 from memory.service.mcp_server import NO_ID, ToolCall, build_server, lacks_id
 from recalld.invocation import Invocation
 from recalld.local import answers
@@ -57,7 +56,7 @@ def serve_stdio(invocation: Invocation, *, session_key: str | None) -> None:
 async def _serve(memory: HomeMemory, session_key: str | None) -> None:
     async def answer(call: ToolCall) -> dict[str, Any]:
         key = session_key or call.session_key
-        return await asyncio.to_thread(call_tool, memory, call.name, dict(call.arguments), session_key=key)
+        return await call_tool(memory, call.name, dict(call.arguments), session_key=key)
 
     server = build_server(answer)
     async with stdio_server() as streams, answered_to_the_end(*streams) as (incoming, outgoing):
@@ -85,6 +84,10 @@ class HomeMemory(SearchableMemory):
             return self._invocation.the_agent().limits
         except RecalldError:
             return Limits()
+
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
+        """Return the answer of `search`."""
+        return await asyncio.to_thread(self.search, request)
 
     def search(self, request: SearchRequest) -> SearchAnswer:
         """Return the answer that `recalld search --json` prints."""

@@ -1,8 +1,8 @@
-"""`recalld backfill`: find, estimate, queue with backpressure, wait, report."""
+"""`recalld backfill`: find, estimate, enqueue, wait, report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,7 @@ from memory.embedding.batch_jobs.file_batches import batch_api_of
 from memory.index.provider_fallback import provider_of
 from producers.dispatcher import mark_in_calls
 from recalld.invocation import Invocation, to_type
-from recalld.runs.backfill_paths import Found, find_transcripts
-from recalld.runs.backfill_plan import BackfillPlan, plan_backfill, remember_folders
+from recalld.runs.backfill_plan import BackfillPlan, Found, find_transcripts, plan_backfill, remember_folders
 from recalld.runs.backfill_report import (
     BackfillProgress,
     BackfillResult,
@@ -26,13 +25,12 @@ from recalld.runs.backfill_report import (
     transcript_states,
     trouble_lines,
 )
-from recalld.runs.index import running
 from recalld.runs.progress_bar import ProgressBar
+from recalld.runs.run import running
 from recalld.terminal_text import printable_json, printable_name
 from recalld.up.lock import daemon_pid
-from schemas.documents import DocumentKey, Lane
-from schemas.errors import BrokerUnavailable, RecalldError, UserError
-from schemas.ports import JobQueue, PendingReader
+from schemas.documents import Lane
+from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
 
 
@@ -108,30 +106,22 @@ def _run(settings: Settings, plan: BackfillPlan) -> BackfillResult:
     detached = daemon_pid(settings.home) is not None
     agent = plan.agent.id
     with running(settings, [plan.agent]) as run:
-        run.wait.bar = BackfillProgress(
-            start=run.wait.counts(plan.agent),
+        run.bar = BackfillProgress(
+            start=run.counts(plan.agent),
             expected=plan.estimate.chunks,
             embedded=lambda: sum(usage.inputs for usage in run.spending.all_of(agent)),
         )
-        feed = BackfillFeed(
-            agent,
-            plan.documents,
-            queue=run.broker.queue,
-            board=run.broker.board,
-            left=lambda: transcript_states(settings, plan).left,
-            on_marked=run.wait.marked,
-        )
-        [outcome] = run.finish(feed=feed)
-        usage = tuple(run.spending.of(agent))
+        mark_in_calls(run.broker.queue, agent, plan.documents, lane=Lane.BACKFILL)
+        run.marked()
+        [outcome] = run.finish()
+        spent = run.spending.told()[agent]
     return BackfillResult(
         states=transcript_states(settings, plan),
         outcome=outcome,
-        usage=usage,
-        spent=tuple(run.spending.sentence(agent, one) for one in usage),
+        spent=tuple(spent),
         seconds=run.seconds,
-        interrupted=run.stop.is_set(),
+        interrupted=run.interrupted,
         detached=detached,
-        held_back=len(feed.held_back),
     )
 
 
@@ -178,56 +168,3 @@ def _nothing(paths: Sequence[Path], found: Found) -> str:
 
 def _print(body: dict[str, Any]) -> None:
     click.echo(printable_json(body))
-
-
-#: Documents that wait in the queue at a time; the rest is held back, so that the broker stays small.
-WAITING_DOCUMENTS = 20_000
-
-#: Times that lost documents are queued again: a broker that crashes may forget its last second.
-_AGAIN = 2
-
-
-class BackfillFeed:
-    """Feed of the queue with a backfill's documents, as there is room, and again with lost ones.
-
-    `left` returns the documents that neither are indexed nor failed; it is called when the queue has run empty.
-    `on_marked` is called after documents were queued.
-    """
-
-    def __init__(
-        self,
-        agent: str,
-        documents: Iterable[DocumentKey],
-        *,
-        queue: JobQueue,
-        board: PendingReader,
-        left: Callable[[], Sequence[DocumentKey]],
-        on_marked: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.held_back = list(documents)
-        self._agent = agent
-        self._queue = queue
-        self._board = board
-        self._left = left
-        self._on_marked = on_marked
-        self._again = _AGAIN if self.held_back else 0
-
-    def __call__(self) -> int:
-        """Queue as many documents as there is room for. Return the number of those held back."""
-        pending = self._board.pending(self._agent)
-        if pending is None:
-            return len(self.held_back)  # the broker is away for a moment
-        if not self.held_back and not pending.documents and self._again:
-            self._again -= 1
-            self.held_back = list(self._left())
-            self._again *= bool(self.held_back)
-        room = WAITING_DOCUMENTS - pending.documents
-        # In large portions: a hundred thousand documents are not a hundred thousand calls.
-        if self.held_back and room >= min(len(self.held_back), WAITING_DOCUMENTS // 4):
-            try:
-                mark_in_calls(self._queue, self._agent, self.held_back[:room], lane=Lane.BACKFILL)
-            except BrokerUnavailable:
-                return len(self.held_back)  # marking some of them twice does no harm
-            del self.held_back[:room]
-            self._on_marked()
-        return len(self.held_back)

@@ -10,10 +10,10 @@ from memory.embedding.selection import ProviderChoice
 from memory.status.condition_texts import counted, duration
 from memory.store.reader import IndexCounts
 from recalld.runs.backfill_plan import BackfillPlan
-from recalld.runs.cost import cost_body, cost_sentence
+from recalld.runs.estimate import cost_body, cost_sentence
+from recalld.runs.outcome import Outcome, exit_code
 from recalld.runs.progress_bar import Progress, ProgressBar
 from recalld.runs.status import size
-from recalld.runs.wait import Outcome, exit_code
 from recalld.wiring import fingerprint_of, generations_of
 from schemas.documents import DocumentKey, FileStat
 from schemas.ports import Usage
@@ -36,17 +36,15 @@ class TranscriptStates:
 class BackfillResult:
     """Result of a backfill. `detached`: after an interrupt a daemon goes on with the queue.
 
-    `held_back` documents were not queued yet. `usage` is the spent amount, `spent` the same in sentences.
+    `spent` are usages, each with a sentence for people.
     """
 
     states: TranscriptStates
     outcome: Outcome
-    usage: tuple[Usage, ...]
-    spent: tuple[str, ...]
+    spent: tuple[tuple[Usage, str], ...]
     seconds: float
     interrupted: bool
     detached: bool
-    held_back: int
 
     @property
     def exit_code(self) -> int:
@@ -107,7 +105,7 @@ def result_lines(plan: BackfillPlan, result: BackfillResult) -> Iterator[str]:
     if not plan.wanted:
         done = "no transcript had to be read"
     yield f"{plan.agent.id}: {done}; the index has {counts.chunks:,} chunks{vectors}"
-    for line in result.spent:
+    for _, line in result.spent:
         yield f"  spent: {line}"
     if result.outcome.in_jobs:
         yield f"  {result.outcome.in_jobs_sentence}"
@@ -129,8 +127,7 @@ def trouble_lines(result: BackfillResult) -> Iterator[str]:
         yield f"  {outcome.sentence}"
     if result.interrupted:
         how = "recalld up goes on with what is queued" if result.detached else "what was done is kept"
-        rest = f"; {counted(result.held_back, 'document')} not queued yet" if result.held_back else ""
-        yield f"recalld: stopped waiting; {how}{rest}; the same command resumes"
+        yield f"recalld: stopped waiting; {how}; the same command resumes"
 
 
 def body_of(plan: BackfillPlan, result: BackfillResult | None) -> dict[str, Any]:
@@ -166,18 +163,13 @@ def error_body(message: str, *, interrupted: bool = False) -> dict[str, Any]:
 
 
 def _result_body(result: BackfillResult) -> dict[str, Any]:
-    counts, states = result.outcome.counts, result.states
+    states = result.states
     return {
         "indexed": states.indexed,
         "failed": [{"path": key.path, "reason": reason} for key, reason in states.failed.items()],
         "left": len(states.left),
-        "chunks": counts.chunks,
-        "vectorsReady": counts.vectors_ready,
-        "vectorsPending": counts.vectors_pending,
-        "stopped": result.outcome.stopped,
-        "code": result.outcome.condition.code if result.outcome.condition is not None else None,
-        "inBatchJobs": result.outcome.in_jobs,
-        "spent": [asdict(usage) for usage in result.usage],
+        **result.outcome.body(),
+        "spent": [asdict(usage) for usage, _ in result.spent],
         "seconds": round(result.seconds, 3),
     }
 

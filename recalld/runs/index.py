@@ -1,40 +1,35 @@
-"""`recalld index` and `recalld rebuild`: reconcile, run workers unless a daemon has some, wait, report."""
+"""`recalld index` and `recalld rebuild`: compare, index what differs, wait, report.
+
+`recalld index` needs no broker and no worker while the home is at rest and little differs: this process compares, and
+indexes with the functions that the actors call.
+"""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from typing import TYPE_CHECKING
 
-import click
-
-from memory.documents.agent_files import AgentFiles
-from memory.status.condition_texts import text_of
-from memory.store.errors import NoRoom
-from producers.reconciling import reconcile
-from recalld.invocation import Invocation, to_type
-from recalld.runs.cost import Spending
-from recalld.runs.wait import IndexWait, Outcome, exit_code
+from memory.embedding.batch_jobs.batch_ledger import BatchLedger, ledger_path
+from memory.status.private_broker import note_finished, note_unfinished, server_pid, was_unfinished
+from recalld.invocation import Invocation
+from recalld.runs.outcome import AgentIndex, Report
 from recalld.settings.load import check_workspace
-from recalld.terminal_text import printable_json, printable_name
-from recalld.up.lifecycle import running_broker, stop_event
-from recalld.up.lock import daemon_pid
-from recalld.wiring import (
-    BrokerSide,
-    answering_for,
-    building_in,
-    fingerprint_of,
-    indexed_by,
-    open_broker,
-)
-from schemas.errors import UserError
-from schemas.ports import Usage
+from recalld.up.lock import anybody_runs
+from recalld.wiring import compare, fingerprint_of
+from schemas.documents import DocumentKey, Lane
+from schemas.errors import RecalldError, UserError
 from schemas.settings import AgentSettings, Settings
-from workers.queue.home_lock import HomeLock
-from workers.run import run_workers
+
+if TYPE_CHECKING:
+    from memory.index.indexer import Indexer
+
+#: Documents that are indexed without workers; more of them are worth the start of workers.
+MOST_DOCUMENTS = 20
+
+#: Seconds after which the rest is left to workers, which show progress.
+IN_PROCESS_SECONDS = 3.0
 
 
 def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool = False) -> int:
@@ -49,108 +44,23 @@ def run_index(invocation: Invocation, *, fresh: bool, as_json: bool, force: bool
         check_workspace(agent)
     invocation.remember()
     configure_logs(level=40)
+    report = None if fresh else _in_process(settings, agents)
+    if report is None:
+        report = _with_workers(settings, agents, fresh=fresh, force=force)
+    report.print(as_json=as_json)
+    return report.exit_code
+
+
+def _with_workers(settings: Settings, agents: Sequence[AgentSettings], *, fresh: bool, force: bool) -> Report:
+    from recalld.runs.run import running
+
     with running(settings, agents) as run:
-        # First of all: documents that workers of another home take would be missing here in the end.
-        HomeLock(run.broker.client, run.broker.keys, settings).take(run.stop)
-        _mark(settings, agents, run.broker, fresh=fresh, force=force)
-        run.wait.marked()
-        outcomes = run.wait.compared(run.finish())
-        spent = {agent.id: run.spending.of(agent.id) for agent in agents}
-    seconds, interrupted = run.seconds, run.stop.is_set()
-    if as_json:
-        _report_json(outcomes, spent, seconds=seconds, interrupted=interrupted)
-    else:
-        sentences = {agent: [run.spending.sentence(agent, usage) for usage in spent[agent]] for agent in spent}
-        _report(outcomes, sentences, seconds=seconds, interrupted=interrupted)
-    return 130 if interrupted else exit_code(outcomes)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a command that indexes: its broker, its wait and its spending. `stop` is set by Ctrl-C."""
-
-    settings: Settings
-    broker: BrokerSide
-    wait: IndexWait
-    spending: Spending
-    stop: threading.Event
-    begun: float
-
-    @property
-    def seconds(self) -> float:
-        """Return the seconds since the run began."""
-        return time.monotonic() - self.begun
-
-    def finish(self, *, feed: Callable[[], int] = lambda: 0) -> list[Outcome]:
-        """Wait until all is done, with workers where work is left. `feed` as in `IndexWait.until_done`.
-
-        Raises:
-            UserError: the workers are gone, or refused.
-        """
-        held_back = feed()
-        self.wait.ask_again()
-        if not held_back and not self.wait.anything_to_do():
-            return self.wait.outcomes()
-        with _workers(self.settings) as works:
-            return self.wait.until_done(self.stop, works=works, feed=feed)
-
-
-@contextmanager
-def running(settings: Settings, agents: Sequence[AgentSettings]) -> Iterator[Run]:
-    """Begin a run, with a broker for its duration unless one answers already."""
-    stop, begun = stop_event(supervised=False), time.monotonic()
-    with running_broker(settings), open_broker(settings) as broker:
-        wait = IndexWait(settings, agents, broker)
-        try:
-            yield Run(settings, broker, wait, Spending(broker.board, agents), stop, begun)
-        finally:
-            wait.close()
-
-
-@contextmanager
-def _workers(settings: Settings) -> Iterator[Callable[[], bool]]:
-    """Run workers in this process during the block, unless a daemon of this home has some.
-
-    Yields a function that returns True while there are workers, and raises `UserError` when they are refused.
-    """
-    if daemon_pid(settings.home) is not None:
-        yield lambda: daemon_pid(settings.home) is not None
-        return
-    stop = threading.Event()
-    refused: list[UserError] = []
-
-    def work() -> None:
-        try:
-            run_workers(settings, stop, role="index")
-        except UserError as error:
-            refused.append(error)
-
-    def works() -> bool:
-        if refused:
-            raise refused[0]
-        return thread.is_alive()
-
-    thread = threading.Thread(target=work, name="workers")
-    thread.start()
-    try:
-        yield works
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _mark(settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide, *, fresh: bool, force: bool) -> None:
-    for agent in agents:
-        if fresh:
+        run.check_home()
+        for agent in agents if fresh else ():
             _begin(settings, agent, force=force)
-        reconcile(
-            agent,
-            AgentFiles.of(settings, agent),
-            partial(indexed_by(settings), agent),
-            broker.queue,
-            answering=partial(answering_for(settings), agent),
-            building=partial(building_in(settings), agent),
-        )
+        run.compare()
+        outcomes = run.finish()
+        return Report(outcomes, run.seconds, run.spending.told(), interrupted=run.interrupted)
 
 
 def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
@@ -160,6 +70,7 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
         UserError: there is no room for it.
     """
     from memory.index.generation_writer import GenerationWriter
+    from memory.store.errors import NoRoom
     from memory.store.options import StoreOptions
 
     writer = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
@@ -173,53 +84,134 @@ def _begin(settings: Settings, agent: AgentSettings, *, force: bool) -> None:
         writer.close()
 
 
-def _report_json(
-    outcomes: Sequence[Outcome], spent: Mapping[str, Sequence[Usage]], *, seconds: float, interrupted: bool
-) -> None:
-    body = {
-        "ok": not (interrupted or exit_code(outcomes)),
-        "seconds": round(seconds, 3),
-        "agents": [
-            {
-                "agent": one.agent,
-                "files": one.counts.files,
-                "chunks": one.counts.chunks,
-                "vectorsReady": one.counts.vectors_ready,
-                "vectorsPending": one.counts.vectors_pending,
-                "failed": list(one.failed),
-                "stopped": one.stopped,
-                "code": one.condition.code if one.condition is not None else None,
-                "advice": one.advice.code if one.advice is not None else None,
-                "inBatchJobs": one.in_jobs,
-                "spent": [asdict(usage) for usage in spent[one.agent]],
-            }
-            for one in outcomes
-        ],
-    }
-    click.echo(printable_json(body))
+# Without broker and workers
 
 
-def _report(
-    outcomes: Sequence[Outcome], spent: Mapping[str, Sequence[str]], *, seconds: float, interrupted: bool
-) -> None:
-    for one in outcomes:
-        counts, typed = one.counts, partial(to_type, agent=one.agent if len(outcomes) > 1 else None)
-        click.echo(
-            f"{one.agent}: {counts.files:,} documents, {counts.chunks:,} chunks, "
-            f"{counts.vectors_ready:,} with vectors ({seconds:.1f} s)"
+def _in_process(settings: Settings, agents: Sequence[AgentSettings]) -> Report | None:
+    """Return the report of a run in this process; None where broker and workers are needed.
+
+    An error is theirs, too: they meet it again, retry it or report it.
+    """
+    begun = time.monotonic()
+    if not _at_rest(settings):
+        return None
+    indexes = [AgentIndex(settings, agent) for agent in agents]
+    try:
+        found = [_differences(index) for index in indexes]
+        if any(documents is None for documents in found):
+            return None
+        if any(found):
+            # After a crash in here, workers take the documents: they count crashes.
+            note_unfinished(settings.home)
+            for index, documents in zip(indexes, found, strict=True):
+                if documents and not _indexed(index, documents):
+                    return None
+            note_finished(settings.home)
+        return Report([index.outcome() for index in indexes], time.monotonic() - begun, {})
+    except (RecalldError, OSError):
+        return None
+    finally:
+        for index in indexes:
+            index.close()
+
+
+def _at_rest(settings: Settings) -> bool:
+    """Return True if no process works for this home, and the last run left nothing undone."""
+    home = settings.home
+    if settings.broker.url is not None or anybody_runs(home) or server_pid(home) is not None or was_unfinished(home):
+        return False
+    if not ledger_path(home).is_file():
+        return True
+    with BatchLedger(ledger_path(home)) as ledger:
+        return not any(job.open for job in ledger.jobs())
+
+
+def _differences(index: AgentIndex) -> list[DocumentKey] | None:
+    """Return the documents that differ; None where workers are needed.
+
+    That is with a generation to build, with missing vectors, with a provider that is away or to be paid, and with more
+    than a few documents.
+    """
+    settings, agent, choice = index.settings, index.agent, index.choice
+    if index.generations.next() is not None or choice.error is not None:
+        return None
+    reader = index.reader()
+    if reader is None or reader.meta("fingerprint") != fingerprint_of(settings, agent).digest:
+        return None
+    found = _Found()
+    compare(settings, agent, found)
+    # What is paid is counted in the broker, and its limits are shared there.
+    is_remote = choice.taken_over is not None or (choice.provider is not None and bool(choice.provider.account))
+    if found.needs_workers or len(found.documents) > MOST_DOCUMENTS or (found.documents and is_remote):
+        return None
+    return found.documents
+
+
+class _Found:
+    """Queue of a comparison that only collects."""
+
+    def __init__(self) -> None:
+        self.documents: list[DocumentKey] = []
+        self.needs_workers = False
+
+    def mark_changed(self, agent: str, documents: Sequence[DocumentKey], *, lane: Lane) -> None:  # noqa: ARG002
+        """See `JobQueue`."""
+        self.documents += documents
+
+    def request_vectors(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
+        """See `JobQueue`."""
+        self.needs_workers = True
+
+    def request_completion(self, agent: str) -> None:  # noqa: ARG002 - the port's signature
+        """See `JobQueue`."""
+        self.needs_workers = True
+
+
+def _indexed(index: AgentIndex, documents: Sequence[DocumentKey]) -> bool:
+    """Index documents and fill in their vectors. Return False if something is left."""
+    from memory.index.vector_fill import fill_vectors
+
+    deadline = time.monotonic() + IN_PROCESS_SECONDS
+    with _indexer(index) as indexer:
+        done: list[DocumentKey] = []
+        report = indexer.index(
+            documents, lane=Lane.LIVE, on_done=done.extend, out_of_time=lambda: time.monotonic() > deadline
         )
-        for line in spent[one.agent]:
-            click.echo(f"  spent: {line}")
-        for line in one.failed:
-            click.echo(f"  failed: {printable_name(line)}", err=True)
-        if one.failed:
-            said = "  `recalld dead show PATH` says more, `recalld dead retry PATH` tries again"
-            click.echo(typed(said), err=True)
-        if one.in_jobs:
-            click.echo(typed(f"  {one.in_jobs_sentence}"))
-        if one.sentence:
-            click.echo(typed(f"  {one.sentence}"), err=True)
-        if one.advice is not None:
-            click.echo(typed(f"  {text_of(one.advice)}"))
-    if interrupted:
-        click.echo("stopped; what was done is kept, the same command goes on", err=True)
+        if report.again is not None or report.left or len(set(done)) < len(documents):
+            return False
+        filled = fill_vectors(
+            indexer.target(),
+            indexer.supply,
+            agent=index.agent.id,
+            seconds=max(0.0, deadline - time.monotonic()),
+            held=indexer.held_vectors,
+            on_ready=lambda _count, _seconds: None,
+        )
+        return not filled.left
+
+
+@contextmanager
+def _indexer(index: AgentIndex) -> Iterator[Indexer]:
+    from memory.documents.agent_files import AgentFiles
+    from memory.embedding.cache import EmbeddingCache
+    from memory.embedding.supply import EmbeddingSupply
+    from memory.index.generation_writer import GenerationWriter
+    from memory.index.indexer import Indexer
+    from memory.store.options import StoreOptions
+
+    settings, agent = index.settings, index.agent
+    cache = None
+    if settings.cache.enabled:
+        path = settings.home / "cache" / "embeddings.sqlite"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cache = EmbeddingCache(path, max_entries=settings.cache.max_entries)
+    supply = EmbeddingSupply(index.choice, cache)
+    generations = GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    try:
+        yield Indexer(agent, files=AgentFiles.of(settings, agent), generations=generations, supply=supply)
+    finally:
+        supply.stop()
+        supply.close(timeout_seconds=0.0)
+        generations.close()
+        if cache is not None:
+            cache.close()

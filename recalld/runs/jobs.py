@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -105,14 +106,14 @@ def _ask_provider(settings: Settings, ledger: BatchLedger, job: BatchJob) -> str
         return f"{job.provider} did not take it now ({error}) and is asked again"
     finally:
         provider.close()
-    ledger.stopping(job.reference, look_at=0.0)
+    ledger.save(replace(job, stage=Stage.STOPPING, look_at=0.0))
     return f"{job.provider} was asked to stop it"
 
 
 def _wake(settings: Settings, agent: str) -> None:
     # Without the broker, the next worker that starts polls the job.
     with open_broker(settings) as broker, suppress(BrokerUnavailable):
-        broker.queue.request_vectors(agent)
+        broker.queue.request_polling(agent)
 
 
 def _jobs(settings: Settings) -> list[BatchJob]:

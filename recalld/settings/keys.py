@@ -7,8 +7,9 @@ settings always agree with the schema.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -131,3 +132,35 @@ def _range(metadata: list[Any]) -> str:
     if [words for words, _ in bounds] == ["at least", "at most"]:
         return f" from {bounds[0][1]:g} to {bounds[1][1]:g}"
     return ", " * bool(bounds) + " and ".join(f"{words} {bound:g}" for words, bound in bounds)
+
+
+def did_you_mean(key: str, known: Iterable[str]) -> str:
+    """Return a suggestion if a known name is near: by its whole name, else by its last part wherever that lives."""
+    names = list(known)
+    for part in (_plain, _plain_leaf):
+        by_part = {part(name): name for name in reversed(names)}
+        near = get_close_matches(part(key), by_part, n=1, cutoff=0.8)
+        if near:
+            return f"; did you mean {by_part[near[0]]}?"
+    return ""
+
+
+def _plain(name: str) -> str:
+    """Return a name without case and underscores: maxResults is near max_results."""
+    return name.lower().replace("_", "")
+
+
+def _plain_leaf(name: str) -> str:
+    return _plain(name.rpartition(".")[2])
+
+
+def shown(value: Any) -> str:
+    """Return a wrong value as a message shows it: cut when it is long."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,19 +1,30 @@
-"""Precedence of settings: several sources become one valid `Settings` with the origin of every value."""
+"""Precedence of settings: several sources become one valid `Settings` with the origin of every value, or mistakes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from recalld.settings.keys import agent_keys, memory_sections, top_level_keys
-from recalld.settings.messages import SettingsInvalid, sentences_of
+from recalld.settings.keys import SettingKey, agent_keys, did_you_mean, memory_sections, shown, top_level_keys
 from recalld.settings.sources import OPENAI_BASE_URL, AgentTable, Source, Written
+from schemas.errors import UserError
 from schemas.settings import Settings
 
 DEFAULT = "default"
+
+#: The schema's tags for the forms of an extra path.
+_TAGS = frozenset({"text", "table"})
+
+
+class SettingsInvalid(UserError):
+    """The settings cannot be used. One problem a line, each naming the key as it was written."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        super().__init__("\n".join(self.problems), exit_code=2)
 
 
 def resolve(sources: Sequence[Source], *, home: Path) -> tuple[Settings, dict[str, str]]:
@@ -43,7 +54,7 @@ def resolve(sources: Sequence[Source], *, home: Path) -> tuple[Settings, dict[st
     try:
         settings = Settings.model_validate({**_nested(written), "home": home, "agents": effective})
     except ValidationError as error:
-        raise SettingsInvalid([*problems, *sentences_of(error, written, agents)]) from None
+        raise SettingsInvalid([*problems, *_sentences_of(error, written, agents)]) from None
     if problems:
         raise SettingsInvalid(problems)
     origins = {"home": "", **{key: _origin(key, written) for key in top_level_keys() if key != "agents"}}
@@ -121,3 +132,58 @@ def _used_twice(agents: Iterable[AgentTable]) -> list[str]:
             )
         first.setdefault(own.lower(), own)
     return problems
+
+
+# Sentences about mistakes: one a mistake, naming the key as it was written
+
+
+def _sentences_of(
+    error: ValidationError, written: Mapping[str, Written], agents: Sequence[AgentTable]
+) -> Iterator[str]:
+    """Yield the schema's complaints in sentences that name the key at its source.
+
+    A wrong value that agents inherit is reported once, at the top level.
+    """
+    for found in error.errors(include_url=False, include_context=False):
+        where = tuple(part for part in found["loc"] if part not in _TAGS)
+        keys, known, label = written, top_level_keys(), "settings"
+        if len(where) > 1 and where[0] == "agents":
+            agent = agents[int(where[1])]
+            keys, known, label, where = agent.keys, agent_keys(), agent.label, where[2:]
+        place = ".".join(map(str, where))
+        at = _nearest(place, keys)
+        if at is not None:
+            inner = place.removeprefix(at) if place.startswith(f"{at}.") else ""
+            yield _sentence(found, keys[at], known[at], inner=inner)
+        elif found["type"] == "missing" and place in known:
+            yield f"{label}.{place} is missing; it must be {known[place].allowed}"
+
+
+def _nearest(place: str, written: Mapping[str, Written]) -> str | None:
+    """Return the written key that an error is about: the one at its place, around it, or in the section it names.
+
+    Of several the last one: of "overlap is above half of tokens" that is the overlap.
+    """
+    around = [key for key in written if place == key or place.startswith(f"{key}.")]
+    below = [key for key in written if key.startswith(f"{place}.")]
+    return next(reversed(around or below), None)
+
+
+def _sentence(found: Any, written: Written, key: SettingKey, *, inner: str) -> str:
+    at, kind, message = written.label + inner, found["type"], found["msg"]
+    if kind == "value_error":
+        return f"{at}: {message.removeprefix('Value error, ')}"
+    if inner:
+        known = {"extra_forbidden": "unknown key", "missing": "is missing"}
+        return f"{at}: {known.get(kind) or message[:1].lower() + message[1:]}"
+    if key.secret:
+        return f"{at} is not valid; it must be {key.allowed}"
+    finite = ", and finite" if kind == "finite_number" else ""
+    return f"{at} is {shown(written.value)}; it must be {key.allowed}{finite}{_suggestion(written.value, key)}"
+
+
+def _suggestion(value: Any, key: SettingKey) -> str:
+    if not key.allowed.startswith("one of ") or not isinstance(value, str):
+        return ""
+    near = did_you_mean(value, key.allowed.removeprefix("one of ").split(", "))
+    return near or ("; openai-compatible takes any server with OpenAI's API" if key.name == "provider" else "")

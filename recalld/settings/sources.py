@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recalld.settings.keys import PATH_KEYS, SettingKey, agent_keys, is_section, top_level_keys
-from recalld.settings.messages import did_you_mean, shown
+from recalld.settings.keys import PATH_KEYS, SettingKey, agent_keys, did_you_mean, is_section, shown, top_level_keys
 
 #: Meant for OpenAI's own client: it must not turn another provider's requests, and their key, to OpenAI's address.
 OPENAI_BASE_URL = "OPENAI_BASE_URL"
@@ -67,13 +66,12 @@ class Source:
 
 def from_table(table: Mapping[str, Any], *, file: Path) -> Source:
     """Read the parsed `recalld.toml`. Relative paths in it are relative to its folder."""
-    source = Source()
-    reader = _TableReader(origin=str(file), prefix=f"{file}: ", base=file.parent, problems=source.problems)
-    rest = dict(table)
+    source, rest = Source(), dict(table)
+    origin, prefix, base = str(file), f"{file}: ", file.parent
     agents = rest.pop("agents", None)
-    source.keys = dict(reader.read(rest, top_level_keys()))
+    source.keys = _read(rest, top_level_keys(), source.problems, origin=origin, prefix=prefix, base=base)
     if agents is not None:
-        source.agents = reader.read_agents(agents, name="agents")
+        source.agents = _agents(agents, source, origin=origin, name="agents", prefix=prefix, base=base)
     return source
 
 
@@ -99,8 +97,7 @@ def from_environment(environment: Mapping[str, str], *, base: Path) -> Source:
             source.problems.append(f"{written.label}: {error}")
             continue
         if key == "agents":
-            reader = _TableReader(origin=name, prefix="", base=base, problems=source.problems)
-            source.agents = reader.read_agents(value, name=name)
+            source.agents = _agents(value, source, origin=name, name=name, prefix="", base=base)
         else:
             source.keys[key] = Written(_place(key, value, base), written.origin, written.label)
     return source
@@ -117,61 +114,52 @@ def from_flags(overrides: Mapping[str, Any], *, base: Path) -> Source:
     return source
 
 
-@dataclass(frozen=True, slots=True)
-class _TableReader:
-    """Walks nested tables against the known keys."""
-
-    origin: str
-    prefix: str
-    base: Path
-    problems: list[str]
-
-    def read_agents(self, tables: Any, *, name: str) -> list[AgentTable]:
-        if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
-            self.problems.append(f"{self.prefix}{name} must be tables, each written under its own [[agents]] line")
-            return []
-        agents = []
-        for number, table in enumerate(tables):
-            own = table.get("id")
-            label = f"{name}.{own}" if isinstance(own, str) and own else f"{name}[{number}]"
-            keys = dict(self.read(table, agent_keys(), name=f"{label}."))
-            agents.append(AgentTable(self.prefix + label, keys))
-        return agents
-
-    def read(
-        self, table: Mapping[str, Any], known: Mapping[str, SettingKey], *, name: str = "", above: str = ""
-    ) -> Iterator[tuple[str, Written]]:
-        for part, value in table.items():
-            key = above + part
-            label = f"{self.prefix}{name}{key}"
-            if key in known:
-                if isinstance(value, bool) and known[key].is_number:  # the schema would take it as 0 or 1
-                    self.problems.append(f"{label} is {shown(value)}; it must be {known[key].allowed}")
-                yield key, Written(_place(key, value, self.base), self.origin, label)
-            elif not is_section(known, key):
-                self._report_unknown(key, value, known, name=self.prefix + name)
-            elif isinstance(value, Mapping):
-                yield from self.read(value, known, name=name, above=f"{key}.")
-            else:
-                example = next(one for one in known if one.startswith(f"{key}."))
-                self.problems.append(f"{label} must be a table with keys of its own, such as {example}")
-
-    def _report_unknown(self, key: str, value: Any, known: Mapping[str, SettingKey], *, name: str) -> None:
-        misplaced = _misplaced(key)
-        if misplaced is not None:
-            self.problems.append(f"{name}{key}: {misplaced}")
-            return
-        for wrong in _keys_in(key, value):
-            self.problems.append(f"{name}{wrong}: unknown key{did_you_mean(wrong, known)}")
+def _agents(tables: Any, source: Source, *, origin: str, name: str, prefix: str, base: Path) -> list[AgentTable]:
+    if not isinstance(tables, list) or not all(isinstance(table, Mapping) for table in tables):
+        source.problems.append(f"{prefix}{name} must be tables, each written under its own [[agents]] line")
+        return []
+    agents = []
+    for number, table in enumerate(tables):
+        own = table.get("id")
+        label = f"{prefix}{name}.{own}" if isinstance(own, str) and own else f"{prefix}{name}[{number}]"
+        keys = _read(table, agent_keys(), source.problems, origin=origin, prefix=f"{label}.", base=base)
+        agents.append(AgentTable(label, keys))
+    return agents
 
 
-def _keys_in(key: str, value: Any) -> Iterator[str]:
-    """Yield every key that was written below a key, or that key alone."""
-    if not isinstance(value, Mapping) or not value:
-        yield key
-        return
-    for part, below in value.items():
-        yield from _keys_in(f"{key}.{part}", below)
+def _read(
+    table: Mapping[str, Any],
+    known: Mapping[str, SettingKey],
+    problems: list[str],
+    *,
+    origin: str,
+    prefix: str,
+    base: Path,
+) -> dict[str, Written]:
+    """Return the known keys of nested tables; `problems` gets a sentence on every other one."""
+    keys = {}
+    for key, value in _leaves(table, known):
+        label = prefix + key
+        if key in known:
+            if isinstance(value, bool) and known[key].is_number:  # the schema would take it as 0 or 1
+                problems.append(f"{label} is {shown(value)}; it must be {known[key].allowed}")
+            keys[key] = Written(_place(key, value, base), origin, label)
+        elif not is_section(known, key):
+            problems.append(f"{label}: {_misplaced(key) or f'unknown key{did_you_mean(key, known)}'}")
+        elif not isinstance(value, Mapping):
+            example = next(one for one in known if one.startswith(f"{key}."))
+            problems.append(f"{label} must be a table with keys of its own, such as {example}")
+    return keys
+
+
+def _leaves(table: Mapping[str, Any], known: Mapping[str, SettingKey], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys with their values; a table that is no key is taken apart, unless it is empty."""
+    for part, value in table.items():
+        key = above + part
+        if isinstance(value, Mapping) and value and key not in known:
+            yield from _leaves(value, known, f"{key}.")
+        else:
+            yield key, value
 
 
 def _misplaced(key: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from memory.index.generation_writer import GenerationWriter
+from memory.status.private_broker import note_unfinished, was_unfinished
 from memory.store.options import StoreOptions
 from schemas.settings import Settings
 from tests.daemon import REPOSITORY, Daemon, arguments_of, clean_environment, recalld
@@ -37,6 +39,32 @@ def test_index_takes_in_everything_and_leaves_no_process(home: Path, workspace: 
         if entry.name.isdigit() and any(str(home) in word for word in arguments_of(int(entry.name)))
     ]
     assert left == []
+
+
+def test_a_home_at_rest_is_brought_up_to_date_without_a_broker(home: Path, workspace: Path) -> None:
+    note = workspace / "MEMORY.md"
+    note.write_text("The lynx hides.\n")
+    index(home, workspace)
+    shutil.rmtree(home / "broker")
+    assert index(home, workspace)["vectorsReady"] == 1
+    note.write_text("The ocelot hides.\n")
+    (workspace / "memory" / "other.md").write_text("The margay climbs.\n")
+    report = index(home, workspace)
+    assert (report["files"], report["vectorsReady"], report["vectorsPending"]) == (2, 2, 0)
+    assert "MEMORY.md" in recalld("search", "ocelot", home=home, environment=STUB).stdout
+    note.unlink()
+    assert index(home, workspace)["files"] == 1
+    assert not (home / "broker").exists()
+
+
+def test_after_an_interrupted_run_workers_finish_what_it_left(home: Path, workspace: Path) -> None:
+    (workspace / "MEMORY.md").write_text("The lynx hides.\n")
+    index(home, workspace)
+    shutil.rmtree(home / "broker")
+    note_unfinished(home)
+    index(home, workspace)
+    assert (home / "broker").is_dir()
+    assert not was_unfinished(home)
 
 
 def test_the_workspace_is_remembered_for_the_next_command(home: Path, workspace: Path) -> None:

@@ -26,8 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memory.search.builtin import BuiltinManager
-from memory.search.index_probe import IndexSizeCache
+from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from schemas.search import SearchRequest
 from schemas.settings import Settings
@@ -81,12 +80,12 @@ def measure(
 
 def opened(settings: Settings, resources: SearchResources, _: random.Random) -> tuple[float, list[float]]:
     """Milliseconds until a search could begin."""
-    manager = BuiltinManager(settings, settings.agents[0], resources=resources)
+    manager = SearchManager(settings, settings.agents[0], resources=resources)
 
     def open_and_look() -> None:
         with manager._reader.lease() as reader:
             assert reader is not None
-            IndexSizeCache().get(reader, reader.change_token())
+            reader.vectors_pending()
 
     took = milliseconds(open_and_look)
     manager.close()
@@ -96,7 +95,7 @@ def opened(settings: Settings, resources: SearchResources, _: random.Random) -> 
 def searched(settings: Settings, resources: SearchResources, words: random.Random) -> tuple[float, list[float]]:
     """Milliseconds of a first search and of the next one; making the manager is part of the first."""
     begun = time.perf_counter()
-    manager = BuiltinManager(settings, settings.agents[0], resources=resources)
+    manager = SearchManager(settings, settings.agents[0], resources=resources)
     made = (time.perf_counter() - begun) * 1000
 
     def search() -> None:

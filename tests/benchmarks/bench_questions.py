@@ -36,7 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memory.search.builtin import SearchManager, get_search_manager
+from memory.search.manager import SearchManager, get_search_manager
 from recalld.settings.load import load
 from schemas.search import SearchRequest, SearchResult
 from tests.waiting import wait_until

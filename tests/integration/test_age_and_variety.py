@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from memory.search.builtin import BuiltinManager
+from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from memory.store.writer import Store
 from recalld.invocation import Invocation
@@ -58,7 +58,7 @@ def searched(settings: Settings, query: str, hybrid: Mapping[str, Any], **option
     agent = settings.agents[0]
     changed = AgentSettings.model_validate({**agent.model_dump(), "query": {"hybrid": hybrid}})
     resources = SearchResources(settings, model_wait_seconds=5)
-    manager = BuiltinManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
+    manager = SearchManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
     try:
         answer = manager.search(SearchRequest(query=query, **options))
     finally:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from recalld.runs import backfill
-from schemas.documents import DocumentKey, Lane
-from schemas.ports import JobQueue
 from tests.commanding import CommandLine
 from tests.embedding_server import EmbeddingServer, Failure
 from tests.transcript_files import BEGUN, FORMATS, message_line, transcript
@@ -297,7 +293,7 @@ def test_a_provider_that_refuses_is_said_and_keywords_work_and_the_same_command_
 def test_a_provider_that_is_down_is_waited_for_a_while_and_no_longer(
     commands: CommandLine, old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recalld.runs.wait._PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("recalld.runs.run._PATIENCE_SECONDS", 0.5)
     commands.set("RECALLD_REMOTE__BASE_URL", "http://127.0.0.1:9/v1")
     code, out, _ = commands.run("backfill", str(old), "--json")
     body = json.loads(out)
@@ -312,25 +308,3 @@ def test_the_bundled_model_is_waited_for(commands: CommandLine, tmp_path: Path) 
     small.write_bytes(transcript("plain", turns=10))
     done = commands.json("backfill", str(small))
     assert done["result"]["vectorsReady"] == done["result"]["chunks"] == done["estimate"]["toEmbed"] > 0
-
-
-def test_more_documents_than_may_wait_in_the_queue_are_queued_bit_by_bit(
-    commands: CommandLine, server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recalld.runs.backfill.WAITING_DOCUMENTS", 4)
-    helpings: list[int] = []
-    mark = backfill.mark_in_calls
-
-    def counted(queue: JobQueue, agent: str, keys: Sequence[DocumentKey], *, lane: Lane) -> None:
-        helpings.append(len(keys))
-        mark(queue, agent, keys, lane=lane)
-
-    monkeypatch.setattr("recalld.runs.backfill.mark_in_calls", counted)
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(30):
-        (folder / f"{number}.jsonl").write_bytes(message_line("plain", "user", f"telescope number {number}"))
-    done = commands.json("backfill", str(folder))
-    assert done["result"]["indexed"] == done["result"]["vectorsReady"] == server.inputs == 30
-    assert sum(helpings) == 30
-    assert max(helpings) <= 4

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from memory.embedding.batch_jobs import file_batches
+from memory.embedding.batch_jobs import batch_step, file_batches
 from tests.batch_server import BatchServer
 from tests.commanding import CommandLine, command_line
 from tests.embedding_server import EmbeddingServer
 from tests.transcript_files import FORMATS, transcript
-from workers import batch_following
 from workers.queue import broker
 
 
@@ -20,7 +19,7 @@ from workers.queue import broker
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
     monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(batch_following, "UNSEEN_SECONDS", 0.0)
+    monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
     monkeypatch.setattr(broker, "IDLE_SECONDS", 0.05)
 
 

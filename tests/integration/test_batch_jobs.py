@@ -5,14 +5,14 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs import file_batches
+from memory.embedding.batch_jobs import batch_step, file_batches
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from schemas.conditions import ConditionCode, StopReason
 from schemas.documents import Lane
@@ -21,9 +21,8 @@ from tests.batch_server import BatchServer, JobScript
 from tests.gemini_server import GeminiServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, batch_following, batch_jobs
+from workers import actors, batch_jobs
 from workers import index_job as indexing_job
-from workers.batch_following import JobFollower
 from workers.queue import broker
 from workers.queue.private_server import BrokerServer
 
@@ -42,7 +41,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[BatchServer]:
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
     monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(batch_following, "UNSEEN_SECONDS", 0.0)
+    monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
     monkeypatch.setattr(batch_jobs, "FEWEST_TEXTS", 15)
     monkeypatch.setattr(actors, "UNFORESEEN_PAUSE_SECONDS", 0.1)
     # Delayed messages are looked at whenever a consumer that waits for a bell wakes up.
@@ -103,7 +102,7 @@ def test_a_thousand_notes_are_one_job(
         assert len(server.submitted) == 1
         wait_until(lambda: not server.files)
         [job] = _jobs(settings)
-        assert (job.stage, job.texts, job.taken, job.left) == (Stage.DONE, 1000, 1000, 0)
+        assert (job.stage, job.texts, job.taken) == (Stage.DONE, 1000, 1000)
         [usage] = workers.board.usage("main")
         assert (usage.requests, usage.failed, usage.inputs, usage.tokens) == (1, 0, 1000, 7000)
         assert not workers.conditions()
@@ -202,41 +201,23 @@ def test_what_fails_in_a_job_goes_the_normal_way_and_the_rest_is_kept(
 
 
 @pytest.mark.parametrize("ends", ["failed", "expired"])
-def test_two_failed_jobs_in_a_row_are_the_end_of_jobs_for_a_day_and_it_is_said(
+def test_after_a_failed_job_texts_go_the_normal_way_for_an_hour_and_it_is_said(
     make: Make, broker_server: BrokerServer, server: BatchServer, ends: str
 ) -> None:
-    server.script(JobScript(ends=ends, done=0), JobScript(ends=ends, done=20))
+    server.script(JobScript(ends=ends, done=20))
     settings = make()
     with Workers(settings) as workers:
         first = _backfill(workers)
         wait_until(workers.complete)
-        assert server.paid_inline == first
-        assert not workers.conditions(), "one failure may happen"
+        assert server.paid == first
+        assert sum(server.paid_inline.values()) == NOTES - 20, "what it did is kept"
+        suspended = wait_until(workers.conditions)[ConditionCode.BATCH_SUSPENDED]
+        assert f"({ends}: " in str(suspended.params["reason"])
+        assert time.time() + 3000 < float(suspended.params["until"]) < time.time() + 3600
         second = _backfill(workers, first=NOTES)
         wait_until(workers.complete)
         assert server.paid == first + second
-        assert sum(server.paid_inline.values()) == 2 * NOTES - 20, "what the second one did is kept"
-        suspended = workers.conditions()[ConditionCode.BATCH_SUSPENDED]
-        assert f"(the last one {ends}" in str(suspended.params["reason"])
-        assert float(suspended.params["until"]) > time.time()
-        third = _backfill(workers, first=2 * NOTES)
-        wait_until(workers.complete)
-        assert server.paid == first + second + third
-        assert len(server.submitted) == 2
-
-
-def test_a_job_that_brings_vectors_ends_the_row_of_failures(
-    make: Make, broker_server: BrokerServer, server: BatchServer
-) -> None:
-    server.script(JobScript(ends="failed"), JobScript(), JobScript(ends="failed"), JobScript())
-    with Workers(make()) as workers:
-        texts: Counter[str] = Counter()
-        for turn in range(4):
-            texts += _backfill(workers, first=turn * NOTES)
-            wait_until(workers.complete)
-        assert server.paid == texts
-        assert len(server.submitted) == 4
-        assert not workers.conditions()
+        assert len(server.submitted) == 1
 
 
 def test_an_endpoint_without_a_batch_api_is_asked_once(
@@ -277,8 +258,7 @@ def test_a_job_that_takes_too_long_is_stopped_and_what_it_did_is_kept(
         assert server.paid == texts
         assert sum(server.paid_inline.values()) == NOTES - 15
         [job] = _jobs(settings)
-        assert (job.stage, job.taken) == (Stage.CANCELLED, 15)
-        assert "timeout_minutes" in job.message
+        assert (job.stage, job.taken, job.stop_reason) == (Stage.CANCELLED, 15, StopReason.TOO_LONG)
 
 
 def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
@@ -306,7 +286,7 @@ def test_a_crash_around_a_submission_makes_nobody_pay_twice(
     from memory.embedding.batch_jobs.file_batches import FileBatches
 
     crashes = ["once"]
-    create, submitted = FileBatches._created, BatchLedger.submitted
+    create, save = FileBatches._created, BatchLedger.save
 
     def created(api: FileBatches, file_id: str, reference: str) -> str:
         if crashes and place == "before the job is made":
@@ -318,14 +298,14 @@ def test_a_crash_around_a_submission_makes_nobody_pay_twice(
             raise ZeroDivisionError(place)
         return found
 
-    def noted(ledger: BatchLedger, reference: str, job_id: str, *, look_at: float) -> None:
-        submitted(ledger, reference, job_id, look_at=look_at)
-        if crashes and place == "after the job is noted":
+    def saved(ledger: BatchLedger, job: BatchJob, **more: Any) -> None:
+        save(ledger, job, **more)
+        if crashes and job.job_id is not None and place == "after the job is noted":
             crashes.pop()
             raise ZeroDivisionError(place)
 
     monkeypatch.setattr(FileBatches, "_created", created)
-    monkeypatch.setattr(BatchLedger, "submitted", noted)
+    monkeypatch.setattr(BatchLedger, "save", saved)
     settings = make()
     with Workers(settings) as workers:
         texts = _backfill(workers)
@@ -341,17 +321,17 @@ def test_a_crash_around_a_submission_makes_nobody_pay_twice(
 def test_stopping_in_the_middle_of_taking_in_results_goes_on_where_it_was(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_following, "MAX_CHUNKS_PER_COMMIT", 10)
+    monkeypatch.setattr(batch_jobs, "MAX_CHUNKS_PER_COMMIT", 10)
     kept: list[int] = []
-    keep = JobFollower._keep
+    settle = BatchLedger.settle
 
-    def keep_some(follower: JobFollower, job: BatchJob, lines: Any, *rest: Any) -> None:
-        keep(follower, job, lines, *rest)
-        kept.append(len(lines))
+    def settle_some(ledger: BatchLedger, reference: str, hashes: Collection[str]) -> None:
+        settle(ledger, reference, hashes)
+        kept.append(len(hashes))
         if len(kept) == 2:
             raise ZeroDivisionError("the lights went out")
 
-    monkeypatch.setattr(JobFollower, "_keep", keep_some)
+    monkeypatch.setattr(BatchLedger, "settle", settle_some)
     with Workers(make()) as workers:
         texts = _backfill(workers)
         wait_until(lambda: len(kept) == 2)
@@ -450,7 +430,7 @@ def test_a_flaky_provider_is_asked_again(make: Make, broker_server: BrokerServer
 def test_a_job_that_cannot_be_followed_is_a_trouble_until_it_can(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_following, "LONGEST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(batch_step, "LONGEST_PAUSE_SECONDS", 0.1)
     server.fail("GET", "/batches/batch-0", 401, times=6)
     with Workers(make()) as workers:
         texts = _backfill(workers)

@@ -13,7 +13,7 @@ from redis.connection import AbstractConnection as Connection
 
 from memory.status.pulses import Pulses
 from memory.status.summary import build_status
-from recalld.runs.cost import Spending
+from recalld.runs.estimate import Spending
 from schemas.conditions import OF_FILES, Condition, ConditionCode
 from schemas.documents import DocumentKey, Lane
 from schemas.ports import Usage, VectorProgress

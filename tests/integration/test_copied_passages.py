@@ -14,7 +14,7 @@ from memory.documents.agent_files import AgentFiles
 from memory.embedding.selection import choose_provider
 from memory.embedding.supply import EmbeddingSupply
 from memory.index.indexer import Indexer
-from memory.search.builtin import BuiltinManager
+from memory.search.manager import SearchManager
 from memory.search.resources import SearchResources
 from schemas.documents import Lane
 from schemas.search import SearchAnswer, SearchRequest, SearchResult
@@ -39,7 +39,7 @@ class Desk:
         )
         self.settings = settings.model_copy(update={"agents": (agent,)})
         self.resources = SearchResources(self.settings, model_wait_seconds=5)
-        self.manager = BuiltinManager(self.settings, agent, resources=self.resources)
+        self.manager = SearchManager(self.settings, agent, resources=self.resources)
 
     def talk(self, name: str, *texts: str, written: int = 0, minutes: int = 0) -> Path:
         """A transcript; `minutes` later than others said, and `written` so many seconds after a day long ago."""

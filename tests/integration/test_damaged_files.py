@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from memory.index.generation_writer import GenerationWriter
-from memory.search.builtin import get_search_manager
+from memory.search.manager import get_search_manager
 from memory.store.options import StoreOptions
 from memory.store.sqlite.schema import PAGE_SIZE, SCHEMA_NUMBER
 from recalld.wiring import generations_of

@@ -173,22 +173,6 @@ def test_index_is_refused_beside_workers_of_another_home(
     assert PendingSet(claims, keys_of(shared)).pending("main").documents == 0
 
 
-def test_index_is_not_ok_while_files_are_missing_in_its_own_index(
-    commands: CommandLine, workspace: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (workspace / "memory" / "a.md").write_text("The heron stands in the reeds.\n")
-    assert commands.json("index")["ok"] is True
-    (workspace / "memory" / "b.md").write_text("The bittern booms.\n")
-    # As if somebody else had taken all that was queued.
-    monkeypatch.setattr("recalld.runs.index.reconcile", lambda *_arguments, **_options: None)
-    code, out, err = commands.run("index")
-    assert code == 1
-    assert "memory/b.md" in err
-    code, out, _ = commands.run("index", "--json")
-    assert code == 1
-    assert '"ok": false' in out
-
-
 def test_a_private_queue_claims_nothing(settings: Settings, client: redis.Redis, keys: Keys):
     claim = HomeLock(client, keys, settings)
     claim.take()

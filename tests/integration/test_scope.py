@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import httpx
 import pytest
 import structlog
 
-from memory.search.builtin import get_search_manager
+from memory.search.manager import get_search_manager
 from memory.search.tools import call_tool
 from recalld.settings import load as configuration
 from schemas.ports import Pending
@@ -182,7 +183,7 @@ def test_tools_answer_in_the_session_that_the_door_knows(scoped: Settings):
     assert manager is not None
 
     def call(name: str, session_key: str | None, **arguments: Any) -> dict[str, Any]:
-        return call_tool(manager, name, arguments, session_key=session_key)
+        return asyncio.run(call_tool(manager, name, arguments, session_key=session_key))
 
     denied = call("memory_search", DENIED, query="dentist")
     assert {**denied, "tookMs": 0} == {**NOTHING, "tookMs": 0}

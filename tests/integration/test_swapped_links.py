@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from memory.search.builtin import BuiltinManager, SearchResources
+from memory.search.manager import SearchManager
+from memory.search.resources import SearchResources
 from schemas.search import GetRequest
 from schemas.settings import Settings
 
@@ -65,7 +66,7 @@ def test_a_link_that_is_swapped_in_at_any_moment_shows_no_secret(settings: Setti
     agent = settings.agents[0].model_copy(update={"sessions": (str(sessions),)})
     house = settings.model_copy(update={"agents": (agent,)})
     resources = SearchResources(house)
-    manager = BuiltinManager(house, agent, resources=resources)
+    manager = SearchManager(house, agent, resources=resources)
     path = str(sessions / "a.jsonl") if what == "transcript" else "memory/sub/note.md"
     outcomes: Counter[bool] = Counter()
     try:

@@ -13,8 +13,9 @@ import pytest
 from memory.embedding.gate import OUTAGE_FAILURES, Admission
 from memory.index.provider_fallback import provider_of
 from recalld.invocation import Invocation
+from recalld.runs.outcome import Outcome
 from recalld.runs.progress_bar import Progress, ProgressBar
-from recalld.runs.wait import IndexWait, Outcome
+from recalld.runs.run import Run
 from recalld.up.lifecycle import running_broker
 from recalld.wiring import BrokerSide, open_broker
 from schemas.conditions import ConditionCode
@@ -57,25 +58,25 @@ class Recorded(ProgressBar):
 
 
 class Waiting:
-    """An `IndexWait` in a thread, while the test is the worker."""
+    """A run in a thread, while the test is the worker."""
 
     def __init__(self, settings: Settings, side: BrokerSide) -> None:
-        self.wait = IndexWait(settings, settings.agents, side)
-        self.wait.bar = self.bar = Recorded()
+        self._stop = threading.Event()
+        self.waited = Run(settings, settings.agents, side, self._stop)
+        self.waited.bar = self.bar = Recorded()
         self.side = side
         self.outcomes: list[Outcome] = []
-        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Waiting:
-        self.wait.marked()
+        self.waited.marked()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(60)
-        self.wait.close()
+        self.waited.close()
 
     def mark(self, *documents: DocumentKey) -> None:
         self.side.queue.mark_changed("main", documents, lane=Lane.LIVE)
@@ -90,7 +91,7 @@ class Waiting:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        self.outcomes = self.wait.until_done(self._stop, works=lambda: True)
+        self.outcomes = self.waited.until_done(works=lambda: True)
 
 
 def test_what_changes_while_it_waits_does_not_keep_it(settings: Settings, side: BrokerSide) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from memory.search.builtin import BuiltinManager, SearchResources, get_search_manager
+from memory.search.manager import SearchManager, get_search_manager
+from memory.search.resources import SearchResources
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.search import SearchRequest
 from schemas.settings import Settings
@@ -63,10 +64,10 @@ def changed(settings: Settings, changes: dict[str, Any]) -> Settings:
 
 
 @contextmanager
-def asked(settings: Settings) -> Iterator[BuiltinManager]:
+def asked(settings: Settings) -> Iterator[SearchManager]:
     shared = SearchResources(settings, model_wait_seconds=5)
     made, error = get_search_manager(settings, "main", resources=shared)
-    assert isinstance(made, BuiltinManager), error
+    assert isinstance(made, SearchManager), error
     try:
         yield made
     finally:
@@ -80,7 +81,7 @@ def write_transcripts(settings: Settings) -> None:
         store.write([document(DocumentKey(SESSIONS_SOURCE, path), f"user: something that was said in {len(path)}")])
 
 
-def first(manager: BuiltinManager, query: str, **request: Any) -> str | None:
+def first(manager: SearchManager, query: str, **request: Any) -> str | None:
     results = manager.search(SearchRequest(query=query, **request)).results
     return results[0].path if results else None
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from memory.documents.agent_files import AgentFiles, priority
-from memory.search.builtin import BuiltinManager, SearchResources
+from memory.search.manager import SearchManager
+from memory.search.resources import SearchResources
 from schemas.documents import DocumentKey
 from schemas.search import GetRequest, SearchRequest
 from schemas.settings import Settings
@@ -43,22 +44,22 @@ def people(workspace: Path) -> Path:
 
 
 @pytest.fixture
-def manager(settings: Settings, people: Path) -> Iterator[BuiltinManager]:
+def manager(settings: Settings, people: Path) -> Iterator[SearchManager]:
     write_index(settings).close()
     resources = SearchResources(settings, model_wait_seconds=5)
-    made = BuiltinManager(settings, settings.agents[0], resources=resources)
+    made = SearchManager(settings, settings.agents[0], resources=resources)
     yield made
     made.close()
     resources.close()
 
 
-def found(manager: BuiltinManager, session_key: str | None) -> set[str]:
+def found(manager: SearchManager, session_key: str | None) -> set[str]:
     asked = SearchRequest(query="favourite drink", max_results=50, min_score=0, session_key=session_key)
     hits = manager.search(asked).results
     return {path for hit in hits for path in (hit.path, *(hit.also_in.paths if hit.also_in else ()))}
 
 
-def read(manager: BuiltinManager, path: str, session_key: str | None) -> str:
+def read(manager: SearchManager, path: str, session_key: str | None) -> str:
     return manager.read_file(GetRequest(path=path, session_key=session_key)).text
 
 
@@ -71,13 +72,13 @@ def test_what_is_known_of_the_user_and_of_people_is_indexed_and_nothing_else_of_
 
 
 @pytest.mark.parametrize("session_key", OWNER)
-def test_the_owner_finds_and_reads_all_of_it(manager: BuiltinManager, session_key: str | None):
+def test_the_owner_finds_and_reads_all_of_it(manager: SearchManager, session_key: str | None):
     assert found(manager, session_key) >= {USER, ADA, BOB, "memory/open.md"}
     assert "mate" in read(manager, BOB, session_key)
 
 
 @pytest.mark.parametrize("session_key", PRIVATE_CHATS)
-def test_a_private_chat_does_not_learn_what_is_known_of_a_person(manager: BuiltinManager, session_key: str):
+def test_a_private_chat_does_not_learn_what_is_known_of_a_person(manager: SearchManager, session_key: str):
     assert found(manager, session_key) == {USER, "memory/open.md"}
     assert "tea" in read(manager, USER, session_key)
     for path in (ADA, BOB, LINK, "users/../users/ada/USER.md", "Users/ada/user.md"):
@@ -85,7 +86,7 @@ def test_a_private_chat_does_not_learn_what_is_known_of_a_person(manager: Builti
 
 
 @pytest.mark.parametrize("session_key", SHARED)
-def test_a_shared_session_learns_nothing_of_the_user_either(manager: BuiltinManager, session_key: str):
+def test_a_shared_session_learns_nothing_of_the_user_either(manager: SearchManager, session_key: str):
     assert found(manager, session_key) == {"memory/open.md"}
     for path in (USER, "./USER.md", ADA, BOB, LINK):
         assert read(manager, path, session_key) == ""
@@ -97,7 +98,7 @@ def test_people_below_an_extra_path_are_withheld_as_well(settings: Settings, peo
     settings = settings.model_copy(update={"agents": (agent,)})
     write_index(settings).close()
     resources = SearchResources(settings, model_wait_seconds=5)
-    manager = BuiltinManager(settings, agent, resources=resources)
+    manager = SearchManager(settings, agent, resources=resources)
 
     private = found(manager, "agent:main:telegram:direct:ada")
 

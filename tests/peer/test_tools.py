@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memory.search.builtin import BuiltinManager, SearchResources
+from memory.search.manager import SearchManager
+from memory.search.resources import SearchResources
 from memory.search.tools import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool
 from schemas.ports import Pending
 from schemas.search import SearchRequest
@@ -28,26 +30,26 @@ def indexed(settings: Settings, workspace: Path) -> Settings:
 
 
 @pytest.fixture
-def manager(indexed: Settings) -> Iterator[BuiltinManager]:
+def manager(indexed: Settings) -> Iterator[SearchManager]:
     talks = str(indexed.agents[0].workspace / "talks")
     yield from opened(indexed, indexed.agents[0].model_copy(update={"sessions": (talks,)}))
 
 
 @pytest.fixture
-def notes_only(indexed: Settings) -> Iterator[BuiltinManager]:
+def notes_only(indexed: Settings) -> Iterator[SearchManager]:
     yield from opened(indexed, indexed.agents[0].model_copy(update={"sources": ("memory",)}))
 
 
-def opened(settings: Settings, agent: Any, **more: Any) -> Iterator[BuiltinManager]:
+def opened(settings: Settings, agent: Any, **more: Any) -> Iterator[SearchManager]:
     resources = SearchResources(settings, model_wait_seconds=5)
-    made = BuiltinManager(settings, agent, resources=resources, **more)
+    made = SearchManager(settings, agent, resources=resources, **more)
     yield made
     made.close()
     resources.close()
 
 
-def call(manager: BuiltinManager, name: str, **arguments: Any) -> dict[str, Any]:
-    return call_tool(manager, name, arguments, session_key=None)
+def call(manager: SearchManager, name: str, **arguments: Any) -> dict[str, Any]:
+    return asyncio.run(call_tool(manager, name, arguments, session_key=None))
 
 
 def test_the_arguments_are_the_known_ones_and_no_others() -> None:
@@ -67,13 +69,13 @@ def test_the_arguments_are_the_known_ones_and_no_others() -> None:
     ],
 )
 def test_a_corpus_that_there_is_not_is_refused_and_never_a_search_of_everything(
-    manager: BuiltinManager, name: str, arguments: dict[str, Any]
+    manager: SearchManager, name: str, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(ToolArgumentsRefused, match="corp"):
         call(manager, name, **arguments)
 
 
-def test_an_answer_has_the_known_fields(manager: BuiltinManager) -> None:
+def test_an_answer_has_the_known_fields(manager: SearchManager) -> None:
     answer = call(manager, SEARCH, query="gateway port")
 
     assert answer.keys() == {
@@ -83,13 +85,13 @@ def test_an_answer_has_the_known_fields(manager: BuiltinManager) -> None:
     assert {*answer["results"][0]} >= {"path", "startLine", "endLine", "score", "snippet", "source", "citation"}
 
 
-def test_a_snippet_keeps_its_indentation_and_ends_with_its_source(manager: BuiltinManager) -> None:
+def test_a_snippet_keeps_its_indentation_and_ends_with_its_source(manager: SearchManager) -> None:
     [hit, *_] = call(manager, SEARCH, query="gateway port", corpus="memory")["results"]
 
     assert hit["snippet"] == "  * gateway: port 7373\n    * spare: port 7374\n\nSource: memory/tools.md#L1-L2"
 
 
-def test_transcripts_that_are_not_searched_are_said_to_be_unavailable(notes_only: BuiltinManager) -> None:
+def test_transcripts_that_are_not_searched_are_said_to_be_unavailable(notes_only: SearchManager) -> None:
     answer = call(notes_only, SEARCH, query="gateway port", corpus="sessions")
 
     assert (answer["results"], answer["disabled"], answer["unavailable"]) == ([], True, True)
@@ -98,7 +100,7 @@ def test_transcripts_that_are_not_searched_are_said_to_be_unavailable(notes_only
     assert call(notes_only, SEARCH, query="gateway port", corpus="all")["results"]
 
 
-def test_sources_and_corpus_give_the_narrower_one(manager: BuiltinManager) -> None:
+def test_sources_and_corpus_give_the_narrower_one(manager: SearchManager) -> None:
     def found(**asked: Any) -> tuple[bool, bool]:
         answer = manager.search(SearchRequest.model_validate({"query": "gateway port", **asked}))
         assert answer.unavailable is None
@@ -111,7 +113,7 @@ def test_sources_and_corpus_give_the_narrower_one(manager: BuiltinManager) -> No
         assert found(corpus=corpus, sources=sources) == (False, True)
 
 
-def test_a_read_says_how_it_went(manager: BuiltinManager) -> None:
+def test_a_read_says_how_it_went(manager: SearchManager) -> None:
     read = call(manager, GET, path="memory/long.md")
     assert (read["status"], read["from"], read["lines"], read["truncated"], read["nextFrom"]) == (
         "ok",
@@ -127,7 +129,7 @@ def test_a_read_says_how_it_went(manager: BuiltinManager) -> None:
     assert call(manager, GET, path="../outside.md")["status"] == "not_found"
 
 
-def test_what_cannot_be_read_is_an_error_of_the_read_alone(manager: BuiltinManager, workspace: Path) -> None:
+def test_what_cannot_be_read_is_an_error_of_the_read_alone(manager: SearchManager, workspace: Path) -> None:
     (workspace / "talks").mkdir()
     (workspace / "talks" / "broken.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd and no frame")
 

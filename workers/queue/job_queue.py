@@ -22,7 +22,15 @@ from schemas.ports import Event
 from workers.queue.broker import make_broker, message
 from workers.queue.broker_errors import in_words
 from workers.queue.counters import field_of
-from workers.queue.names import COMPLETE_GENERATION, EMBED_PENDING, INDEX_PENDING, QUEUES, VECTORS_QUEUE, Keys
+from workers.queue.names import (
+    COMPLETE_GENERATION,
+    EMBED_PENDING,
+    INDEX_PENDING,
+    POLL_BATCH_JOBS,
+    QUEUES,
+    VECTORS_QUEUE,
+    Keys,
+)
 from workers.queue.pending import PendingSet, Waiting
 
 #: Seconds of a job's lease on an agent's live documents: one turn.
@@ -84,6 +92,7 @@ _WORK = {
     (INDEX_PENDING, Lane.BACKFILL.value): "index a backfill",
     (EMBED_PENDING, ""): "fill in vectors",
     (COMPLETE_GENERATION, ""): "check the generation under construction",
+    (POLL_BATCH_JOBS, ""): "poll batch jobs",
 }
 
 
@@ -126,6 +135,11 @@ class BrokerJobQueue:
         with _broker_errors():
             self._client.delete(self._keys.retrying(EMBED_PENDING, agent, VECTORS_QUEUE))
             self._queue_once(EMBED_PENDING, VECTORS_QUEUE, agent, VECTORS_QUEUE)
+
+    def request_polling(self, agent: str) -> None:
+        """Queue a look at an agent's batch jobs."""
+        with _broker_errors():
+            self._queue_once(POLL_BATCH_JOBS, VECTORS_QUEUE, agent, VECTORS_QUEUE)
 
     def request_completion(self, agent: str) -> None:
         """Queue a job that checks the generation under construction."""

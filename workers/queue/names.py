@@ -17,6 +17,7 @@ TRACEPARENT = "traceparent"
 INDEX_PENDING = "index_pending"
 EMBED_PENDING = "embed_pending"
 COMPLETE_GENERATION = "complete_generation"
+POLL_BATCH_JOBS = "poll_batch_jobs"
 
 
 def account_key(account: str) -> str:

@@ -19,17 +19,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import redis
 import structlog
 
 from memory.status.local_processes import born, is_stopped, is_the_same
-from memory.status.private_broker import note_server, server_pid
+from memory.status.private_broker import note_finished, note_server, note_unfinished, server_pid
 from schemas.errors import UserError
 from schemas.settings import Settings
 from workers.queue.broker_errors import TlsFailed, in_words, refusal
-from workers.queue.connection import IMPATIENT_SECONDS, connect, socket_path
+from workers.queue.connection import IMPATIENT_SECONDS, connect, namespace, socket_path
+from workers.queue.names import QUEUES, Keys
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +116,8 @@ class BrokerServer:
         # Without a long wait: it ends without an answer. If the owned server was lost, another one answers.
         if not lost:
             with suppress(redis.RedisError), connect(self._settings, answer_seconds=IMPATIENT_SECONDS) as client:
+                if _is_idle(client, Keys(namespace(self._settings))):
+                    note_finished(self._settings.home)
                 client.shutdown()
             if pid is not None:
                 _wait_for_end(pid, when_born)
@@ -231,6 +234,7 @@ class BrokerServer:
         self._remember(self._process.pid)
         with suppress(OSError):
             note_server(self._settings.home, self._process.pid)
+            note_unfinished(self._settings.home)
 
     def _wait(self) -> bool:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
@@ -263,6 +267,12 @@ class BrokerServer:
                 f"cannot write {self._folder / name}: {error.strerror}; repair that, or choose another folder with "
                 "--home or RECALLD_HOME"
             ) from None
+
+
+def _is_idle(client: Any, keys: Keys) -> bool:
+    """Return True if no document is marked, no event waits and no message is left."""
+    messages = [key for queue in QUEUES for key in (keys.messages(queue), keys.delayed_messages(queue))]
+    return not client.exists(keys.agents, keys.inbox, *messages)
 
 
 def _wait_for_end(pid: int, when_born: str | None) -> None:

@@ -1,8 +1,7 @@
 """Ledger of batch jobs and their texts, kept on disk: after a crash no text is paid for twice.
 
-A job is noted before it is submitted and a text leaves it after its vector was kept:
-
-    note (submitting) -> submitted (running) [-> stopping] -> settle ... -> end (done, failed, ...)
+A job is noted before it is submitted, and a text leaves it after its vector was kept. The texts that are left in a job
+at its end are embedded the normal way and go into no job again.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from typing import Any, Self, TypeVar
 import apsw
 import structlog
 
-from memory.embedding.batch_jobs.batch_api import JobProgress
 from memory.store.durable_sqlite import DurableSqlite, Kind, locked
+from schemas.conditions import StopReason
 from schemas.errors import RecalldError
 
 # Times are Unix seconds. `job_id` is the provider's, NULL until it is known. `texts` is how many texts were sent;
 # `total`, `completed` and `failed` are what the provider says; `taken` vectors came back and were kept.
+# Ledgers of 0.1.0 have two more tables, which are not read any more.
 TABLES = """
 CREATE TABLE identities (id INTEGER PRIMARY KEY, identity TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE jobs (
@@ -38,7 +38,7 @@ CREATE TABLE jobs (
     agent TEXT NOT NULL,
     state TEXT NOT NULL,
     made_at REAL NOT NULL,
-    tried_at REAL NOT NULL,
+    tried_at REAL NOT NULL, -- last submission, or call that failed; 0 before the first submission
     looked_at REAL NOT NULL,
     look_at REAL NOT NULL, -- when to look again
     stopped_at REAL, -- when it was asked to stop
@@ -52,53 +52,53 @@ CREATE TABLE jobs (
     stop_reason TEXT NOT NULL DEFAULT '',
     message TEXT NOT NULL DEFAULT ''
 ) STRICT;
--- What is at the provider: a text is in one job of an identity at most.
+-- Texts without a vector: at the provider while their job is open, for the normal way when it is over.
 CREATE TABLE texts (
     identity INTEGER NOT NULL, hash TEXT NOT NULL, job INTEGER NOT NULL, PRIMARY KEY (identity, hash)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX texts_by_job ON texts (job);
--- What came back without a vector: it goes the normal way and into no job again.
-CREATE TABLE inline_texts (
-    identity INTEGER NOT NULL, hash TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (identity, hash)
-) STRICT, WITHOUT ROWID;
--- Jobs in a row that failed, and until when there are to be no more.
-CREATE TABLE health (
-    identity INTEGER PRIMARY KEY, failures INTEGER NOT NULL, until REAL NOT NULL, reason TEXT NOT NULL
-) STRICT;
 """
-
-_JOB_COLUMNS = """
-    j.reference, j.job_id, i.identity, j.account, j.provider, j.model, j.agent, j.state, j.made_at, j.tried_at,
-    j.looked_at, j.look_at, j.stopped_at, j.ended_at, j.attempts, j.texts,
-    (SELECT count(*) FROM texts AS t WHERE t.job = j.id), j.total, j.completed, j.failed, j.taken,
-    j.stop_reason, j.message
-"""
-#: The place of the state among them.
-STATE_COLUMN = 7
-
-SELECT_JOBS = f"SELECT {_JOB_COLUMNS} FROM jobs AS j JOIN identities AS i ON i.id = j.identity ORDER BY j.id"  # noqa: S608 - constants
-SELECT_JOB = f"""
-SELECT {_JOB_COLUMNS} FROM jobs AS j JOIN identities AS i ON i.id = j.identity WHERE j.reference = ?
-"""  # noqa: S608 - constants
 
 _OPEN_STATES = "('submitting', 'running', 'stopping')"
+
+SELECT_JOBS = """
+SELECT j.reference, j.job_id, i.identity, j.account, j.provider, j.model, j.agent, j.state, j.made_at, j.tried_at,
+    j.looked_at, j.look_at, j.stopped_at, j.ended_at, j.attempts, j.texts, j.total, j.completed, j.failed, j.taken,
+    j.stop_reason, j.message
+FROM jobs AS j JOIN identities AS i ON i.id = j.identity WHERE ? IN ('', j.reference) ORDER BY j.id
+"""
+#: Place of the state among these columns.
+STATE_COLUMN = 7
+
 COUNT_OPEN = f"SELECT count(*) FROM jobs WHERE identity = ? AND account = ? AND state IN {_OPEN_STATES}"  # noqa: S608 - constants
 INSERT_JOB = """
 INSERT INTO jobs (
     reference, identity, account, provider, model, agent, state, made_at, tried_at, looked_at, look_at, texts
-) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, ?, 0, 0, 0) RETURNING id
+) VALUES (?, ?, ?, ?, ?, ?, 'submitting', ?, 0, 0, 0, 0) RETURNING id
 """
 INSERT_TEXT = "INSERT INTO texts (identity, hash, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+# Another process may ask for a stop at any time, and vectors are counted as they are kept.
+SAVE_JOB = """
+UPDATE jobs SET job_id = ?, state = ?, tried_at = ?, looked_at = ?, look_at = ?, ended_at = ?, attempts = ?,
+    texts = ?, total = ?, completed = ?, failed = ?, message = ?,
+    stopped_at = coalesce(stopped_at, ?), stop_reason = CASE stop_reason WHEN '' THEN ? ELSE stop_reason END
+WHERE reference = ?
+"""
+STOP_JOB = """
+UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0
+WHERE reference = ? AND state IN ('submitting', 'running') AND stopped_at IS NULL
+"""
 # The plus keeps SQLite from going through all of a job's texts by its index.
 DELETE_TEXT = "DELETE FROM texts WHERE identity = ? AND hash = ? AND +job = ?"
-INLINE_THE_REST = """
-INSERT INTO inline_texts (identity, hash, at) SELECT identity, hash, ? FROM texts WHERE job = ? ON CONFLICT DO NOTHING
-"""
-SET_HEALTH = """
-INSERT INTO health (identity, failures, until, reason) VALUES (?, ?, ?, ?)
-ON CONFLICT (identity) DO UPDATE SET failures = excluded.failures, until = excluded.until, reason = excluded.reason
-"""
-
+OPEN_TEXTS = f"""
+SELECT i.identity, t.hash FROM texts AS t JOIN identities AS i ON i.id = t.identity
+WHERE t.job IN (SELECT id FROM jobs WHERE state IN {_OPEN_STATES})
+"""  # noqa: S608 - constants
+COUNT_TEXTS = f"""
+SELECT count(*) FROM texts WHERE job IN (
+    SELECT id FROM jobs WHERE agent = ? AND max(made_at, looked_at, tried_at) >= ? AND state IN {_OPEN_STATES}
+)
+"""  # noqa: S608 - constants
 
 log = structlog.get_logger(__name__)
 
@@ -148,9 +148,9 @@ OPEN = (Stage.SUBMITTING, Stage.RUNNING, Stage.STOPPING)
 class BatchJob:
     """One job. Times are Unix seconds.
 
-    `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent, `left` of them are
-    still in it; `total`, `completed` and `failed` are what the provider says; `taken` vectors were kept.
-    `stop_reason` is a `StopReason`, "" without a wish to stop; `message` what went wrong, "" when nothing did.
+    `reference` is our name of it, `job_id` the provider's (None until known). `texts` were sent; `total`, `completed`
+    and `failed` are what the provider says; `taken` vectors were kept. `stop_reason` is a `StopReason`, "" without a
+    wish to stop; `message` what went wrong, "" when nothing did.
     """
 
     reference: str
@@ -169,7 +169,6 @@ class BatchJob:
     ended_at: float | None
     attempts: int
     texts: int
-    left: int
     total: int
     completed: int
     failed: int
@@ -182,6 +181,13 @@ class BatchJob:
         """Return True if results may still come."""
         return self.stage in OPEN
 
+    @property
+    def came_to_nothing(self) -> bool:
+        """Return True if the job is over because its provider failed or was too slow."""
+        return self.stage in (Stage.FAILED, Stage.EXPIRED) or (
+            not self.open and self.stop_reason == StopReason.TOO_LONG
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -192,14 +198,6 @@ class Origin:
     account: str
     provider: str
     model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Suspension:
-    """Until when (Unix seconds) an identity's texts go the normal way only, and why."""
-
-    until: float
-    reason: str
 
 
 class BatchLedger:
@@ -218,10 +216,6 @@ class BatchLedger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the file."""
         self._file.close()
 
     @contextmanager
@@ -233,211 +227,125 @@ class BatchLedger:
 
     # A job's life
 
-    def note(self, origin: Origin, hashes: Sequence[str], *, most_open: int) -> tuple[str, list[str]] | None:
-        """Note a job that is about to be submitted; returns its reference and which of the texts are in it.
+    def note(self, origin: Origin, hashes: Sequence[str], *, most_open: int) -> set[str]:
+        """Note a job to be submitted; return the texts in it.
 
-        Texts that are in a job already are left out. None when `most_open` jobs are open, or nothing is left.
+        Texts that are in a job already are left out. None is noted when `most_open` jobs are open, or nothing is left.
         """
 
-        def note(writer: apsw.Connection) -> tuple[str, list[str]] | None:
-            identity = self._number(writer, origin.identity)
+        def note(writer: apsw.Connection) -> set[str]:
+            writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (origin.identity,))
+            identity = _one(writer, "SELECT id FROM identities WHERE identity = ?", origin.identity)
             if _one(writer, COUNT_OPEN, identity, origin.account) >= most_open:
-                return None
-            taken = []
-            reference, now = secrets.token_hex(8), self._clock()
-            values = (reference, identity, origin.account, origin.provider, origin.model, origin.agent, now, now)
-            job = _one(writer, INSERT_JOB, *values)
+                return set()
+            values = (identity, origin.account, origin.provider, origin.model, origin.agent, self._clock())
+            job = _one(writer, INSERT_JOB, secrets.token_hex(8), *values)
+            taken = set()
             for text_hash in hashes:
                 writer.execute(INSERT_TEXT, (identity, text_hash, job))
                 if writer.changes():
-                    taken.append(text_hash)
-            if not taken:
+                    taken.add(text_hash)
+            if taken:
+                writer.execute("UPDATE jobs SET texts = ? WHERE id = ?", (len(taken), job))
+            else:
                 writer.execute("DELETE FROM jobs WHERE id = ?", (job,))
-                return None
-            writer.execute("UPDATE jobs SET texts = ? WHERE id = ?", (len(taken), job))
-            return reference, taken
+            return taken
 
         return self._transaction(note)
 
-    def leave_out(self, reference: str, hashes: Collection[str]) -> None:
-        """Take texts out of a job before it is submitted: they did not fit."""
-        self._take_out(reference, hashes, "texts = texts - ?", len(hashes))
+    def save(self, job: BatchJob, *, without: Collection[str] = ()) -> None:
+        """Write a job, and take texts out of it.
 
-    def submitted(self, reference: str, job_id: str, *, look_at: float) -> None:
-        """Note that the provider has a job."""
-        self._set(reference, "job_id = ?, state = 'running', attempts = 0, look_at = ?", job_id, look_at)
+        A wish to stop that another process wrote meanwhile stays. `taken` is written by `settle` alone.
+        """
+        state = (job.job_id, job.stage.value, job.tried_at, job.looked_at, job.look_at, job.ended_at, job.attempts)
+        counts = (job.texts, job.total, job.completed, job.failed)
 
-    def tried(self, reference: str, message: str, *, look_at: float) -> None:
-        """Note that a call about a job failed, and when to try again."""
-        now = self._clock()
-        self._set(reference, "attempts = attempts + 1, tried_at = ?, message = ?, look_at = ?", now, message, look_at)
+        def save(writer: apsw.Connection) -> None:
+            stop = (job.stopped_at, job.stop_reason)
+            writer.execute(SAVE_JOB, (*state, *counts, job.message, *stop, job.reference))
+            _take_out(writer, job.reference, without)
 
-    def postpone(self, reference: str, *, look_at: float) -> None:
-        """Note when to look at a job, and nothing else."""
-        self._set(reference, "look_at = ?", look_at)
+        self._transaction(save)
 
-    def looked(self, reference: str, progress: JobProgress, *, look_at: float) -> None:
-        """Note how far a job is, and when to look again."""
-        counts = (progress.total, progress.completed, progress.failed, progress.message)
-        self._set(
-            reference,
-            "looked_at = ?, look_at = ?, attempts = 0, total = ?, completed = ?, failed = ?, message = ?",
-            *(self._clock(), look_at, *counts),
-        )
+    def settle(self, reference: str, hashes: Collection[str]) -> None:
+        """Take texts out of a job whose vectors were kept."""
+
+        def settle(writer: apsw.Connection) -> None:
+            _take_out(writer, reference, hashes)
+            writer.execute("UPDATE jobs SET taken = taken + ? WHERE reference = ?", (len(hashes), reference))
+
+        self._transaction(settle)
 
     def stop(self, reference: str, reason: str) -> bool:
-        """Note that a job is to stop, for the worker that follows it; return False if it is over, or stopping."""
+        """Note that a job is to stop, for the worker that polls it; return False if it is over, or stopping."""
         now = self._clock()
 
         def stop(writer: apsw.Connection) -> bool:
-            writer.execute(
-                "UPDATE jobs SET stop_reason = ?, stopped_at = ?, look_at = 0"
-                " WHERE reference = ? AND state IN ('submitting', 'running') AND stopped_at IS NULL",
-                (reason, now, reference),
-            )
+            writer.execute(STOP_JOB, (reason, now, reference))
             return writer.changes() > 0
 
         return self._transaction(stop)
 
-    def stopping(self, reference: str, *, look_at: float) -> None:
-        """Note that the provider was asked to stop a job."""
-        self._set(reference, "state = 'stopping', attempts = 0, look_at = ?", look_at)
+    def clear_away(self, *, older_than_seconds: float) -> None:
+        """Forget jobs that ended so long ago, and the texts that were left in them."""
+        before = self._clock() - older_than_seconds
 
-    def settle(self, reference: str, hashes: Collection[str], *, taken: int) -> None:
-        """Note that texts are out of a job for good, so many of them with a vector that was kept."""
-        self._take_out(reference, hashes, "taken = taken + ?", taken)
+        def clear(writer: apsw.Connection) -> None:
+            writer.execute("DELETE FROM texts WHERE job IN (SELECT id FROM jobs WHERE ended_at < ?)", (before,))
+            writer.execute("DELETE FROM jobs WHERE ended_at < ?", (before,))
 
-    def end(self, reference: str, stage: Stage, message: str = "", *, again: bool = False) -> int:
-        """Note that a job is over; returns how many texts were left in it.
-
-        They go the normal way, unless they may be put into a job `again`.
-        """
-        now = self._clock()
-
-        def end(writer: apsw.Connection) -> int:
-            row = writer.execute("SELECT id FROM jobs WHERE reference = ?", (reference,)).fetchone()
-            if row is None:
-                return 0
-            if not again:
-                writer.execute(INLINE_THE_REST, (now, row[0]))
-            writer.execute("DELETE FROM texts WHERE job = ?", (row[0],))
-            left = writer.changes()
-            writer.execute(
-                "UPDATE jobs SET state = ?, ended_at = ?, message = ? WHERE id = ?", (stage.value, now, message, row[0])
-            )
-            return left
-
-        return self._transaction(end)
+        self._transaction(clear)
 
     # What is known
 
     def jobs(self) -> list[BatchJob]:
         """All jobs, those that are over included until they are cleared away, the oldest first."""
-        return self._read(lambda reader: [_job(row) for row in reader.execute(SELECT_JOBS)])
+        return self._read(lambda reader: [_job(row) for row in reader.execute(SELECT_JOBS, ("",))])
 
     def job(self, reference: str) -> BatchJob | None:
         """One job."""
-        rows = self._read(lambda reader: list(reader.execute(SELECT_JOB, (reference,))))
+        rows = self._read(lambda reader: list(reader.execute(SELECT_JOBS, (reference,))))
         return _job(rows[0]) if rows else None
 
     def hashes_in(self, reference: str) -> set[str]:
-        """The texts that are still in a job."""
-        query = "SELECT hash FROM texts WHERE job = (SELECT id FROM jobs WHERE reference = ?)"
-        return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, (reference,))})
-
-    def everything(self) -> set[tuple[str, str]]:
-        """Return all texts that are in a job, as (identity, text hash)."""
-        query = "SELECT i.identity, t.hash FROM texts AS t JOIN identities AS i ON i.id = t.identity"
-        return self._read(lambda reader: {(str(row[0]), str(row[1])) for row in reader.execute(query)})
+        """The texts that are in a job, or were left in it."""
+        return self._hashes("SELECT hash FROM texts WHERE job = (SELECT id FROM jobs WHERE reference = ?)", reference)
 
     def hashes(self, identity: str) -> set[str]:
-        """The texts of an identity that are in any job."""
+        """The texts of an identity that are in open jobs."""
+        return self._hashes(f"SELECT hash FROM ({OPEN_TEXTS}) WHERE identity = ?", identity)  # noqa: S608 - constants
+
+    def known_hashes(self, identity: str) -> set[str]:
+        """The texts of an identity that go into no new job: they are in one, or one ended without their vectors."""
         query = "SELECT hash FROM texts WHERE identity = (SELECT id FROM identities WHERE identity = ?)"
-        return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, (identity,))})
+        return self._hashes(query, identity)
+
+    def everything(self) -> set[tuple[str, str]]:
+        """Return all texts that are in open jobs, as (identity, text hash)."""
+        return self._read(lambda reader: {(str(row[0]), str(row[1])) for row in reader.execute(OPEN_TEXTS)})
 
     def texts_of(self, agent: str, *, looked_within_seconds: float) -> int:
         """Return the number of an agent's texts in jobs that were made, or looked at, in the last so many seconds."""
-        query = """
-        SELECT count(*) FROM texts
-        WHERE job IN (SELECT id FROM jobs WHERE agent = ? AND max(looked_at, tried_at) >= ?)
-        """
         since = self._clock() - looked_within_seconds
-        return self._read(lambda reader: _one(reader, query, agent, since))
-
-    def change_token(self) -> object:
-        """A value that differs when other texts are in jobs. Cheap."""
-        query = "SELECT (SELECT count(*) FROM texts), (SELECT max(id) FROM jobs), (SELECT count(*) FROM inline_texts)"
-        return self._read(lambda reader: next(iter(reader.execute(query))))
-
-    def inline_hashes(self, identity: str) -> set[str]:
-        """The texts of an identity that are to be in no job."""
-        query = "SELECT hash FROM inline_texts WHERE identity = (SELECT id FROM identities WHERE identity = ?)"
-        return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, (identity,))})
-
-    # Failures in a row
-
-    def failed(self, identity: str, reason: str, *, most: int, pause_seconds: float) -> int:
-        """Note that a job failed; the `most`th in a row suspends the identity. Returns how many in a row that is."""
-
-        def failed(writer: apsw.Connection) -> int:
-            number = self._number(writer, identity)
-            row = writer.execute("SELECT failures FROM health WHERE identity = ?", (number,)).fetchone()
-            failures = (int(row[0]) if row else 0) + 1
-            until = self._clock() + pause_seconds if failures >= most else 0.0
-            writer.execute(SET_HEALTH, (number, failures, until, reason))
-            return failures
-
-        return self._transaction(failed)
-
-    def succeeded(self, identity: str) -> None:
-        """Note that a job brought vectors: the row of failures is over."""
-        query = "DELETE FROM health WHERE identity = (SELECT id FROM identities WHERE identity = ?)"
-        self._transaction(lambda writer: writer.execute(query, (identity,)))
-
-    def suspension(self, identity: str) -> Suspension | None:
-        """Until when there are to be no jobs for an identity; None when there may be some."""
-        query = """
-        SELECT until, reason FROM health
-        WHERE identity = (SELECT id FROM identities WHERE identity = ?) AND until > ?
-        """
-        now = self._clock()
-        rows = self._read(lambda reader: list(reader.execute(query, (identity, now))))
-        return Suspension(float(rows[0][0]), str(rows[0][1])) if rows else None
-
-    def clear_away(self, *, older_than_seconds: float) -> None:
-        """Forget jobs that ended, and texts that came back without a vector, so long ago."""
-        before = self._clock() - older_than_seconds
-
-        def clear(writer: apsw.Connection) -> None:
-            writer.execute("DELETE FROM jobs WHERE ended_at < ?", (before,))
-            writer.execute("DELETE FROM inline_texts WHERE at < ?", (before,))
-
-        self._transaction(clear)
+        return self._read(lambda reader: _one(reader, COUNT_TEXTS, agent, since))
 
     # The file
 
-    def _take_out(self, reference: str, hashes: Collection[str], assignment: str, value: int) -> None:
-        def take_out(writer: apsw.Connection) -> None:
-            row = writer.execute("SELECT id, identity FROM jobs WHERE reference = ?", (reference,)).fetchone()
-            if row is not None:
-                writer.executemany(DELETE_TEXT, [(row[1], text_hash, row[0]) for text_hash in hashes])
-                writer.execute(f"UPDATE jobs SET {assignment} WHERE id = ?", (value, row[0]))  # noqa: S608 - our own constants
-
-        self._transaction(take_out)
-
-    def _set(self, reference: str, assignments: str, *values: Any) -> None:
-        statement = f"UPDATE jobs SET {assignments} WHERE reference = ?"  # noqa: S608 - our own constants
-        self._transaction(lambda writer: writer.execute(statement, (*values, reference)))
-
-    def _number(self, writer: apsw.Connection, identity: str) -> int:
-        writer.execute("INSERT INTO identities (identity) VALUES (?) ON CONFLICT DO NOTHING", (identity,))
-        return _one(writer, "SELECT id FROM identities WHERE identity = ?", identity)
+    def _hashes(self, query: str, value: str) -> set[str]:
+        return self._read(lambda reader: {str(row[0]) for row in reader.execute(query, (value,))})
 
     def _transaction(self, work: Callable[[apsw.Connection], T]) -> T:
         return self._file.guarded(lambda: self._file.transaction(work))
 
     def _read(self, work: Callable[[apsw.Connection], T]) -> T:
         return self._file.guarded(lambda: work(self._file.connection()))
+
+
+def _take_out(writer: apsw.Connection, reference: str, hashes: Collection[str]) -> None:
+    row = writer.execute("SELECT id, identity FROM jobs WHERE reference = ?", (reference,)).fetchone()
+    if row is not None and hashes:
+        writer.executemany(DELETE_TEXT, [(row[1], text_hash, row[0]) for text_hash in hashes])
 
 
 def _job(row: Sequence[Any]) -> BatchJob:

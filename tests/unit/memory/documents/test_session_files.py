@@ -18,13 +18,12 @@ from memory.documents.agent_files import (
 )
 from memory.documents.imports import ImportedFolder, imports_path, remember_import
 from memory.documents.session_roots import is_transcript_name
-from memory.store.stub import InMemoryStore
 from schemas.conditions import ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.errors import Transient
 from schemas.settings import AgentSettings, Settings
 from schemas.settings_sections import Sync, SyncSessions
-from tests.storing import mark, piece, said
+from tests.storing import TemporaryStore, mark, piece, said
 
 LINE = b'{"role":"user","content":"hello"}\n'
 TIME = "2026-02-03T09-00-00.000Z"
@@ -258,7 +257,7 @@ def test_a_folder_that_cannot_be_listed_hides_its_transcripts_and_no_others(
     scan = files.scan()
     assert (list(scan.documents), scan.unlisted) == ([key("sessions/open/a.jsonl")], (locked,))
     absent = [key("sessions/locked/b.jsonl"), key("sessions/open/gone.jsonl")]
-    assert files.transcripts.forgotten(absent, scan, InMemoryStore()) == [key("sessions/open/gone.jsonl")]
+    assert files.transcripts.forgotten(absent, scan, TemporaryStore()) == [key("sessions/open/gone.jsonl")]
 
 
 def test_ten_thousand_transcripts_are_listed_quickly_and_none_is_opened(
@@ -328,7 +327,7 @@ def test_a_vanished_transcript_keeps_its_memory_unless_the_settings_say_so(desk:
 def test_a_transcript_of_which_the_index_has_a_whole_archive_is_forgotten_under_its_old_name(desk: Desk) -> None:
     desk.write(desk.sessions / f"a.jsonl.deleted.{TIME}.zst")
     desk.write(desk.sessions / "ab.jsonl")
-    files, store = desk.files(), InMemoryStore()
+    files, store = desk.files(), TemporaryStore()
     absent = [key(f"sessions/{name}.jsonl") for name in ("a", "ab.jsonl.b", "b")]
     archive = key(f"sessions/a.jsonl.deleted.{TIME}")
     stat = files.stat(archive)
@@ -481,7 +480,7 @@ def test_an_imported_transcript_always_keeps_its_memory(desk: Desk) -> None:
     files = desk.files(forget=True)
     gone = key(desk.root / "old/a.jsonl")
     assert not files.forgets(gone)
-    assert files.transcripts.forgotten([gone], files.scan(), InMemoryStore()) == []
+    assert files.transcripts.forgotten([gone], files.scan(), TemporaryStore()) == []
 
 
 def test_only_the_files_that_were_imported_are_documents(desk: Desk) -> None:

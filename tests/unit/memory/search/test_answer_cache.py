@@ -18,11 +18,11 @@ from memory.embedding.providers.stub import StubProvider
 from memory.index.generation_writer import GenerationWriter
 from memory.search import engine
 from memory.search.answer_cache import AnswerCache, KeptAnswer, Question, question_of
-from memory.search.builtin import BuiltinManager
-from memory.search.long_term import is_long_term
+from memory.search.manager import SearchManager
 from memory.search.passages import Passage
 from memory.search.resources import SearchResources
 from memory.search.retrieval import Wanted
+from memory.search.scope import is_long_term
 from memory.store.options import StoreOptions
 from memory.store.sqlite.vector_cache import VectorShelf
 from memory.store.writer import DocumentDelete, Store
@@ -77,8 +77,8 @@ class KeptAnswersMachine(RuleBasedStateMachine):
         (self.store,) = self.writer.open_writer("0", "{}")
         self.generation = 0
         # Room for a few answers only.
-        self.both = [resources_of(settings, AnswerCache(max_bytes=size)) for size in (30_000, 0)]
-        self.managers = [BuiltinManager(settings, settings.agents[0], resources=one) for one in self.both]
+        self.both = [resources_of(settings, AnswerCache(most=most)) for most in (8, 0)]
+        self.managers = [SearchManager(settings, settings.agents[0], resources=one) for one in self.both]
 
     def teardown(self) -> None:
         for manager, resources in zip(self.managers, self.both, strict=True):
@@ -173,13 +173,13 @@ def resources(settings: Settings) -> Iterator[SearchResources]:
 
 
 @pytest.fixture
-def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[BuiltinManager]:
-    made = BuiltinManager(settings, settings.agents[0], resources=resources)
+def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[SearchManager]:
+    made = SearchManager(settings, settings.agents[0], resources=resources)
     yield made
     made.close()
 
 
-def test_a_kept_answer_needs_no_vector_of_its_query(manager: BuiltinManager, resources: SearchResources):
+def test_a_kept_answer_needs_no_vector_of_its_query(manager: SearchManager, resources: SearchResources):
     first = manager.search(SearchRequest(query="dentist"))
     assert first.mode == "hybrid"
     provider = manager.provider
@@ -202,7 +202,7 @@ def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resource
             return self.state
 
     board = HealthStore()
-    manager = BuiltinManager(settings, settings.agents[0], resources=resources, pending=board)
+    manager = SearchManager(settings, settings.agents[0], resources=resources, pending=board)
     first = manager.search(SearchRequest(query="dentist", wait_ms=0))
     board.state = Pending(documents=7)
     second = manager.search(SearchRequest(query="dentist", wait_ms=0))
@@ -218,7 +218,7 @@ def test_what_is_true_of_a_moment_only_is_said_anew(settings: Settings, resource
 
 
 def test_a_commit_while_a_search_reads_keeps_its_answer_from_being_kept(
-    settings: Settings, manager: BuiltinManager, resources: SearchResources, notes: Path, monkeypatch
+    settings: Settings, manager: SearchManager, resources: SearchResources, notes: Path, monkeypatch
 ):
     retrieve = engine.retrieve
     (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
@@ -250,7 +250,7 @@ def test_a_commit_that_is_waited_for_is_in_the_answer_however_the_question_was_a
             return Pending(documents=int(10 < self.looks < 20))
 
     board = HealthStore()
-    manager = BuiltinManager(settings, settings.agents[0], resources=resources, pending=board)
+    manager = SearchManager(settings, settings.agents[0], resources=resources, pending=board)
     for _ in range(2):
         assert not manager.search(SearchRequest(query="zebra", wait_ms=5_000)).results
     assert resources.answers.hits == 1
@@ -263,7 +263,7 @@ def test_a_new_generation_with_as_many_commits_as_the_old_one_answers_for_itself
     settings: Settings, resources: SearchResources
 ):
     writer = GenerationWriter(settings.indexes_path / "main", StoreOptions())
-    manager = BuiltinManager(settings, settings.agents[0], resources=resources)
+    manager = SearchManager(settings, settings.agents[0], resources=resources)
     tokens = set()
     for place in range(3):
         store = [*writer.open_writer(str(place), "{}"), *writer.open_stores()][-1]
@@ -282,7 +282,7 @@ def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypa
 
     monkeypatch.setattr(StubProvider, "embed_query", down)
     resources = SearchResources(settings, model_wait_seconds=5)
-    manager = BuiltinManager(settings, settings.agents[0], resources=resources)
+    manager = SearchManager(settings, settings.agents[0], resources=resources)
     for _ in range(2):
         assert manager.search(SearchRequest(query="dentist")).degraded
     assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
@@ -293,7 +293,7 @@ def test_a_degraded_answer_is_not_kept(settings: Settings, notes: Path, monkeypa
 def test_without_the_provider_that_was_asked_for_nothing_is_kept(settings: Settings, notes: Path):
     keyless = settings.agents[0].model_copy(update={"provider": "voyage"})
     resources = SearchResources(settings)
-    manager = BuiltinManager(settings, keyless, resources=resources)
+    manager = SearchManager(settings, keyless, resources=resources)
     for _ in range(2):
         answer = manager.search(SearchRequest(query="dentist"))
         assert answer.degraded
@@ -306,15 +306,14 @@ def test_without_the_provider_that_was_asked_for_nothing_is_kept(settings: Setti
 def test_a_late_answer_is_not_kept(settings: Settings, resources: SearchResources, notes: Path, monkeypatch):
     agent = settings.agents[0]
     hurried = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 60})})
-    manager = BuiltinManager(settings, hurried, resources=resources)
+    manager = SearchManager(settings, hurried, resources=resources)
     retrieve = engine.retrieve
     ended = []
     answered = threading.Event()
 
-    def slowly(reader, wanted, side, progress):
-        found = retrieve(reader, wanted, side, progress)
+    def slowly(*arguments):
+        found = retrieve(*arguments)
         assert answered.wait(60)
-        wait_until(lambda: engine.time.monotonic() > wanted.deadline)
         ended.append(found)
         return found
 
@@ -332,7 +331,7 @@ def test_answers_that_age_are_not_kept(settings: Settings, resources: SearchReso
     aging = settings.agents[0].query.model_copy(
         update={"hybrid": Hybrid(temporal_decay=TemporalDecay(enabled=True, half_life_days=1))}
     )
-    manager = BuiltinManager(settings, settings.agents[0].model_copy(update={"query": aging}), resources=resources)
+    manager = SearchManager(settings, settings.agents[0].model_copy(update={"query": aging}), resources=resources)
     for _ in range(2):
         assert manager.search(SearchRequest(query="dentist")).results
     assert (resources.answers.hits, resources.answers.kept_bytes) == (0, 0)
@@ -352,7 +351,7 @@ def test_agents_settings_and_providers_never_share_an_answer(
         agent.model_copy(update={"provider": "none"}),
     ]
     for other in others:
-        manager = BuiltinManager(settings, other, resources=resources)
+        manager = SearchManager(settings, other, resources=resources)
         manager.search(SearchRequest(query="dentist appointment"))
         manager.close()
     assert resources.answers.hits == 0
@@ -365,8 +364,6 @@ def wanted(**changes) -> Wanted:
         min_score=0.35,
         sources=("memory",),
         hybrid=Hybrid(),
-        deadline=1.0,
-        timeout_seconds=1.0,
     )
     return replace(usual, **changes)
 
@@ -384,7 +381,7 @@ def test_every_part_of_what_is_wanted_makes_another_question_except_the_time():
         "hybrid": Hybrid(candidate_multiplier=5),
         "withheld": is_long_term,
     }
-    passing = {"deadline": 2.0, "timeout_seconds": 2.0, "now": 0.0}
+    passing = {"now": 0.0}
     assert changes.keys() | passing.keys() == {field.name for field in fields(Wanted)}
     for name, value in changes.items():
         assert asked(wanted(**{name: value})) != asked(wanted()), name
@@ -409,17 +406,12 @@ def test_another_revision_is_no_answer_and_is_forgotten():
     assert (cache.hits, cache.misses) == (1, 1)
 
 
-def test_the_answers_used_longest_ago_make_room_and_the_bound_is_of_bytes():
-    cache = AnswerCache(max_bytes=100_000)
-    questions = [asked(wanted(query=f"q{number}")) for number in range(4)]
+def test_the_answers_used_longest_ago_make_room():
+    cache = AnswerCache(most=2)
+    questions = [asked(wanted(query=f"q{number}")) for number in range(3)]
     for question in questions[:2]:
-        cache.put(question, 1, answer("x" * 40_000))
+        cache.put(question, 1, answer("x"))
     assert cache.get(questions[0], 1)
-    cache.put(questions[2], 1, answer("网" * 15_000))
-    assert [cache.knows(question) for question in questions[:3]] == [True, False, True]
-    assert 70_000 < cache.kept_bytes <= 100_000
-    cache.put(questions[3], 1, answer("x" * 200_000))
-    assert not cache.knows(questions[3])
-    for _ in range(3):
-        cache.put(questions[0], 1, answer("x"))
-    assert cache.kept_bytes < 50_000
+    cache.put(questions[2], 1, answer("x" * 1_000))
+    assert [cache.knows(question) for question in questions] == [True, False, True]
+    assert 2_000 < cache.kept_bytes < 10_000

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory.search.builtin import BuiltinManager, SearchResources, get_search_manager
-from memory.search.long_term import is_long_term
-from memory.search.scope import OWNER, session_of
+from memory.search.manager import SearchManager, get_search_manager
+from memory.search.resources import SearchResources
+from memory.search.scope import OWNER, is_long_term, session_of
 from memory.store.dead_letters import FORGOTTEN
 from memory.store.writer import DocumentDelete
 from schemas.documents import DocumentKey
@@ -40,24 +40,24 @@ def notes(workspace: Path) -> Path:
 
 
 @pytest.fixture
-def manager(settings: Settings, notes: Path) -> Iterator[BuiltinManager]:
+def manager(settings: Settings, notes: Path) -> Iterator[SearchManager]:
     agent = settings.agents[0].model_copy(update={"extra_paths": (".",)})
     settings = settings.model_copy(update={"agents": (agent,)})
     write_index(settings)
     resources = SearchResources(settings, model_wait_seconds=5)
     made, _ = get_search_manager(settings, "main", resources=resources)
-    assert isinstance(made, BuiltinManager)
+    assert isinstance(made, SearchManager)
     yield made
     made.close()
     resources.close()
 
 
-def get(manager: BuiltinManager, path: str, session_key: str | None) -> GetAnswer:
+def get(manager: SearchManager, path: str, session_key: str | None) -> GetAnswer:
     return manager.read_file(GetRequest(path=path, session_key=session_key))
 
 
 @pytest.mark.parametrize("session_key", [GROUP, CHANNEL, SUBAGENT, GROUP.upper()])
-def test_a_shared_session_finds_other_notes_in_place_of_long_term_memory(manager: BuiltinManager, session_key: str):
+def test_a_shared_session_finds_other_notes_in_place_of_long_term_memory(manager: SearchManager, session_key: str):
     query = f"vault called {SECRET}"
     private = manager.search(SearchRequest(query=query, max_results=5))
     assert [hit.path for hit in private.results] == ["MEMORY.md"] * 5
@@ -68,7 +68,7 @@ def test_a_shared_session_finds_other_notes_in_place_of_long_term_memory(manager
 
 
 @pytest.mark.parametrize("session_key", PRIVATE)
-def test_a_private_session_has_all_of_it(manager: BuiltinManager, session_key: str | None):
+def test_a_private_session_has_all_of_it(manager: SearchManager, session_key: str | None):
     assert SECRET in get(manager, "MEMORY.md", session_key).text
     found = manager.search(SearchRequest(query=SECRET, session_key=session_key))
     assert {hit.path for hit in found.results} >= {"MEMORY.md"}
@@ -93,7 +93,7 @@ def spellings(workspace: Path) -> list[str]:
 
 @pytest.mark.parametrize("session_key", [GROUP, CHANNEL, SUBAGENT])
 def test_no_spelling_of_its_path_reads_long_term_memory_in_a_shared_session(
-    manager: BuiltinManager, notes: Path, session_key: str
+    manager: SearchManager, notes: Path, session_key: str
 ):
     os.link(notes / "MEMORY.md", notes / "memory" / "another-name.md")
     paths = [*spellings(notes), "memory/another-name.md"]
@@ -124,7 +124,7 @@ def found(settings: Settings, session_key: str | None, *, provider: str = "stub"
     """Path -> snippet of all that a session finds, or is told of, for what only long-term memory says and others do."""
     agent = settings.agents[0].model_copy(update={"provider": provider})
     resources = SearchResources(settings, model_wait_seconds=5)
-    manager = BuiltinManager(settings.model_copy(update={"agents": (agent,)}), agent, resources=resources)
+    manager = SearchManager(settings.model_copy(update={"agents": (agent,)}), agent, resources=resources)
     try:
         shown = {}
         for query in (f"vault called {SECRET}", "who has a vault"):
@@ -192,7 +192,7 @@ def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memo
     (workspace / "memory" / "diary.md").write_text(f"The vault is called {SECRET}.\n", "utf-8")
     store = write_index(linked)
     resources = SearchResources(linked, model_wait_seconds=5)
-    manager = BuiltinManager(linked, linked.agents[0], resources=resources)
+    manager = SearchManager(linked, linked.agents[0], resources=resources)
     asked = SearchRequest(query="vault called", session_key=GROUP)
 
     assert SECRET in manager.search(asked).model_dump_json()
@@ -205,7 +205,7 @@ def test_an_answer_that_was_kept_is_not_given_where_a_note_became_long_term_memo
     store.close()
 
 
-def test_it_is_refused_exactly_like_a_path_that_is_no_document(manager: BuiltinManager, notes: Path):
+def test_it_is_refused_exactly_like_a_path_that_is_no_document(manager: SearchManager, notes: Path):
     refused = get(manager, "MEMORY.md", GROUP)
     assert refused.refused
     assert refused == get(manager, "../secret.md", GROUP).model_copy(update={"path": "MEMORY.md"})
@@ -213,7 +213,7 @@ def test_it_is_refused_exactly_like_a_path_that_is_no_document(manager: BuiltinM
     assert get(manager, "MEMORY.md", GROUP) == refused
 
 
-def test_a_disk_that_does_not_answer_refuses_rather_than_shows(manager: BuiltinManager, monkeypatch):
+def test_a_disk_that_does_not_answer_refuses_rather_than_shows(manager: SearchManager, monkeypatch):
     def busy(self, key):
         raise Transient("no descriptors left")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from memory.search.builtin import BuiltinManager, SearchResources, get_search_manager
+from memory.search.manager import SearchManager, get_search_manager
+from memory.search.resources import SearchResources
 from memory.search.tools import call_tool
 from schemas.conditions import ConditionCode
 from schemas.errors import BrokerUnavailable, Transient
@@ -52,21 +54,21 @@ def resources(settings: Settings) -> Iterator[SearchResources]:
 
 
 @pytest.fixture
-def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[BuiltinManager]:
+def manager(settings: Settings, resources: SearchResources, notes: Path) -> Iterator[SearchManager]:
     write_index(settings)
     made, error = get_search_manager(settings, "main", resources=resources, pending=HealthStore(Pending()))
     assert error is None
-    assert isinstance(made, BuiltinManager)
+    assert isinstance(made, SearchManager)
     yield made
     made.close()
 
 
 @contextmanager
-def asked(settings: Settings) -> Iterator[BuiltinManager]:
+def asked(settings: Settings) -> Iterator[SearchManager]:
     """A manager of its own, beside an empty queue."""
     with_resources = SearchResources(settings, model_wait_seconds=5)
     made, error = get_search_manager(settings, "main", resources=with_resources, pending=HealthStore(Pending()))
-    assert isinstance(made, BuiltinManager), error
+    assert isinstance(made, SearchManager), error
     try:
         yield made
     finally:
@@ -74,7 +76,7 @@ def asked(settings: Settings) -> Iterator[BuiltinManager]:
         with_resources.close()
 
 
-def test_a_search_finds_by_both_sides_and_cites_lines(manager: BuiltinManager):
+def test_a_search_finds_by_both_sides_and_cites_lines(manager: SearchManager):
     answer = manager.search(SearchRequest(query="dentist appointment"))
 
     hit = answer.results[0]
@@ -93,7 +95,7 @@ def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_it
 ):
     write_index(settings)
     changed = settings.agents[0].model_copy(update={"output_dimensionality": 32})
-    manager = BuiltinManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
+    manager = SearchManager(settings.model_copy(update={"agents": (changed,)}), changed, resources=resources)
     try:
         answer = manager.search(SearchRequest(query="dentist appointment"))
         assert (answer.mode, answer.degraded) == ("hybrid", ())
@@ -106,18 +108,18 @@ def test_until_an_index_of_another_embedding_is_there_the_old_one_is_asked_in_it
         manager.close()
 
 
-def test_a_blank_query_finds_nothing(manager: BuiltinManager):
+def test_a_blank_query_finds_nothing(manager: SearchManager):
     assert manager.search(SearchRequest(query=" \n\t")).results == ()
 
 
 @pytest.mark.parametrize("query", ['"', "AND OR NOT", "a* ^b NEAR(", "\0", "’", "x" * 20_000, "💥" * 500, "col:term"])
-def test_hostile_queries_are_only_words(manager: BuiltinManager, query: str):
+def test_hostile_queries_are_only_words(manager: SearchManager, query: str):
     answer = manager.search(SearchRequest(query=query))
 
     assert answer.error is None
 
 
-def test_group_sessions_are_not_cited_by_default(manager: BuiltinManager):
+def test_group_sessions_are_not_cited_by_default(manager: SearchManager):
     private = manager.search(SearchRequest(query="dentist", session_key="agent:main:direct:ada"))
     group = manager.search(SearchRequest(query="dentist", session_key="agent:main:telegram:group:42"))
 
@@ -146,7 +148,7 @@ def test_citations_are_on_or_off_or_for_private_sessions(
     answer = manager.search(SearchRequest(query="dentist", session_key=session_key))
     assert answer.citations is cited
     assert (answer.results[0].citation is not None) is cited
-    shown = call_tool(manager, "memory_search", {"query": "dentist"}, session_key=session_key)
+    shown = asyncio.run(call_tool(manager, "memory_search", {"query": "dentist"}, session_key=session_key))
     assert ("\n\nSource: memory/2026-11-20.md#L1-L3" in shown["results"][0]["snippet"]) is cited
     manager.close()
 
@@ -248,7 +250,7 @@ def test_without_fts5_and_without_vectors_memory_is_unavailable(
         assert "keywords cannot be searched: this SQLite has no FTS5" in answer.error
         assert ("the endpoint refused the connection" in answer.error) == (provider == "stub")
         assert answer.action
-        told = call_tool(manager, "memory_search", {"query": "dentist"}, session_key=None)
+        told = asyncio.run(call_tool(manager, "memory_search", {"query": "dentist"}, session_key=None))
         assert (told["results"], told["unavailable"]) == ([], True)
 
 
@@ -258,7 +260,7 @@ def test_a_search_answers_within_its_deadline(settings: Settings, resources: Sea
     quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 100})})
     hurried = settings.model_copy(update={"agents": (quick,)})
     release = threading.Event()
-    monkeypatch.setattr("memory.search.engine.retrieve", lambda *_: release.wait(60))
+    monkeypatch.setattr("memory.store.sqlite.reader.SqliteReader.search_text", lambda *_: release.wait(60) and [])
     manager, _ = get_search_manager(hurried, "main", resources=resources)
 
     answer = manager.search(SearchRequest(query="dentist"))
@@ -288,6 +290,38 @@ def test_at_the_deadline_a_search_shows_what_keywords_have_found(
     manager.close()
 
 
+def test_a_broker_that_hangs_keeps_no_search_from_its_deadline(settings: Settings, resources: SearchResources, notes):
+    class Hanging(QuietBoard):
+        release = threading.Event()
+
+        def pending(self, agent: str) -> Pending | None:
+            self.release.wait(60)
+            return None
+
+    write_index(settings)
+    agent = settings.agents[0]
+    quick = agent.model_copy(update={"limits": agent.limits.model_copy(update={"timeout_ms": 200})})
+    board = Hanging()
+    hurried = settings.model_copy(update={"agents": (quick,)})
+    manager, _ = get_search_manager(hurried, "main", resources=resources, pending=board)
+
+    answer = manager.search(SearchRequest(query="dentist"))
+    board.release.set()
+    assert [one.code for one in answer.conditions] == [ConditionCode.SEARCH_LATE]
+    assert answer.took_ms < 5000
+    manager.close()
+
+
+def test_a_search_after_the_end_of_its_service_is_an_answer(settings: Settings, notes: Path):
+    write_index(settings)
+    resources = SearchResources(settings)
+    manager, _ = get_search_manager(settings, "main", resources=resources)
+    resources.close()
+    answer = manager.search(SearchRequest(query="dentist"))
+    assert (answer.results, answer.unavailable) == ((), True)
+    manager.close()
+
+
 def test_waiting_for_pending_documents_leaves_time_to_search(settings: Settings, resources: SearchResources, notes):
     write_index(settings)
     agent = settings.agents[0]
@@ -307,7 +341,6 @@ def test_without_an_index_the_answer_is_empty_and_says_so(settings: Settings, re
 
     assert answer.results == ()
     assert answer.degraded == ("there is no index yet: nothing was searched",)
-    assert manager.probe.read().problem is None
     manager.close()
 
 
@@ -322,12 +355,11 @@ def test_a_damaged_index_is_an_answer(settings: Settings, resources: SearchResou
     assert (answer.results, answer.unavailable, answer.disabled) == ((), True, True)
     assert answer.error
     assert answer.action
-    assert manager.probe.read().problem
     assert not manager.status().ok
     manager.close()
 
 
-def test_a_rebuilt_generation_answers_from_the_next_search_on(manager: BuiltinManager, settings: Settings, notes: Path):
+def test_a_rebuilt_generation_answers_from_the_next_search_on(manager: SearchManager, settings: Settings, notes: Path):
     assert not manager.search(SearchRequest(query="zebra")).results
     (notes / "memory" / "zoo.md").write_text("A zebra in the zoo.\n", "utf-8")
     writer = writer_of(settings)
@@ -360,7 +392,7 @@ def test_a_manager_of_its_own_leaves_no_thread_behind(settings: Settings, notes:
     wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_reading_gives_lines_of_a_document(manager: BuiltinManager, notes: Path):
+def test_reading_gives_lines_of_a_document(manager: SearchManager, notes: Path):
     answer = manager.read_file(GetRequest(path="memory/2026-11-20.md", from_=3, lines=1))
     assert (answer.text, answer.lines, answer.total_lines) == ("The dentist appointment moved to nine.", 1, 3)
 
@@ -369,7 +401,7 @@ def test_reading_gives_lines_of_a_document(manager: BuiltinManager, notes: Path)
     assert absolute.text == "Long-term: the server is called Basalt."
 
 
-def test_a_document_that_is_not_there_is_not_found(manager: BuiltinManager):
+def test_a_document_that_is_not_there_is_not_found(manager: SearchManager):
     answer = manager.read_file(GetRequest(path="memory/never.md"))
 
     assert answer.text == ""
@@ -378,7 +410,7 @@ def test_a_document_that_is_not_there_is_not_found(manager: BuiltinManager):
     assert answer.error.startswith("not found")
 
 
-def test_everything_else_is_refused_with_one_uniform_answer(manager: BuiltinManager, notes: Path, tmp_path: Path):
+def test_everything_else_is_refused_with_one_uniform_answer(manager: SearchManager, notes: Path, tmp_path: Path):
     (tmp_path / "secret.md").write_text("secret", "utf-8")
     (notes / "notes.md").write_text("outside of memory/", "utf-8")
     (notes / "memory" / "link.md").symlink_to(tmp_path / "secret.md")
@@ -439,6 +471,6 @@ def test_sync_leaves_a_request_or_says_why_not(settings: Settings, resources: Se
     alone.close()
 
 
-def test_probes_say_what_works(manager: BuiltinManager):
+def test_probes_say_what_works(manager: SearchManager):
     assert manager.probe_embedding_availability().available
     assert manager.probe_vector_availability().available

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +18,11 @@ from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, P
 from memory.search.query_vectors import (
     FAILURE_MEMORY_SECONDS,
     FIRST_FAILURE_MEMORY_SECONDS,
+    PROVIDER_THREADS,
     QueryVectors,
     Unavailable,
 )
+from memory.store.reader import Vector
 from schemas.errors import Permanent, Terminal, Throttled, Transient
 from schemas.ports import Usage
 from tests.waiting import wait_until
@@ -52,12 +56,6 @@ class Provider(EmbeddingProvider):
         return Embeddings(np.array([[3.0, 4.0]], dtype=np.float32))
 
 
-@pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as threads:
-        yield threads
-
-
 class Clock:
     now = 0.0
 
@@ -65,145 +63,173 @@ class Clock:
         return self.now
 
 
-def warm(provider: Provider, executor: ThreadPoolExecutor, **options) -> QueryVectors:
-    vectors = QueryVectors(provider, executor, **options)
-    vectors.warm_up()
-    wait_until(lambda: vectors.wait_until_warm(1))
-    return vectors
+Warm = Callable[..., QueryVectors]
 
 
-def test_a_query_is_embedded_once_and_normalised(executor: ThreadPoolExecutor):
+@pytest.fixture
+def made() -> Iterator[Warm]:
+    """Makes vectors, and closes them at the end."""
+    with ExitStack() as opened:
+
+        def make(provider: Provider, **options) -> QueryVectors:
+            vectors = QueryVectors(provider, **options)
+            opened.callback(vectors.close)
+            opened.callback(provider.answering.set)
+            opened.callback(provider.loaded.set)
+            return vectors
+
+        yield make
+
+
+@pytest.fixture
+def warm(made: Warm) -> Warm:
+    def make(provider: Provider, **options) -> QueryVectors:
+        vectors = made(provider, **options)
+        vectors.warm_up()
+        assert vectors.is_warm(60)
+        return vectors
+
+    return make
+
+
+def got(vectors: QueryVectors, query: str, *, seconds: float = 60, agent: str = "") -> Vector | Unavailable:
+    """The vector of a query, for a search that waits so long."""
+    return asyncio.run(vectors.result(vectors.begin(query, seconds=seconds, agent=agent), seconds))
+
+
+def test_a_query_is_embedded_once_and_normalised(warm: Warm):
     provider = Provider()
-    vectors = warm(provider, executor)
+    vectors = warm(provider)
 
-    first = vectors.get("hello").wait(60)
+    first = got(vectors, "hello")
     assert first == pytest.approx([0.6, 0.8], abs=1e-3)
-    assert np.array_equal(vectors.get("hello").wait(60), first)
+    assert np.array_equal(got(vectors, "hello"), first)
     assert provider.asked == ["hello"]
 
 
-def test_the_cache_forgets_the_query_that_was_not_asked_for_longest(executor: ThreadPoolExecutor):
+def test_the_cache_forgets_the_query_that_was_not_asked_for_longest(warm: Warm):
     provider = Provider()
-    vectors = warm(provider, executor, capacity=2)
+    vectors = warm(provider, capacity=2)
     for query in ("one", "two", "one", "three", "one", "two"):
-        vectors.get(query).wait(60)
+        got(vectors, query)
 
     assert provider.asked == ["one", "two", "three", "two"]
 
 
-def test_the_same_query_in_flight_is_one_request(executor: ThreadPoolExecutor):
+def test_the_same_query_in_flight_is_one_request(warm: Warm):
     provider = Provider()
-    vectors = warm(provider, executor)
+    vectors = warm(provider)
     provider.answering.clear()
-    first, second = vectors.get("same"), vectors.get("same")
+    first, second = vectors.begin("same", seconds=60), vectors.begin("same", seconds=60)
     provider.answering.set()
 
-    assert np.array_equal(first.wait(60), second.wait(60))
+    assert first is second
+    assert not isinstance(got(vectors, "same"), Unavailable)
     assert provider.asked == ["same"]
 
 
-def test_a_model_that_is_still_loading_is_said_and_not_waited_for(executor: ThreadPoolExecutor):
+def test_a_model_that_is_still_loading_is_said_and_not_waited_for(made: Warm):
     provider = Provider()
     provider.loaded.clear()
-    vectors = QueryVectors(provider, executor)
+    vectors = made(provider)
 
-    early = vectors.get("hello").wait(60)
+    early = got(vectors, "hello")
     assert early == Unavailable("the embedding model of 'fake' is still loading")
     provider.loaded.set()
-    wait_until(lambda: vectors.wait_until_warm(1))
-    assert not isinstance(vectors.get("hello").wait(60), Unavailable)
+    assert vectors.is_warm(60)
+    assert not isinstance(got(vectors, "hello"), Unavailable)
 
 
-def test_of_a_provider_elsewhere_no_model_is_said_to_be_loading(executor: ThreadPoolExecutor):
+def test_of_a_provider_elsewhere_no_model_is_said_to_be_loading(made: Warm):
     provider = Provider()
     provider.account = "a key"
     provider.loaded.clear()
-    assert QueryVectors(provider, executor).get("hello").wait(60) == Unavailable(
-        "the client of 'fake' is still loading"
-    )
+    assert got(made(provider), "hello") == Unavailable("the client of 'fake' is still loading")
     provider.loaded.set()
 
 
-def test_a_process_that_asks_once_may_wait_for_the_model(executor: ThreadPoolExecutor):
-    vectors = QueryVectors(Provider(), executor, model_wait_seconds=5)
+def test_a_process_that_asks_once_may_wait_for_the_model(made: Warm):
+    vectors = made(Provider(), model_wait_seconds=5)
 
-    assert not isinstance(vectors.get("hello").wait(60), Unavailable)
+    assert not isinstance(got(vectors, "hello"), Unavailable)
 
 
-def test_a_failed_provider_is_left_alone_for_a_while(executor: ThreadPoolExecutor):
+def test_a_failed_provider_is_left_alone_for_a_while(warm: Warm):
     provider, clock = Provider(), Clock()
-    vectors = warm(provider, executor, clock=clock)
+    vectors = warm(provider, clock=clock)
     provider.failure = Transient("the endpoint is overloaded")
 
-    assert vectors.get("a").wait(60) == Unavailable("the endpoint is overloaded")
-    assert vectors.get("b").wait(60) == Unavailable("the endpoint is overloaded")
+    assert got(vectors, "a") == Unavailable("the endpoint is overloaded")
+    assert got(vectors, "b") == Unavailable("the endpoint is overloaded")
     assert provider.asked == ["a"]
 
     provider.failure = None
     clock.now += FAILURE_MEMORY_SECONDS + 1
-    assert not isinstance(vectors.get("b").wait(60), Unavailable)
+    assert not isinstance(got(vectors, "b"), Unavailable)
     assert vectors.failure() is None
 
 
-def test_a_provider_that_does_not_answer_in_time_counts_as_failed(executor: ThreadPoolExecutor):
+def test_a_provider_that_does_not_answer_in_time_counts_as_failed(warm: Warm):
     provider = Provider()
-    vectors = warm(provider, executor)
+    vectors = warm(provider)
     provider.answering.clear()
 
-    late = vectors.get("slow").wait(0.01)
+    late = got(vectors, "slow", seconds=0.01)
     assert late == Unavailable("the embedding provider 'fake' did not answer in time")
-    assert vectors.get("next").wait(60) == late
+    assert got(vectors, "next") == late
     assert provider.asked in ([], ["slow"])
     provider.answering.set()
 
 
-def test_a_query_that_nobody_waits_for_any_longer_is_not_sent():
-    provider = Provider()
-    with ThreadPoolExecutor(1) as thread:
-        vectors = warm(provider, thread)
-        provider.answering.clear()
-        first = vectors.get("first")
-        wait_until(lambda: provider.asked == ["first"])
-        alone, impatient, patient = vectors.get("alone"), vectors.get("shared"), vectors.get("shared")
-        assert isinstance(alone.wait(0.01), Unavailable)
-        assert isinstance(impatient.wait(0.01), Unavailable)
-        provider.answering.set()
-        assert not isinstance(first.wait(60), Unavailable)
-        assert not isinstance(patient.wait(60), Unavailable)
-    assert provider.asked == ["first", "shared"]
-
-
-def test_searches_that_wait_in_vain_together_are_one_failure(executor: ThreadPoolExecutor):
+def test_a_query_that_no_search_waits_for_any_longer_is_not_sent(warm: Warm):
     provider, clock = Provider(), Clock()
-    vectors = warm(provider, executor, clock=clock)
+    vectors = warm(provider, clock=clock)
     provider.answering.clear()
-    waiting = [vectors.get(f"query {number}") for number in range(10)]
-    assert all(isinstance(one.wait(0.001), Unavailable) for one in waiting)
+    busy = [f"first {number}" for number in range(PROVIDER_THREADS)]
+    first = [vectors.begin(query, seconds=60) for query in busy]
+    wait_until(lambda: sorted(provider.asked) == busy)
+    vectors.begin("alone", seconds=1)
+    vectors.begin("shared", seconds=1)
+    patient = vectors.begin("shared", seconds=60)
+    clock.now += 2
+    provider.answering.set()
+    wait_until(lambda: all(isinstance(one, Future) and one.done() for one in (*first, patient)))
+    assert not isinstance(vectors.outcome(patient), Unavailable)
+    vectors.close()
+    assert sorted(provider.asked) == [*busy, "shared"]
+
+
+def test_searches_that_wait_in_vain_together_are_one_failure(warm: Warm):
+    provider, clock = Provider(), Clock()
+    vectors = warm(provider, clock=clock)
+    provider.answering.clear()
+    waiting = [vectors.begin(f"query {number}", seconds=0.001) for number in range(10)]
+    assert all(isinstance(vectors.outcome(one), Unavailable) for one in waiting)
     clock.now += FIRST_FAILURE_MEMORY_SECONDS + 0.01
     assert vectors.failure() is None
     provider.answering.set()
 
 
-def test_a_query_that_is_refused_is_not_the_provider_failing(executor: ThreadPoolExecutor):
+def test_a_query_that_is_refused_is_not_the_provider_failing(warm: Warm):
     provider = Provider()
-    vectors = warm(provider, executor)
+    vectors = warm(provider)
     provider.failure = Permanent("the input is refused")
-    assert vectors.get("bad").wait(60) == Unavailable("the input is refused")
+    assert got(vectors, "bad") == Unavailable("the input is refused")
 
     provider.failure = None
-    assert not isinstance(vectors.get("good").wait(60), Unavailable)
+    assert not isinstance(got(vectors, "good"), Unavailable)
 
 
-def test_a_query_longer_than_the_provider_takes_is_asked_by_its_start(executor: ThreadPoolExecutor):
+def test_a_query_longer_than_the_provider_takes_is_asked_by_its_start(warm: Warm):
     provider = Provider()
-    warm(provider, executor).get("数据" * 1000).wait(60)
+    got(warm(provider), "数据" * 1000)
 
     assert provider.asked == ["数据" * 16 + "数"]
 
 
-def test_a_probe_asks_even_after_a_failure(executor: ThreadPoolExecutor):
+def test_a_probe_asks_even_after_a_failure(warm: Warm):
     provider = Provider()
-    vectors = warm(provider, executor)
+    vectors = warm(provider)
     provider.failure = Transient("down")
     assert vectors.probe(5) == Unavailable("down")
 
@@ -211,7 +237,7 @@ def test_a_probe_asks_even_after_a_failure(executor: ThreadPoolExecutor):
     assert vectors.probe(5) is None
 
 
-def test_a_model_that_cannot_be_loaded_is_tried_again_later(executor: ThreadPoolExecutor):
+def test_a_model_that_cannot_be_loaded_is_tried_again_later(made: Warm):
     clock = Clock()
 
     class Broken(Provider):
@@ -222,14 +248,14 @@ def test_a_model_that_cannot_be_loaded_is_tried_again_later(executor: ThreadPool
                 raise ImportError("no such wheel")
 
     provider = Broken()
-    vectors = QueryVectors(provider, executor, clock=clock)
+    vectors = made(provider, clock=clock)
     vectors.warm_up()
     wait_until(vectors.failure)
-    assert vectors.get("x").wait(60) == Unavailable("ImportError: no such wheel")
+    assert got(vectors, "x") == Unavailable("ImportError: no such wheel")
 
     provider.broken = False
     clock.now += FAILURE_MEMORY_SECONDS + 1
-    wait_until(lambda: not isinstance(vectors.get("x").wait(60), Unavailable))
+    wait_until(lambda: not isinstance(got(vectors, "x"), Unavailable))
 
 
 class Recorder:
@@ -245,79 +271,79 @@ def shared(gate: LocalGate, recorder: Recorder | None = None) -> Coordination:
     return Coordination(gate, usage=recorder or Recorder())
 
 
-def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(executor: ThreadPoolExecutor):
+def test_a_provider_that_asked_to_wait_is_not_asked_and_the_reason_is_said(warm: Warm):
     provider, clock = Provider(), Clock()
     gate = LocalGate(clock=clock)
-    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    vectors = warm(provider, clock=clock, coordination=shared(gate))
     provider.failure = Throttled("slow down", retry_after=12)
 
-    assert vectors.get("a").wait(60) == Unavailable("slow down")
-    assert vectors.get("b").wait(60) == Unavailable("fake asked to wait 12 s")
+    assert got(vectors, "a") == Unavailable("slow down")
+    assert got(vectors, "b") == Unavailable("fake asked to wait 12 s")
     clock.now += 5
-    assert vectors.get("b").wait(60) == Unavailable("fake asked to wait 7 s")
+    assert got(vectors, "b") == Unavailable("fake asked to wait 7 s")
     assert vectors.failure() == "fake asked to wait 7 s"
     assert provider.asked == ["a"]
 
     provider.failure = None
     clock.now += 7
-    assert not isinstance(vectors.get("b").wait(60), Unavailable), "it may be asked as soon as the time is over"
+    assert not isinstance(got(vectors, "b"), Unavailable), "it may be asked as soon as the time is over"
 
 
-def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(executor: ThreadPoolExecutor):
+def test_what_batches_were_told_holds_for_queries_and_the_other_way_round(warm: Warm):
     provider, clock = Provider(), Clock()
     gate = LocalGate(clock=clock)
-    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    vectors = warm(provider, clock=clock, coordination=shared(gate))
     gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Throttled("slow down", retry_after=3))
-    assert vectors.get("a").wait(60) == Unavailable("fake asked to wait 3 s")
+    assert got(vectors, "a") == Unavailable("fake asked to wait 3 s")
     assert provider.asked == []
 
     clock.now += 3
     provider.failure = Terminal("the key is refused: set FAKE_API_KEY")
-    vectors.get("a").wait(60)
+    got(vectors, "a")
     assert str(gate.refusal()) == "the key is refused: set FAKE_API_KEY"
-    assert vectors.get("b").wait(60) == Unavailable("the key is refused: set FAKE_API_KEY")
+    assert got(vectors, "b") == Unavailable("the key is refused: set FAKE_API_KEY")
     assert provider.asked == ["a"]
 
 
-def test_a_query_may_be_the_probe_that_closes_the_breaker(executor: ThreadPoolExecutor):
+def test_a_query_may_be_the_probe_that_closes_the_breaker(warm: Warm):
     provider, clock = Provider(), Clock()
     gate = LocalGate(clock=clock)
-    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    vectors = warm(provider, clock=clock, coordination=shared(gate))
     gate.leave(gate.enter(tokens=1, urgency=Urgency.BACKFILL), Terminal("the quota is used up"))
-    assert vectors.get("a").wait(60) == Unavailable("the quota is used up")
+    assert got(vectors, "a") == Unavailable("the quota is used up")
 
     clock.now += PROBE_SECONDS
-    assert not isinstance(vectors.get("a").wait(60), Unavailable)
+    assert not isinstance(got(vectors, "a"), Unavailable)
     assert not gate.careful
     assert vectors.failure() is None
 
 
-def test_an_endpoint_that_is_out_says_when_it_is_tried_again(executor: ThreadPoolExecutor):
+def test_an_endpoint_that_is_out_says_when_it_is_tried_again(warm: Warm):
     provider, clock = Provider(), Clock()
     gate = LocalGate(clock=clock)
-    vectors = warm(provider, executor, clock=clock, coordination=shared(gate))
+    vectors = warm(provider, clock=clock, coordination=shared(gate))
     for _ in range(OUTAGE_FAILURES):
         gate.leave(Admission.NORMAL, Transient("broken connection"))
-    assert vectors.get("a").wait(60) == Unavailable("requests to fake fail, and it is tried again in 1 s")
+    assert got(vectors, "a") == Unavailable("requests to fake fail, and it is tried again in 1 s")
 
 
-def test_a_query_never_waits_for_the_limit_a_minute(executor: ThreadPoolExecutor):
+def test_a_query_never_waits_for_the_limit_a_minute(warm: Warm):
     limits = replace(Provider.limits, requests_per_minute=1)
-    vectors = warm(Provider(), executor, coordination=shared(LocalGate(limits)))
+    vectors = warm(Provider(), coordination=shared(LocalGate(limits)))
     for query in ("one", "two", "three"):
-        assert not isinstance(vectors.get(query).wait(60), Unavailable)
+        assert not isinstance(got(vectors, query), Unavailable)
 
 
-def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(executor: ThreadPoolExecutor):
+def test_every_question_to_the_provider_is_counted_for_the_agent_that_asked(warm: Warm):
     provider, recorder = Provider(), Recorder()
-    vectors = warm(provider, executor, coordination=shared(LocalGate(), recorder))
-    vectors.get("where is the dentist", agent="ada").wait(60)
-    vectors.get("where is the dentist", agent="bob").wait(60)
+    vectors = warm(provider, coordination=shared(LocalGate(), recorder))
+    got(vectors, "where is the dentist", agent="ada")
+    got(vectors, "where is the dentist", agent="bob")
     wait_until(lambda: recorder.counted)
     share = Usage("fake", "fake-1", requests=1, inputs=1, tokens=5)
     assert recorder.counted == [(share, {"ada": share})]
 
     provider.failure = Transient("broken connection")
-    vectors.get("something else", agent="bob").wait(60)
+    got(vectors, "something else", agent="bob")
     wait_until(lambda: len(recorder.counted) == 2)
     assert recorder.counted[1][1] == {"bob": Usage("fake", "fake-1", requests=1, failed=1)}

@@ -10,10 +10,10 @@ import pytest
 
 from memory.index.readers import FEWEST_OPEN, MOST_OPEN, OpenReaders, SharedReader, most_open
 from memory.store.errors import StoreCorrupt
-from memory.store.stub import InMemoryStore
+from tests.storing import TemporaryStore
 
 
-class Store(InMemoryStore):
+class Store(TemporaryStore):
     closed = 0
 
     def close(self) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from concurrent.futures import Executor, Future
 
 import numpy as np
 import pytest
@@ -12,15 +10,13 @@ import pytest
 from memory.chunking.chunker import text_hash
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.vectors import check_and_round
-from memory.search.query_vectors import Unavailable
-from memory.search.retrieval import Found, QuerySide, Wanted, retrieve
+from memory.search.retrieval import Found, QuerySide, Wanted, by_keywords, retrieve
 from memory.store.errors import VectorSearchUnavailable
-from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentWrite, NewChunk
-from schemas.conditions import ConditionCode
+from schemas.conditions import Condition, ConditionCode
 from schemas.documents import DocumentKey, FileStat
 from schemas.settings_sections import Hybrid
-from tests.storing import document, key
+from tests.storing import TemporaryStore, document, key
 
 PROVIDER = StubProvider()
 NOTES = {
@@ -35,45 +31,8 @@ def embed(text: str) -> np.ndarray:
     return check_and_round(PROVIDER.embed_documents([text]).vectors, expected=1, dimensions=None)[0]
 
 
-class Ready:
-    """A query vector that is there (or not)."""
-
-    def __init__(self, value) -> None:
-        self.value = value
-
-    def wait(self, timeout_seconds: float):
-        return self.value
-
-
-class AtOnce(Executor):
-    """Runs what it is given in the caller's thread."""
-
-    def submit(self, work, /, *arguments, **options):
-        future = Future()
-        future.set_result(work(*arguments, **options))
-        return future
-
-
-class WhenAsked(Future):
-    """Work that is not done before somebody wants its result."""
-
-    def __init__(self, work) -> None:
-        super().__init__()
-        self.work = work
-
-    def result(self, timeout=None):
-        return self.work()
-
-
-class Late(Executor):
-    """Runs what it is given as late as can be."""
-
-    def submit(self, work, /, *arguments, **options):
-        return WhenAsked(lambda: work(*arguments, **options))
-
-
-def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: InMemoryStore | None = None):
-    store = store or InMemoryStore()
+def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: TemporaryStore | None = None):
+    store = store or TemporaryStore()
     store.set_meta({"identity": json.dumps({"embedding": identity})})
     store.write(
         [
@@ -90,7 +49,7 @@ def index(*, identity: str = PROVIDER.identity, vectors: bool = True, store: InM
     return store
 
 
-def find(store: InMemoryStore, query: str, *, vector=None, **options) -> Found:
+def find(store: TemporaryStore, query: str, *, vector=None, **options) -> Found:
     hybrid = options.pop("hybrid", Hybrid())
     wanted = Wanted(
         query=query,
@@ -98,13 +57,11 @@ def find(store: InMemoryStore, query: str, *, vector=None, **options) -> Found:
         min_score=options.pop("min_score", 0.0),
         sources=("memory",),
         hybrid=hybrid,
-        deadline=time.monotonic() + 5,
-        timeout_seconds=5,
     )
-    value = embed(query) if vector is None else vector
-    return retrieve(
-        store, wanted, QuerySide(PROVIDER.identity, PROVIDER.model, Ready(value), options.pop("threads", AtOnce()))
-    )
+    lack = options.pop("lack", None)
+    value = None if lack is not None else embed(query) if vector is None else vector
+    side = QuerySide(PROVIDER.identity, PROVIDER.model, value, lack)
+    return retrieve(store, wanted, side, by_keywords(store, wanted) if options.pop("early", False) else None)
 
 
 def paths(found: Found) -> list[str]:
@@ -122,11 +79,18 @@ def test_both_sides_find_together():
     assert best.text is not None
 
 
-def test_a_keyword_side_that_takes_longer_finds_the_same():
+def test_keywords_that_were_searched_before_the_vector_came_find_the_same():
     for query in ("dentist appointment", "ERR_BROKER_4711", "basil Friday", "周五"):
         expected = find(index(), query, vector=embed(NOTES["memory/garden.md"]))
-        found = find(index(), query, vector=embed(NOTES["memory/garden.md"]), threads=Late())
-        assert found == expected
+        assert find(index(), query, vector=embed(NOTES["memory/garden.md"]), early=True) == expected
+
+
+def test_keywords_of_an_index_that_has_changed_since_are_searched_again():
+    store = index()
+    wanted = Wanted(query="zebra", max_results=6, min_score=0.0, sources=("memory",), hybrid=Hybrid())
+    early = by_keywords(store, wanted)
+    store.write([document(key("memory/zoo.md"), "A zebra in the zoo.")])
+    assert paths(retrieve(store, wanted, None, early)) == ["memory/zoo.md"]
 
 
 def test_an_exact_id_comes_first_even_when_its_vector_is_far_away():
@@ -164,7 +128,7 @@ CODE = {
     ],
 )
 def test_what_is_meant_exactly_is_found_and_comes_first_wherever_the_vectors_are(query: str, path: str):
-    store = InMemoryStore()
+    store = TemporaryStore()
     store.set_meta({"identity": json.dumps({"embedding": PROVIDER.identity})})
     other = embed("tomatoes and basil")
     store.write([document(key(name), text, vectors=[embed(text)]) for name, text in CODE.items()])
@@ -191,7 +155,7 @@ def test_a_rare_word_of_a_list_of_words_is_never_lost_to_min_score(query: str):
 
 
 def test_the_only_word_of_a_query_is_never_lost_to_min_score_however_common():
-    store = InMemoryStore()
+    store = TemporaryStore()
     store.set_meta({"identity": json.dumps({"embedding": PROVIDER.identity})})
     store.write([document(key(f"memory/{n}.md"), f"café {n}", vectors=[embed(f"{n}")]) for n in range(9)])
     assert len(find(store, "café", vector=embed("rings"), min_score=0.99).hits) == 6
@@ -212,7 +176,8 @@ def test_chinese_is_found_by_word():
 
 
 def test_without_a_vector_keywords_answer_and_say_why():
-    found = find(index(), "dentist", vector=Unavailable("the provider is down"))
+    lack = Condition(ConditionCode.QUERY_NOT_EMBEDDED, params={"reason": "the provider is down"})
+    found = find(index(), "dentist", lack=lack)
 
     assert found.mode == "keyword"
     assert [one.code for one in found.lacks] == [ConditionCode.QUERY_NOT_EMBEDDED]
@@ -227,7 +192,7 @@ def test_vectors_of_another_model_are_not_compared():
 
 
 def test_vectors_that_cannot_be_searched_leave_the_keywords():
-    class Blind(InMemoryStore):
+    class Blind(TemporaryStore):
         def search_vectors(self, vector, k, sources=None):
             raise VectorSearchUnavailable("of another size")
 
@@ -262,7 +227,7 @@ def test_the_reference_formula_is_available():
 
 
 def test_a_chunk_deleted_between_two_queries_is_left_out():
-    class Racing(InMemoryStore):
+    class Racing(TemporaryStore):
         def chunk_rows(self, ids):
             return {id_: row for id_, row in super().chunk_rows(ids).items() if "dentist" not in row.key.path}
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from memory.search.manager import SearchManager
-from memory.search.tools import GET, SEARCH, TOOLS, ToolArgumentsRefused, call_tool, unavailable
+from memory.search.tools import GET, SEARCH, TOOLS, SearchableMemory, ToolArgumentsRefused, call_tool, unavailable
 from schemas.errors import UserError
 from schemas.search import GetAnswer, GetRequest, SearchAnswer, SearchRequest, SearchResult
 from schemas.settings_sections import Limits
-from schemas.status import AgentStatus, Availability
 
 
 def result(number: int, snippet: str = "what was said", *, cited: bool = True) -> SearchResult:
@@ -27,13 +26,13 @@ def result(number: int, snippet: str = "what was said", *, cited: bool = True) -
     )
 
 
-class Memory(SearchManager):
+class Memory(SearchableMemory):
     """Answers what a test tells it to, and remembers what it was asked."""
 
     def __init__(self, *results: SearchResult, max_injected_chars: int = 4000) -> None:
         self._results = results
         self._limits = Limits(max_injected_chars=max_injected_chars)
-        self.searched: list[SearchRequest] = []
+        self.asked: list[SearchRequest] = []
         self.read: list[GetRequest] = []
         self.broken: Exception | None = None
 
@@ -41,10 +40,10 @@ class Memory(SearchManager):
     def limits(self) -> Limits:
         return self._limits
 
-    def search(self, request: SearchRequest) -> SearchAnswer:
+    async def searched(self, request: SearchRequest) -> SearchAnswer:
         if self.broken is not None:
             raise self.broken
-        self.searched.append(request)
+        self.asked.append(request)
         return SearchAnswer(results=self._results, mode="keyword", citations=True)
 
     def read_file(self, request: GetRequest) -> GetAnswer:
@@ -53,24 +52,9 @@ class Memory(SearchManager):
         self.read.append(request)
         return GetAnswer(path=request.path, text="a line", lines=1, total_lines=9, truncated=True, next_from=2)
 
-    def status(self, *, deep: bool = False) -> AgentStatus:
-        raise NotImplementedError
 
-    def sync(self) -> str | None:
-        raise NotImplementedError
-
-    def probe_embedding_availability(self) -> Availability:
-        raise NotImplementedError
-
-    def probe_vector_availability(self) -> Availability:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-def call(memory: SearchManager, name: str, session_key: str | None = None, /, **arguments: Any) -> dict[str, Any]:
-    answer = call_tool(memory, name, arguments, session_key=session_key)
+def call(memory: SearchableMemory, name: str, session_key: str | None = None, /, **arguments: Any) -> dict[str, Any]:
+    answer = asyncio.run(call_tool(memory, name, arguments, session_key=session_key))
     json.dumps(answer, allow_nan=False)
     return answer
 
@@ -109,9 +93,7 @@ def test_a_search_is_asked_as_the_model_says_in_the_session_that_the_door_knows(
     memory = Memory(result(1))
     answer = call(memory, SEARCH, "agent:main:main", query="gateway", maxResults=3, minScore=0.2)
 
-    assert memory.searched == [
-        SearchRequest(query="gateway", max_results=3, min_score=0.2, session_key="agent:main:main")
-    ]
+    assert memory.asked == [SearchRequest(query="gateway", max_results=3, min_score=0.2, session_key="agent:main:main")]
     [hit] = answer["results"]
     assert hit["snippet"] == "what was said\n\nSource: memory/1.md#L1-L2"
     assert (hit["path"], hit["startLine"], hit["endLine"]) == ("memory/1.md", 1, 2)
@@ -133,7 +115,7 @@ def test_optional_arguments_may_be_null_as_some_models_send_them():
     call(memory, SEARCH, query="x", maxResults=None, minScore=None)
     call(memory, GET, **{"path": "a.md", "from": None, "lines": None})
 
-    assert memory.searched == [SearchRequest(query="x")]
+    assert memory.asked == [SearchRequest(query="x")]
     assert memory.read == [GetRequest(path="a.md")]
 
 
@@ -164,12 +146,12 @@ def test_optional_arguments_may_be_null_as_some_models_send_them():
 def test_a_wrong_call_is_refused_in_one_sentence_and_asks_nothing(name, arguments, sentence):
     memory = Memory()
     with pytest.raises(ToolArgumentsRefused) as refused:
-        call_tool(memory, name, arguments, session_key=None)
+        asyncio.run(call_tool(memory, name, arguments, session_key=None))
 
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
     assert isinstance(refused.value, UserError)
-    assert (memory.searched, memory.read) == ([], [])
+    assert (memory.asked, memory.read) == ([], [])
 
 
 def test_an_answer_has_at_most_max_injected_chars_and_says_what_was_left_out():

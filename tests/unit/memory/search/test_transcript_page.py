@@ -10,11 +10,10 @@ from pathlib import Path
 from memory.documents.agent_files import AgentFiles
 from memory.redaction import redact
 from memory.search.get import remembered_page, transcript_page
-from memory.store.stub import InMemoryStore
 from schemas.documents import DocumentKey
 from schemas.search import GetAnswer
 from schemas.settings import AgentSettings
-from tests.storing import chunk, mark, piece
+from tests.storing import TemporaryStore, chunk, mark, piece
 
 KEY = DocumentKey("sessions", "sessions/talk.jsonl")
 
@@ -68,7 +67,7 @@ def test_a_message_longer_than_a_page_is_cut_and_says_so(tmp_path: Path) -> None
 
 
 def test_of_a_transcript_whose_file_is_gone_what_the_index_kept_is_shown() -> None:
-    store = InMemoryStore()
+    store = TemporaryStore()
     texts = ["User: one\nAssistant: two", "Assistant: two\nUser: three\nwith a second line", "User: four"]
     spans = [(2, 4), (4, 7), (9, 9)]
     chunks = [

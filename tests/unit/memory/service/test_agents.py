@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from memory.index.generations import Generations
-from memory.service import agents as served
 from memory.service.agents import ServedAgents
 from memory.service.metrics import ServiceMetrics
 from schemas.search import SearchRequest
@@ -64,6 +63,7 @@ def test_readiness_and_metrics_open_an_index_once_and_after_a_change(
     several: Settings, agents: ServedAgents, opened: list[str]
 ):
     for _ in range(3):
+        agents.look_around()
         assert agents.not_ready() is None
         assert [number.chunks for number in agents.numbers(NAMES)] == [1, 1, 1, 1]
     assert opened == list(NAMES)
@@ -75,55 +75,17 @@ def test_readiness_and_metrics_open_an_index_once_and_after_a_change(
     assert opened == [*NAMES, "bob"]
 
 
-def test_without_time_for_all_the_next_question_goes_on_where_this_one_stopped(
-    agents: ServedAgents, opened: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(served, "LOOKING_SECONDS", -1.0)
-    assert agents.not_ready() is None
-    assert [number.chunks for number in agents.numbers(NAMES)] == [None] * 4
-    assert opened == []
-    monkeypatch.setattr(served, "LOOKING_SECONDS", 0.0)
-    looks = iter([0.0, 0.0, 1.0] * 4)
-    monkeypatch.setattr(served.time, "monotonic", lambda: next(looks))
-    for known in ([1, None, None, None], [1, 1, None, None], [1, 1, 1, None], [1, 1, 1, 1]):
-        assert [number.chunks for number in agents.numbers(NAMES)] == known
-    assert opened == list(NAMES)
-
-
 def test_a_damaged_index_among_many_is_named_and_its_figures_are_unknown(several: Settings, agents: ServedAgents):
     folder = several.indexes_path / "eve"
-    (folder / (folder / "CURRENT").read_text().strip()).write_bytes(b"no database" * 5_000)
-    assert str(agents.not_ready()).startswith("eve: ")
-    assert [number.chunks for number in agents.numbers(NAMES)] == [1, 1, None, 1]
-
-
-def test_readiness_looks_at_some_agents_at_a_time_and_first_at_those_with_a_problem(
-    several: Settings, agents: ServedAgents, opened: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(served, "AGENTS_AT_A_TIME", 2)
-    for seen in (["ada", "bob"], list(NAMES), list(NAMES)):
-        assert agents.not_ready() is None
-        assert opened == seen
-
-    folder = several.indexes_path / "joe"
     index = folder / (folder / "CURRENT").read_text().strip()
     sound = index.read_bytes()
     index.write_bytes(b"no database" * 5_000)
-    assert str(agents.not_ready()).startswith("joe: "), "its turn has come"
-    assert str(agents.not_ready()).startswith("joe: ")
-    index.write_bytes(sound)
-    assert agents.not_ready() is None, "mended, it is looked at first"
-
-
-def test_an_index_that_is_damaged_is_found_in_the_background_before_its_turn(
-    several: Settings, agents: ServedAgents, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(served, "AGENTS_AT_A_TIME", 1)
-    folder = several.indexes_path / "joe"
-    (folder / (folder / "CURRENT").read_text().strip()).write_bytes(b"no database" * 5_000)
-    assert agents.not_ready() is None
+    assert agents.not_ready() is None, "an agent that was not looked at counts as ready"
     agents.look_around()
-    assert str(agents.not_ready()).startswith("joe: ")
+    assert str(agents.not_ready()).startswith("eve: ")
+    assert [number.chunks for number in agents.numbers(NAMES)] == [1, 1, None, 1]
+    index.write_bytes(sound)
+    assert agents.not_ready() is None
 
 
 def test_a_status_tells_sizes_of_the_home_as_the_background_found_them(several: Settings, agents: ServedAgents):
@@ -146,11 +108,3 @@ def test_metrics_count_answers_from_the_cache_and_open_indexes(agents: ServedAge
     assert 'recalld_cached_answers_total{outcome="hit"} 2.0' in text
     assert "recalld_open_indexes 1.0" in text
     assert float(text.rpartition("recalld_cached_answers_bytes ")[2].split()[0]) > 500
-
-
-def test_statuses_of_agents_that_nobody_asks_for_are_not_kept(agents: ServedAgents, monkeypatch: pytest.MonkeyPatch):
-    agents.status(NAMES, deep=False)
-    assert len(agents._status) == 4
-    monkeypatch.setattr(served, "STATUS_KEPT_SECONDS", 0.0)
-    agents.status(NAMES[:1], deep=False)
-    assert len(agents._status) <= 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from memory.store.options import StoreOptions
 from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.stub import InMemoryStore
 from memory.store.writer import Store
 
 
@@ -25,6 +25,12 @@ def index_path(tmp_path: Path) -> Path:
 WRITING = {"with sqlite-vec": StoreOptions(), "without": StoreOptions(extension_path=Path("/nowhere/vec0.so"))}
 
 
+def _sqlite(folder: Path, *, options: StoreOptions) -> Store:
+    path = folder / "store.sqlite"
+    create_generation(path, StoreOptions(), fingerprint="f", description="{}")
+    return SqliteStore(path, options)
+
+
 @pytest.fixture(params=WRITING)
 def sqlite_store(request: pytest.FixtureRequest, index_path: Path) -> Iterator[SqliteStore]:
     """A store of that generation, with sqlite-vec and without."""
@@ -33,15 +39,15 @@ def sqlite_store(request: pytest.FixtureRequest, index_path: Path) -> Iterator[S
     store.close()
 
 
-@pytest.fixture(params=[*WRITING, "in memory"])
+#: A new implementation joins by a function that makes an empty index in a folder.
+IMPLEMENTATIONS: dict[str, Callable[[Path], Store]] = {
+    f"SQLite {how}": partial(_sqlite, options=options) for how, options in WRITING.items()
+}
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Each implementation in turn."""
-    made: Store
-    if request.param in WRITING:
-        path = tmp_path / "store.sqlite"
-        create_generation(path, StoreOptions(), fingerprint="f", description="{}")
-        made = SqliteStore(path, WRITING[request.param])
-    else:
-        made = InMemoryStore(fingerprint="f", description="{}")
+    made = IMPLEMENTATIONS[request.param](tmp_path)
     yield made
     made.close()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from memory.store.options import StoreOptions
 from memory.store.reader import VectorState
-from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.stub import InMemoryStore
-from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Refusal, Store, WriteOutcome
-from tests.storing import STAT, chunk, key, text_hash, vector
+from memory.store.writer import DocumentDelete, DocumentWrite, KeptChunk, Refusal, WriteOutcome
+from tests.storing import STAT, TemporaryStore, chunk, key, text_hash, vector
 
 PATHS = ("MEMORY.md", "memory/a.md", "memory/笔记.md")
 TEXTS = ("gateway", "数据库迁移", "deploy", "C++ and 网关", "one more")
@@ -35,23 +29,16 @@ class ModelChunk:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Runs on SQLite; the subclass runs the same on the store in memory."""
+    """A model of a few lines beside SQLite."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model: dict[str, list[ModelChunk]] = {}
         self.stale: dict[str, int] = {}
-        self.store = self.make()
-
-    def make(self) -> Store:
-        self.folder = Path(tempfile.mkdtemp())
-        path = self.folder / "index.sqlite"
-        create_generation(path, StoreOptions(), fingerprint="f", description="")
-        return SqliteStore(path, StoreOptions())
+        self.store = TemporaryStore()
 
     def teardown(self) -> None:
         self.store.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     @rule(
         path=st.sampled_from(PATHS),
@@ -172,19 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
         }
 
 
-class InMemoryMachine(StoreMachine):
-    """The same laws for the stub."""
-
-    def make(self) -> Store:
-        self.folder = Path(tempfile.mkdtemp())
-        return InMemoryStore(fingerprint="f")
-
-
-_SETTINGS = settings(
+TestSqliteLaws = StoreMachine.TestCase
+TestSqliteLaws.settings = settings(
     max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-
-TestSqliteLaws = StoreMachine.TestCase
-TestSqliteLaws.settings = _SETTINGS
-TestInMemoryLaws = InMemoryMachine.TestCase
-TestInMemoryLaws.settings = _SETTINGS

@@ -1,9 +1,7 @@
-"""Any sequence of slices, in SQLite and in memory at once: both say the same, and what was said last."""
+"""Any sequence of slices, written with sqlite-vec and without: both stores hold the same, and what was said last."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from memory.store.options import StoreOptions
 from memory.store.reader import TranscriptMark, VectorState
-from memory.store.sqlite.writer import SqliteStore, create_generation
-from memory.store.stub import InMemoryStore
 from memory.store.writer import DocumentDelete, NewChunk, Refusal, Store, TranscriptWrite, WriteOutcome
 from schemas.documents import DocumentKey
-from tests.storing import chunk, key, mark, piece, vector
+from tests.storing import TemporaryStore, chunk, key, mark, piece, vector
 
 NAMES = (key("sessions/a.jsonl", source="sessions"), key("sessions/b.jsonl", source="sessions"))
 TEXTS = ("gateway", "数据库迁移", "deploy", "一二三")
@@ -30,18 +26,15 @@ class TranscriptMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp())
-        self.path = self.folder / "index.sqlite"
-        create_generation(self.path, StoreOptions(), fingerprint="f", description="")
-        self.sqlite = SqliteStore(self.path, StoreOptions())
-        self.stub = InMemoryStore(fingerprint="f")
+        self.sqlite = TemporaryStore()
+        self.plain = TemporaryStore(StoreOptions(extension_path=Path("/nowhere/vec0.so")))
         self.current: dict[DocumentKey, list[str]] = {}
         self.finished: set[DocumentKey] = set()
         self.slices = 0
 
     def teardown(self) -> None:
-        self.sqlite.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for store in self.stores():
+            store.close()
 
     @rule(name=st.sampled_from(NAMES), parts=st.lists(st.tuples(SAID, st.integers(0, 9), st.booleans()), max_size=3))
     def write(self, name: DocumentKey, parts: list[tuple[list[tuple[str, VectorState]], int, bool]]) -> None:
@@ -95,19 +88,18 @@ class TranscriptMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def retry(self, name: DocumentKey) -> None:
-        assert self.sqlite.retry_dead_letter(name) == self.stub.retry_dead_letter(name)
+        assert self.sqlite.retry_dead_letter(name) == self.plain.retry_dead_letter(name)
 
     @rule()
     def reopen(self) -> None:
-        self.sqlite.close()
-        self.sqlite = SqliteStore(self.path, StoreOptions())
+        self.sqlite.reopen()
 
     def stores(self) -> tuple[Store, Store]:
-        return self.sqlite, self.stub
+        return self.sqlite, self.plain
 
     @invariant()
     def hold_together(self) -> None:
-        assert self.sqlite.check() == self.stub.check() == []
+        assert self.sqlite.check() == self.plain.check() == []
 
     @invariant()
     def say_what_was_said_last(self) -> None:
@@ -123,9 +115,9 @@ class TranscriptMachine(RuleBasedStateMachine):
     @invariant()
     def say_the_same(self) -> None:
         for name in NAMES:
-            assert self.sqlite.chunks_of(name) == self.stub.chunks_of(name)
-            assert self.sqlite.transcript(name) == self.stub.transcript(name)
-            assert self.sqlite.revision(name) == self.stub.revision(name)
+            assert self.sqlite.chunks_of(name) == self.plain.chunks_of(name)
+            assert self.sqlite.transcript(name) == self.plain.transcript(name)
+            assert self.sqlite.revision(name) == self.plain.revision(name)
             mine, theirs = (store.file(name) for store in self.stores())
             assert (mine and replace(mine, indexed_at=0)) == (theirs and replace(theirs, indexed_at=0))
         letters = [{(one.key, one.reason, one.attempts) for one in store.dead_letters()} for store in self.stores()]
@@ -136,6 +128,11 @@ class TranscriptMachine(RuleBasedStateMachine):
         for text in TEXTS:
             found = [{hit.id for hit in store.search_text(text, 200)} for store in self.stores()]
             assert found[0] == found[1]
+            rows = self.sqlite.chunk_rows(list(found[0]))
+            assert {row.text for row in rows.values()} <= {text}
+            said_last = sum(texts.count(text) for texts in self.current.values())
+            assert len(rows) >= said_last
+            assert len(rows) == said_last or self.finished != set(self.current)
         near = [{hit.id for hit in store.search_vectors(vector(0), 200)} for store in self.stores()]
         assert near[0] == near[1]
 

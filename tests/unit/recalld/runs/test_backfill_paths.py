@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from memory.documents.imports import ImportedFolder
-from recalld.runs.backfill_paths import Found, find_transcripts
+from recalld.runs.backfill_plan import Found, find_transcripts
 
 
 def write(path: Path, *, at: float = 1_000.0) -> Path:

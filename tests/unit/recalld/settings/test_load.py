@@ -382,7 +382,7 @@ def test_a_damaged_memory_of_workspaces_is_said_and_mended_by_the_flag(case: Cas
         ("[[agents]]\nid = 'a b'\nworkspace = '/a'", "agents.a b.id is 'a b'; it must be a text of the form"),
         (
             "[[agents]]\nid = 'a'\nworkspace = '/a'\nservice.port = 1",
-            "agents.a.service: this key holds for all agents; write it outside [[agents]]",
+            "agents.a.service.port: this key holds for all agents; write it outside [[agents]]",
         ),
         (
             "[[agents]]\nid = 'a'\nworkspace = '/a'\nquery.max_results = 1000",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from memory.redaction import redact
-from memory.search.builtin import BuiltinManager, SearchResources
+from memory.search.manager import SearchManager
 from memory.search.ranking.terms import SEARCHED_CHARACTERS, searched_query
+from memory.search.resources import SearchResources
 from memory.search.tools import SEARCH, call_tool
 from schemas.conditions import ConditionCode
 from schemas.search import GetRequest, SearchRequest
@@ -19,11 +21,11 @@ LONG = "the dentist appointment " + "and so on " * 10_000
 
 
 @pytest.fixture
-def manager(settings: Settings) -> Iterator[BuiltinManager]:
+def manager(settings: Settings) -> Iterator[SearchManager]:
     (settings.agents[0].workspace / "memory" / "a.md").write_text("The dentist appointment moved to nine.\n", "utf-8")
     write_index(settings).close()
     resources = SearchResources(settings, model_wait_seconds=5)
-    made = BuiltinManager(settings, settings.agents[0], resources=resources)
+    made = SearchManager(settings, settings.agents[0], resources=resources)
     yield made
     made.close()
     resources.close()
@@ -71,7 +73,7 @@ def test_secrets_that_hide_most_of_a_query_leave_no_half_of_the_next_one():
     assert "a1B2" not in searched_query(" ".join(secrets), redact).text
 
 
-def test_the_answer_says_what_was_searched_and_finds_it(manager: BuiltinManager):
+def test_the_answer_says_what_was_searched_and_finds_it(manager: SearchManager):
     answer = manager.search(SearchRequest(query=LONG))
 
     assert answer.results[0].path == "memory/a.md"
@@ -80,15 +82,15 @@ def test_the_answer_says_what_was_searched_and_finds_it(manager: BuiltinManager)
     assert manager.search(SearchRequest(query="dentist")).degraded == ()
 
 
-def test_an_agent_that_pastes_a_file_is_answered_too(manager: BuiltinManager):
-    answer = call_tool(manager, SEARCH, {"query": LONG}, session_key=None)
+def test_an_agent_that_pastes_a_file_is_answered_too(manager: SearchManager):
+    answer = asyncio.run(call_tool(manager, SEARCH, {"query": LONG}, session_key=None))
 
     assert answer["results"][0]["path"] == "memory/a.md"
     assert "its first" in answer["degraded"][0]
 
 
 @pytest.mark.parametrize("query", ["dentist \ud83d", "\udd8a dentist", "dentist \ud83e\udd8a"])
-def test_halves_of_a_surrogate_pair_are_no_reason_to_refuse(manager: BuiltinManager, query: str):
+def test_halves_of_a_surrogate_pair_are_no_reason_to_refuse(manager: SearchManager, query: str):
     request = SearchRequest(query=query)
 
     assert request.query.isprintable()
@@ -96,7 +98,7 @@ def test_halves_of_a_surrogate_pair_are_no_reason_to_refuse(manager: BuiltinMana
 
 
 @pytest.mark.parametrize("path", ["memory/\ud83d.md", "\udcff", "memory/a\udcff.md"])
-def test_no_path_with_half_a_surrogate_pair_is_a_document(manager: BuiltinManager, path: str):
+def test_no_path_with_half_a_surrogate_pair_is_a_document(manager: SearchManager, path: str):
     answer = manager.read_file(GetRequest(path=path))
 
     assert answer.text == ""

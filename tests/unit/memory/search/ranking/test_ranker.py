@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 
 from memory.search.ranking.ranker import ranked
-from memory.store.stub import InMemoryStore
 from schemas.settings_sections import Hybrid
-from tests.storing import document, key, vector
+from tests.storing import TemporaryStore, document, key, vector
 
 NOTE = key("memory/a.md")
 
 
 def texts(hybrid: dict[str, Any], *, by_vectors: bool) -> list[str]:
     """Three chunks, best first: the second says in other words what the first does."""
-    store = InMemoryStore()
+    store = TemporaryStore()
     vectors = [vector(1), vector(1), vector(2), vector(3)]
     store.write([document(NOTE, "seven boats", "sept bateaux", "green hills", "nothing", vectors=vectors)])
     scores = dict(zip((chunk.id for chunk in store.chunks_of(NOTE)), (0.9, 0.8, 0.7, 0.1), strict=True))
@@ -46,7 +45,7 @@ def test_variety_is_by_meaning_where_meaning_is_searched(*, by_vectors: bool, ex
 
 def found(query: str, *notes: str, cosines: dict[int, float] | None = None) -> list[tuple[str, float]]:
     """The beginnings and scores of notes that all hold `query`, best first; `cosines` by place."""
-    store = InMemoryStore()
+    store = TemporaryStore()
     store.write([document(key(f"memory/{number}.md"), text) for number, text in enumerate(notes)])
     ids = [store.chunks_of(key(f"memory/{number}.md"))[0].id for number in range(len(notes))]
     hits, _ = ranked(

@@ -9,13 +9,12 @@ import pytest
 from memory.search.ranking.fusion import Fused
 from memory.search.ranking.rerank import age_factors, varied_hits
 from memory.store.reader import ChunkRow
-from memory.store.stub import InMemoryStore
-from tests.storing import TALK, chunk, document, key, mark, piece, vector
+from tests.storing import TALK, TemporaryStore, chunk, document, key, mark, piece, vector
 
 NOTE = key("memory/a.md")
 
 
-def hits(store: InMemoryStore) -> list[tuple[Fused, ChunkRow]]:
+def hits(store: TemporaryStore) -> list[tuple[Fused, ChunkRow]]:
     """All chunks, ranked by their place."""
     rows = store.chunk_rows([chunk.id for chunk in store.chunks_of(NOTE)])
     return [(Fused(id_, 1 - 0.1 * place, 0.9, None, None), row) for place, (id_, row) in enumerate(rows.items())]
@@ -26,7 +25,7 @@ def hits(store: InMemoryStore) -> list[tuple[Fused, ChunkRow]]:
     [(0.0, ["Seven boats", "green hills", "sept bateaux"]), (None, ["Seven boats", "sept bateaux", "green hills"])],
 )
 def test_vectors_know_what_words_do_not(unrelated: float | None, expected: list[str]) -> None:
-    store = InMemoryStore()
+    store = TemporaryStore()
     vectors = [vector(1), vector(1), vector(2)]
     store.write([document(NOTE, "Seven boats", "sept bateaux", "green hills", vectors=vectors)])
 
@@ -36,7 +35,7 @@ def test_vectors_know_what_words_do_not(unrelated: float | None, expected: list[
 
 
 def test_what_waits_for_its_vector_is_compared_by_words() -> None:
-    store = InMemoryStore()
+    store = TemporaryStore()
     store.write([document(NOTE, "seven boats", "Seven boats!", "green hills", vectors=[vector(1)])])
 
     chosen = varied_hits(store, hits(store), share=0.5, limit=2, unrelated=0.0)
@@ -45,7 +44,7 @@ def test_what_waits_for_its_vector_is_compared_by_words() -> None:
 
 
 def test_factors_are_those_of_messages_and_dates() -> None:
-    store = InMemoryStore()
+    store = TemporaryStore()
     day = 86_400.0
     store.write([piece(replace(chunk("said"), said_at=100 * day), continues=None, to=mark(1))])
     store.write([document(NOTE, "undated"), document(key("memory/1970-01-02-b.md"), "dated")])

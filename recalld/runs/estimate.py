@@ -215,6 +215,10 @@ class Spending:
         price = price_of(self._agents[agent], usage.provider, usage.model)
         return f"{text}, {dollars(price * usage.tokens / 1e6)}" if price and usage.tokens else text
 
+    def told(self) -> dict[str, list[tuple[Usage, str]]]:
+        """Return the usage of each agent, each with its line for a person."""
+        return {agent: [(usage, self.sentence(agent, usage)) for usage in self.of(agent)] for agent in self._agents}
+
     def _since(self, agent: str, usage: Usage) -> Usage:
         before = self._before.get((agent, usage.provider, usage.model))
         if before is None:

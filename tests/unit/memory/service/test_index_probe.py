@@ -11,7 +11,7 @@ import pytest
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.index.readers import SharedReader
-from memory.search.index_probe import Figures, IndexProbe, ProbeResult
+from memory.service.agents import Figures, IndexProbe, ProbeResult
 from memory.store.options import StoreOptions
 from memory.store.writer import DocumentDelete, Store
 from tests.storing import document, key
@@ -33,7 +33,7 @@ def store(writer: GenerationWriter) -> Store:
 def probe(tmp_path: Path) -> Iterator[IndexProbe]:
     generations = Generations(tmp_path, StoreOptions())
     reader = SharedReader(generations)
-    yield IndexProbe("main", generations, reader)
+    yield IndexProbe("main", generations, reader.visit)
     reader.close()
 
 

@@ -1,6 +1,6 @@
-"""Wait of a command until its documents are indexed and have their vectors, with progress on the way.
+"""One run of a command that indexes: compare, enqueue, wait, report.
 
-Beside a busy `recalld up` the queue is never empty. A command waits for the documents that were marked before it began.
+Beside a busy `recalld up` the queue is never empty. A run waits for the documents that were marked before it began.
 It then waits for the vectors of the chunks that existed at that time.
 """
 
@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from memory.documents.agent_files import AgentFiles
-from memory.documents.comparison import left_out
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
-from memory.embedding.selection import NO_VECTORS as NO_EMBEDDING
 from memory.embedding.selection import ProviderChoice
-from memory.index.fingerprint import embedding_of, name_in
 from memory.index.provider_fallback import provider_of
-from memory.status.answering import no_prefixes, no_vectors
-from memory.status.condition_texts import counted, duration, text_of, what_happened
+from memory.status.condition_texts import counted, duration, what_happened
 from memory.store.reader import IndexCounts, StoreReader
+from recalld.runs.estimate import Spending
+from recalld.runs.outcome import AgentIndex, Outcome
 from recalld.runs.progress_bar import Progress, ProgressBar
-from recalld.wiring import BrokerSide, generations_of
+from recalld.up.lifecycle import running_broker, stop_event
+from recalld.up.lock import daemon_pid
+from recalld.wiring import BrokerSide, compare, open_broker
 from schemas.conditions import HOLD_UP_VECTORS, OF_PROVIDER, Condition, ConditionCode, Param
 from schemas.documents import DocumentKey
 from schemas.errors import UserError
 from schemas.ports import EndpointCondition, EndpointStatus
 from schemas.settings import AgentSettings, Settings
+from workers.queue.home_lock import HomeLock
+from workers.run import run_workers
 
 #: Seconds between two looks at the queue.
 _LOOK_SECONDS = 0.1
@@ -52,49 +54,6 @@ _NAMED_AGENTS = 3
 
 #: Seconds of a provider's cool-down that a command waits for.
 _LONGEST_COOL_DOWN_SECONDS = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of a wait for one agent. `condition` is the reason why vectors, or anything, will not come.
-
-    `in_jobs`: batch jobs have all missing vectors, and the command does not wait for them.
-    """
-
-    agent: str
-    counts: IndexCounts
-    failed: tuple[str, ...] = ()
-    in_jobs: bool = False
-    condition: Condition | None = None
-    advice: Condition | None = None
-
-    @property
-    def sentence(self) -> str | None:
-        """Return the reason for missing results, for people; None when all came."""
-        return text_of(self.condition) if self.condition is not None else None
-
-    @property
-    def stopped(self) -> str | None:
-        """Return the reason as `--json` has it: without the count of chunks, which stands beside it."""
-        if self.condition is not None and self.condition.code is ConditionCode.VECTORS_WAIT:
-            return str(self.condition.params["reason"])
-        return self.sentence
-
-    @property
-    def in_jobs_sentence(self) -> str:
-        """Return a sentence on the chunks that wait in batch jobs, for people."""
-        return (
-            f"{self.counts.vectors_pending:,} chunks wait in batch jobs (`recalld jobs`); `recalld up`, or this "
-            "command again, takes in what they bring"
-        )
-
-
-def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """Return 0 when all was done, 4 when it was done by keyword only for want of a provider, else 1."""
-    codes = {one.condition.code for one in outcomes if one.condition is not None}
-    if any(one.failed for one in outcomes) or codes - {ConditionCode.VECTORS_UNAVAILABLE}:
-        return 1
-    return 4 if codes else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +97,31 @@ class _View:
         return f"{counted(self.counts.vectors_pending, 'vector')} of {self.choice.name}{wait}"
 
 
-class IndexWait:
-    """Wait of a command for the queue and the indexes of some agents."""
+@contextmanager
+def running(settings: Settings, agents: Sequence[AgentSettings]) -> Iterator[Run]:
+    """Begin a run, with a broker for its duration unless one answers already."""
+    stop = stop_event(supervised=False)
+    with running_broker(settings), open_broker(settings) as broker:
+        run = Run(settings, agents, broker, stop)
+        try:
+            yield run
+        finally:
+            run.close()
 
-    def __init__(self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide) -> None:
-        self._broker = broker
+
+class Run:
+    """One run for some agents. `stop` is set by Ctrl-C."""
+
+    def __init__(
+        self, settings: Settings, agents: Sequence[AgentSettings], broker: BrokerSide, stop: threading.Event
+    ) -> None:
+        self.settings = settings
+        self.broker = broker
+        self.stop = stop
+        self.spending = Spending(broker.board, agents)
         #: Shows the progress.
         self.bar = ProgressBar()
+        self._begun = time.monotonic()
         self._jobs = _BatchJobs(settings, agents)
         self._agents = {agent.id: _AgentWait(settings, agent, broker, self._jobs) for agent in agents}
         self._most_documents = 0
@@ -154,71 +131,87 @@ class IndexWait:
         #: Seconds without progress after which the command gave up, None when it did not.
         self._still_seconds: float | None = None
 
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since the run began."""
+        return time.monotonic() - self._begun
+
+    @property
+    def interrupted(self) -> bool:
+        """Return True after Ctrl-C."""
+        return self.stop.is_set()
+
+    def counts(self, agent: AgentSettings) -> IndexCounts:
+        """Return the counts of an agent's index; without missing vectors where only keywords are wanted."""
+        return self._agents[agent.id].index.counts()
+
+    def check_home(self) -> None:
+        """Check that workers of this home take from the queue: what those of another home take would be missing here.
+
+        Raises:
+            UserError: workers of another home take from it.
+        """
+        HomeLock(self.broker.client, self.broker.keys, self.settings).take(self.stop)
+
+    def compare(self) -> None:
+        """Enqueue what differs between disk and index."""
+        for one in self._agents.values():
+            compare(self.settings, one.agent, self.broker.queue)
+        self.marked()
+
     def marked(self) -> None:
         """Wait for what the command queued until now."""
         for agent in self._agents.values():
             agent.marked_at = time.time()
 
-    def ask_again(self) -> None:
-        """Let workers ask providers now: an outage or a refusal that an earlier run met may be over.
+    def finish(self) -> list[Outcome]:
+        """Wait until all is done, with workers where work is left, and return the outcomes.
 
         Raises:
-            BrokerUnavailable: the queue does not answer.
+            UserError: the workers are gone, or refused.
         """
         for agent in self._agents.values():
             agent.ask_again()
+        agents = zip(self._agents.values(), self._look(), strict=True)
+        if all(agent.is_done(view) for agent, view in agents):
+            return self._outcomes()
+        with _workers(self.settings) as works:
+            return self.until_done(works=works)
 
-    def anything_to_do(self) -> bool:
-        """Return True if documents, vectors or a generation are under way."""
-        return any(view.documents or not view.settled for view in self._look())
-
-    def counts(self, agent: AgentSettings) -> IndexCounts:
-        """Return the counts of an agent's index; without missing vectors where only keywords are wanted."""
-        return self._agents[agent.id].counts()
-
-    def outcomes(self) -> list[Outcome]:
-        """Return the present state of each agent."""
-        return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents.values()]
-
-    def compared(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Return the outcomes, with a condition where files are missing in an index and the queue has none of them."""
-        return [self._agents[one.agent].compared(one) if one.condition is None else one for one in outcomes]
-
-    def until_done(
-        self, stop: threading.Event, *, works: Callable[[], bool], feed: Callable[[], int] = lambda: 0
-    ) -> list[Outcome]:
+    def until_done(self, *, works: Callable[[], bool]) -> list[Outcome]:
         """Wait, show progress on standard error, and return the outcomes.
 
-        `works` returns False when no workers are left. `feed` is called at every look to queue more; it returns the
-        number of documents that it holds back.
+        `works` returns False when no workers are left.
 
         Raises:
             UserError: the workers are gone.
         """
-        while not stop.wait(_LOOK_SECONDS):
+        while not self.stop.wait(_LOOK_SECONDS):
             if not works():
                 self.bar.end()
                 raise UserError("recalld up ended meanwhile; what was done is kept, run this command again to go on")
-            held_back = feed()
             views = self._look()
-            documents = held_back + sum(view.documents for view in views)
+            documents = sum(view.documents for view in views)
             self._most_documents = max(self._most_documents, documents)
             for view in views:
                 self.bar.warn(view.conditions)
             if self.bar.due():
                 self.bar.show(self._progress(views, documents))
             agents = zip(self._agents.values(), views, strict=True)
-            if all(view.unable or (not held_back and agent.is_done(view)) for agent, view in agents):
+            if all(view.unable or agent.is_done(view) for agent, view in agents):
                 break
-            if self._stands_still(views, held_back):
+            if self._stands_still(views):
                 break
         self.bar.end()
-        return self.outcomes()
+        return self._outcomes()
 
     def close(self) -> None:
         """Close the readers."""
         for agent in self._agents.values():
-            agent.close()
+            agent.index.close()
+
+    def _outcomes(self) -> list[Outcome]:
+        return [agent.outcome(still_seconds=self._still_seconds) for agent in self._agents.values()]
 
     def _look(self) -> list[_View]:
         return [agent.look() for agent in self._agents.values()]
@@ -240,18 +233,18 @@ class IndexWait:
                 vectors_ready=sum(view.counts.vectors_ready for view in views),
                 vectors_pending=sum(view.counts.vectors_pending for view in views),
             ),
-            failed=sum(len(agent.failed()) for agent in self._agents.values()),
+            failed=sum(len(agent.index.failed()) for agent in self._agents.values()),
             jobs=self._jobs.progress(),
             waits_for="; ".join(waiting),
         )
 
-    def _stands_still(self, views: Sequence[_View], held_back: int) -> bool:
+    def _stands_still(self, views: Sequence[_View]) -> bool:
         """Return True if the command's own work made no progress for too long.
 
         A batch job may take a day. Other jobs may come first: the command has more patience while workers finish any,
         except for a new index, which is never whole while its documents change all the time.
         """
-        made = (held_back, [(view.documents, view.oldest_chunk, view.building) for view in views])
+        made = [(view.documents, view.oldest_chunk, view.building) for view in views]
         if self._jobs.progress() or made != self._progress_made:
             self._progress_made, self._progress_at = made, time.monotonic()
             return False
@@ -259,11 +252,11 @@ class IndexWait:
         cool_down = _LONGEST_COOL_DOWN_SECONDS if any(view.cools_down for view in views) else 0.0
         if still < max(self._limit_seconds, cool_down):
             return False
-        only_builds = not (held_back or any(view.documents for view in views)) and all(
+        only_builds = not any(view.documents for view in views) and all(
             view.building is not None for view in views if not view.unable and view.oldest_chunk is None
         )
         patient = not only_builds and still < _LONGEST_STILL * self._limit_seconds
-        if patient and self._broker.board.stalled_seconds() < self._limit_seconds:
+        if patient and self.broker.board.stalled_seconds() < self._limit_seconds:
             return False
         self._still_seconds = still
         return True
@@ -273,28 +266,26 @@ class _AgentWait:
     """Wait for one agent."""
 
     def __init__(self, settings: Settings, agent: AgentSettings, broker: BrokerSide, jobs: _BatchJobs) -> None:
-        self._settings = settings
-        self._agent = agent
+        self.agent = agent
+        self.index = AgentIndex(settings, agent)
         self._broker = broker
         self._jobs = jobs
-        self._generations = generations_of(settings, agent)
         self._begun = self.marked_at = time.time()
-        self._open: tuple[str, StoreReader] | None = None
         # Generation, and its last chunk when the command's documents were indexed.
-        self._last_chunk = ("", 0)
+        self._last_chunk: tuple[str | None, int] = ("", 0)
 
     def look(self) -> _View:
         """Return the present view."""
         documents = self._documents()
-        counts, choice = self.counts(), provider_of(self._settings, self._agent)
+        counts, choice = self.index.counts(), self.index.choice
         board, provider = self._broker.board, choice.provider
         endpoint = board.endpoint(provider.account, provider.model) if provider is not None else None
         # Conditions of an earlier run may be over.
-        conditions = board.conditions(self._agent.id, reported_since=self._begun)
+        conditions = board.conditions(self.agent.id, reported_since=self._begun)
         return _View(
             documents=documents,
             oldest_chunk=self._oldest_chunk(documents) if counts.vectors_pending else None,
-            building=self._generations.next(),
+            building=self.index.generations.next(),
             counts=counts,
             choice=choice,
             endpoint=endpoint,
@@ -308,90 +299,22 @@ class _AgentWait:
         return not view.documents and (view.settled or self._left_to_jobs())
 
     def ask_again(self) -> None:
-        """Let workers ask the provider now. Raises like `IndexWait.ask_again`."""
-        provider = provider_of(self._settings, self._agent).provider
+        """Ask the provider now for all that waits, whatever pause an earlier run met."""
+        provider = self.index.choice.provider
         if provider is not None and provider.account:
             self._broker.board.ask_again(provider.account, provider.model)
-        if self.counts().vectors_pending:
-            self._broker.queue.request_vectors_now(self._agent.id)
-
-    def counts(self) -> IndexCounts:
-        """Return the counts of the index; without missing vectors where only keywords are wanted."""
-        reader = self._reader()
-        if reader is None:
-            return IndexCounts()
-        return reader.counts() if self._wants_vectors() else replace(reader.counts(), vectors_pending=0)
-
-    def failed(self) -> tuple[str, ...]:
-        """Return the failed documents with their reasons."""
-        reader = self._reader()
-        return tuple(f"{letter.key.path}: {letter.reason}" for letter in reader.dead_letters()) if reader else ()
+        if self.index.counts().vectors_pending:
+            self._broker.queue.request_vectors_now(self.agent.id)
 
     def outcome(self, *, still_seconds: float | None) -> Outcome:
         """Return the present state. The command gave up after `still_seconds` without progress, or did not give up."""
         view = self.look()
-        condition = view.unable or self._condition(view, still_seconds) or self._made_otherwise(view.choice)
-        return Outcome(
-            agent=self._agent.id,
-            counts=view.counts,
-            failed=self.failed(),
-            in_jobs=self._left_to_jobs(),
-            condition=condition,
-            advice=no_prefixes(self._agent.id, self._agent, view.choice, chunks=view.counts.chunks),
-        )
-
-    def compared(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, with a condition if files are missing in the index and nothing waits in the queue.
-
-        An empty queue is no proof: workers of another home may have taken from it. Files that changed since the
-        command began are left to the next comparison; failed and left-out files are not missing.
-        """
-        pending = self._broker.board.pending(self._agent.id)
-        if pending is None or pending.documents:
-            return outcome
-        files, reader = AgentFiles.of(self._settings, self._agent), self._reader()
-        on_disk = files.scan().documents
-        known: set[DocumentKey] = set()
-        if reader is not None:
-            known = {file.key for file in reader.files()} | {letter.key for letter in reader.dead_letters()}
-            known |= left_out(reader, files)
-        # The write time of a file may be any; the change time is the system's.
-        missing = [
-            key
-            for key, stat in on_disk.items()
-            if key not in known and (stat.ctime_ns or stat.mtime_ns) / 1e9 < self._begun
-        ]
-        if not missing:
-            return outcome
-        params: dict[str, Param] = {"documents": len(missing), "path": missing[0].path}
-        forgotten = Condition(ConditionCode.DOCUMENTS_FORGOTTEN, self._agent.id, params=params)
-        return replace(outcome, condition=forgotten)
-
-    def close(self) -> None:
-        """Close the reader."""
-        if self._open is not None:
-            self._open[1].close()
-            self._open = None
-
-    def _reader(self) -> StoreReader | None:
-        """Return a reader of the generation under construction, else of the answering one."""
-        name = self._generations.next() or self._generations.current()
-        if name is None:
-            return None
-        if self._open is None or self._open[0] != name:
-            self.close()
-            reader = self._generations.open_named(name)
-            self._open = (name, reader) if reader is not None else None
-        return self._open[1] if self._open is not None else None
-
-    def _wants_vectors(self) -> bool:
-        reader = self._reader()
-        identity = reader.meta("identity") if reader is not None else None
-        return reader is not None and (identity is None or embedding_of(identity) != NO_EMBEDDING)
+        condition = view.unable or self._condition(view, still_seconds)
+        return self.index.outcome(condition=condition, in_jobs=self._left_to_jobs())
 
     def _documents(self) -> int:
         """Return how many documents wait that were marked before the command began, or by it."""
-        marked = self._broker.board.marked_before(self._agent.id, self.marked_at)
+        marked = self._broker.board.marked_before(self.agent.id, self.marked_at)
         if marked is None:
             return 1  # the broker is away for a moment: not all is done
         if marked.count > len(marked.some):
@@ -400,22 +323,22 @@ class _AgentWait:
 
     def _was_indexed(self, key: DocumentKey) -> bool:
         """Return True if a waiting document was indexed since: it changes faster than workers index it."""
-        reader = self._reader()
+        reader = self.index.reader()
         known = reader.file(key) if reader is not None else None
         return known is not None and known.stat.mtime_ns / 1e9 > self.marked_at
 
     def _oldest_chunk(self, documents: int) -> int | None:
         """Return the first chunk without a vector, of those that the command waits for; None without any."""
-        reader = self._reader()
+        reader = self.index.reader()
         oldest = next((chunk.id for chunk in reader.pending_chunks(1)), None) if reader is not None else None
-        if oldest is None or documents or reader is None or self._open is None:
+        if oldest is None or documents or reader is None:
             return oldest  # the command's last chunk is known when its documents are indexed
-        if self._last_chunk[0] != self._open[0]:
-            self._last_chunk = (self._open[0], max(reader.pending_hashes(), default=0))
+        if self._last_chunk[0] != self.index.name:
+            self._last_chunk = (self.index.name, max(reader.pending_hashes(), default=0))
         return oldest if oldest <= self._last_chunk[1] else None
 
     def _left_to_jobs(self) -> bool:
-        return self._jobs.are_all_that_is_left(self._agent, self._reader())
+        return self._jobs.are_all_that_is_left(self.agent, self.index.reader())
 
     def _is_unable(self, condition: Condition) -> bool:
         """Return True if workers will index nothing, however long the command waits."""
@@ -438,25 +361,12 @@ class _AgentWait:
         """Return the seconds since a condition began, or since the command did."""
         return time.time() - max(condition.since or 0.0, self._begun)
 
-    def _made_otherwise(self, choice: ProviderChoice) -> Condition | None:
-        """Return a condition if the workers have other settings or keys than this process, else None."""
-        reader = self._reader()
-        if choice.provider is None or reader is None:
-            return None
-        made_with = embedding_of(reader.meta("identity"))
-        if made_with == choice.provider.identity:
-            return None
-        params: dict[str, Param] = {"made_with": name_in(made_with), "provider": choice.provider.name}
-        return Condition(ConditionCode.WORKERS_DIFFER, self._agent.id, params=params)
-
     def _condition(self, view: _View, still_seconds: float | None) -> Condition | None:
         """Return the reason for missing vectors or documents; None when all came."""
-        agent, pending = self._agent.id, view.counts.vectors_pending
-        if view.building is None and (pending or not self._wants_vectors()):
-            ready = view.counts.vectors_ready if pending else 0
-            lacking = no_vectors(agent, view.choice, files=view.counts.files, ready=ready, pending=pending)
-            if lacking is not None:
-                return lacking
+        agent, pending = self.agent.id, view.counts.vectors_pending
+        lack = self.index.lack(view.counts, view.choice)
+        if lack is not None:
+            return lack
         reason = what_happened(view.stopped) if view.stopped is not None else view.choice.error
         params: dict[str, Param]
         if pending and reason is not None:
@@ -513,3 +423,35 @@ class _BatchJobs:
             with BatchLedger(self._path) as ledger:
                 self._jobs = [job for job in ledger.jobs() if job.open]
         return self._jobs
+
+
+@contextmanager
+def _workers(settings: Settings) -> Iterator[Callable[[], bool]]:
+    """Run workers in this process during the block, unless a daemon of this home has some.
+
+    Yields a function that returns True while there are workers, and raises `UserError` when they are refused.
+    """
+    if daemon_pid(settings.home) is not None:
+        yield lambda: daemon_pid(settings.home) is not None
+        return
+    stop = threading.Event()
+    refused: list[UserError] = []
+
+    def work() -> None:
+        try:
+            run_workers(settings, stop, role="index")
+        except UserError as error:
+            refused.append(error)
+
+    def works() -> bool:
+        if refused:
+            raise refused[0]
+        return thread.is_alive()
+
+    thread = threading.Thread(target=work, name="workers")
+    thread.start()
+    try:
+        yield works
+    finally:
+        stop.set()
+        thread.join()

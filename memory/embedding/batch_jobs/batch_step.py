@@ -1,0 +1,137 @@
+"""One step of a batch job: it is submitted, polled, its results are kept, or it is given up.
+
+`step` returns the job as it is afterwards, and its caller writes that to the ledger. A step that a crash interrupts is
+done again: a job that may have been submitted is looked for by its reference first, and results are kept twice at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from memory.embedding.batch_jobs.batch_api import BatchApi, BatchLine, BatchUnavailable, JobState
+from memory.embedding.batch_jobs.batch_ledger import BatchJob, Stage
+from memory.store.errors import StoreBusy, StoreFull, Superseded
+from schemas.conditions import StopReason
+from schemas.errors import Permanent, RecalldError, Terminal, Transient
+
+#: Attempts to submit a job before it counts as failed.
+MOST_ATTEMPTS = 3
+
+#: Seconds after which a job that a crashed process submitted is in the provider's list.
+UNSEEN_SECONDS = 3.0
+
+#: Seconds that a provider may take to stop a job (both document up to 10 minutes).
+STOPPING_SECONDS = 660.0
+
+#: Bounds of the pause in seconds after a failed call.
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 300.0
+
+_ENDS = {
+    JobState.DONE: Stage.DONE,
+    JobState.FAILED: Stage.FAILED,
+    JobState.EXPIRED: Stage.EXPIRED,
+    JobState.CANCELLED: Stage.CANCELLED,
+}
+
+
+class JobDesk(Protocol):
+    """Owner of a job's texts and vectors. Its methods raise the errors of `memory.store.errors`."""
+
+    def texts(self, job: BatchJob) -> Iterator[tuple[str, str]]:
+        """Yield (text hash, text) of the job's texts that still lack vectors, the oldest first."""
+
+    def submitting(self, job: BatchJob, hashes: Collection[str]) -> None:
+        """Write the job to the ledger, with these texts alone."""
+
+    def collect(self, job: BatchJob, lines: Iterator[BatchLine]) -> int | None:
+        """Keep vectors, and return how many were usable; None if time ran out before the last line."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """Bounds of a step in seconds, and the present reason to stop a job of its kind, if there is one."""
+
+    poll_seconds: float
+    timeout_seconds: float
+    stop: StopReason | None = None
+
+
+def step(job: BatchJob, api: BatchApi | None, desk: JobDesk, rules: JobRules, *, now: float) -> BatchJob:
+    """Return an open job after its next calls. `api` is None if the settings do not lead to its provider."""
+    overdue = now - job.made_at > rules.timeout_seconds
+    if api is None:
+        gone = f"it is at {job.provider}, which the settings do not lead to any more"
+        return _over(job, Stage.LOST, gone, now) if overdue else _later(job, gone, rules, now)
+    reason = rules.stop or (StopReason.TOO_LONG if overdue else None)
+    if reason is not None and not job.stop_reason:
+        job = replace(job, stop_reason=reason.value, stopped_at=now)
+    try:
+        if job.job_id is None:
+            return _submitted(job, api, desk, rules, now)
+        return _polled(job, job.job_id, api, desk, rules, now)
+    except (StoreFull, StoreBusy, Superseded):
+        raise
+    except BatchUnavailable as error:
+        return _over(job, Stage.FAILED, str(error), now)
+    except (Transient, Terminal, Permanent) as error:
+        if job.job_id is None and isinstance(error, Permanent):
+            return _over(job, Stage.FAILED, str(error), now)
+        if _stops_for_long(job, now):
+            return _over(job, Stage.LOST, f"the provider does not tell its state: {error}", now)
+        return _later(job, str(error), rules, now, error)
+
+
+def _submitted(job: BatchJob, api: BatchApi, desk: JobDesk, rules: JobRules, now: float) -> BatchJob:
+    if job.tried_at:  # the provider may have it
+        if now < job.tried_at + UNSEEN_SECONDS:
+            return replace(job, look_at=job.tried_at + UNSEEN_SECONDS)
+        found = api.find(job.reference)
+        if found is not None:
+            return replace(job, job_id=found, stage=Stage.RUNNING, attempts=0, look_at=now)
+    if job.stop_reason:
+        return _over(job, Stage.CANCELLED, "", now)
+    if job.attempts >= MOST_ATTEMPTS:
+        return _over(job, Stage.FAILED, job.message, now)
+    file = api.write(desk.texts(job))
+    with file.content:
+        if not file.ids:
+            return _over(job, Stage.CANCELLED, "nothing waits for its vectors any more", now)
+        job = replace(job, tried_at=now, texts=len(file.ids))
+        desk.submitting(job, file.ids)
+        job_id = api.submit(file, reference=job.reference)
+    return replace(job, job_id=job_id, stage=Stage.RUNNING, attempts=0, look_at=now + rules.poll_seconds)
+
+
+def _polled(job: BatchJob, job_id: str, api: BatchApi, desk: JobDesk, rules: JobRules, now: float) -> BatchJob:
+    if job.stop_reason and job.stage is Stage.RUNNING:
+        api.cancel(job_id)
+        job = replace(job, stage=Stage.STOPPING)
+    seen = api.look(job_id)
+    job = replace(job, looked_at=now, look_at=now + rules.poll_seconds, attempts=0, message=seen.message)
+    job = replace(job, total=seen.total, completed=seen.completed, failed=seen.failed)
+    if seen.state is JobState.RUNNING:
+        return _over(job, Stage.LOST, "the provider did not stop it", now) if _stops_for_long(job, now) else job
+    usable = desk.collect(job, api.results(job_id, texts=job.texts))
+    if usable is None:
+        return replace(job, look_at=now)
+    if seen.state is JobState.DONE and job.taken + usable == 0:
+        return _over(job, Stage.FAILED, seen.message or "no line of its results holds a vector", now)
+    return _over(job, _ENDS[seen.state], seen.message, now)
+
+
+def _over(job: BatchJob, stage: Stage, message: str, now: float) -> BatchJob:
+    return replace(job, stage=stage, message=message, ended_at=now)
+
+
+def _later(job: BatchJob, message: str, rules: JobRules, now: float, error: RecalldError | None = None) -> BatchJob:
+    """Return a job after a failed call, with exponential backoff or the pause that the provider asks for."""
+    asked = error.retry_after if isinstance(error, Transient) else None
+    pause = min(LONGEST_PAUSE_SECONDS, max(rules.poll_seconds, SHORTEST_PAUSE_SECONDS) * 2 ** min(job.attempts, 10))
+    look_at = now + max(pause, asked or 0.0)
+    return replace(job, attempts=job.attempts + 1, tried_at=now, message=message, look_at=look_at)
+
+
+def _stops_for_long(job: BatchJob, now: float) -> bool:
+    return job.stopped_at is not None and now - job.stopped_at > STOPPING_SECONDS
