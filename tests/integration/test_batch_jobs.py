@@ -21,7 +21,7 @@ from tests.batch_server import BatchServer, JobScript
 from tests.gemini_server import GeminiServer
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors, batch_jobs
+from workers import batch_jobs, failure_policy
 from workers import index_job as indexing_job
 from workers.queue import broker
 from workers.queue.private_server import BrokerServer
@@ -43,7 +43,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
     monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
     monkeypatch.setattr(batch_jobs, "FEWEST_TEXTS", 15)
-    monkeypatch.setattr(actors, "UNFORESEEN_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(failure_policy, "BACKOFF_SECONDS", 0.1)
     # Delayed messages are looked at whenever a consumer that waits for a bell wakes up.
     monkeypatch.setattr(broker, "IDLE_SECONDS", 0.05)
 
