@@ -11,7 +11,6 @@ import structlog
 from dramatiq.middleware import CurrentMessage
 
 from schemas.documents import Lane
-from workers.batch_jobs import BatchJobs
 from workers.index_job import index_turn
 from workers.queue.names import (
     COMPLETE_GENERATION,
@@ -32,7 +31,6 @@ TIME_LIMIT_MS = 600_000
 
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
-    batches = BatchJobs(runtime)
 
     def begin(actor: str, agent: str, lane: str) -> str | None:
         """Return the id of this job, None if it has nothing to do."""
@@ -52,12 +50,12 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS, throws=BaseException)
     def embed_pending(agent: str) -> None:
         if job := begin(EMBED_PENDING, agent, VECTORS_QUEUE):
-            embed_turn(runtime, batches, agent, job)
+            embed_turn(runtime, agent, job)
 
     @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS, throws=BaseException)
     def poll_batch_jobs(agent: str) -> None:
         if begin(POLL_BATCH_JOBS, agent, VECTORS_QUEUE):
-            poll_batches(runtime, batches, agent)
+            poll_batches(runtime, agent)
 
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL, time_limit=TIME_LIMIT_MS, throws=BaseException)
     def complete_generation(agent: str) -> None:

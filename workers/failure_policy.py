@@ -13,7 +13,7 @@ from dramatiq.middleware import Interrupt
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
-    SettingsOlder,
+    NotOwner,
     StoreCorrupt,
     StoreFull,
     Superseded,
@@ -103,7 +103,7 @@ def decide(error: BaseException, attempts: int) -> Decision:
             return Decision(10.0, ConditionCode.STORE_FULL)
         case Terminal():
             return Decision(TERMINAL_PAUSE_SECONDS, ConditionCode.PROVIDER_REFUSES, fallback_after=0.0)
-        case SettingsOlder():
+        case NotOwner():
             return Decision(error.retry_after, ConditionCode.SETTINGS_OLDER)
         case Superseded() | Paced() | ProviderFailed(reason=Paced()):
             return Decision(error.retry_after or 1.0)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import redis
 import structlog
 
 from memory.index import completion as completing
-from memory.index.provider_fallback import takeover_token
 from memory.status.pulses import Pulses
 from memory.store.errors import NoRoom, Superseded
 from schemas.conditions import ConditionCode
 from schemas.errors import RecalldError
 from schemas.metrics import MAINTENANCE, MAINTENANCE_SECONDS
-from workers.batch_jobs import BatchJobs
+from workers.batch_jobs import keep_batch_jobs
 from workers.queue.home_lock import HomeLock
 from workers.runtime import Runtime
 
@@ -91,10 +90,8 @@ def _sweep(runtime: Runtime, claim: HomeLock) -> None:
 def keep_house(runtime: Runtime, agent: str) -> None:
     """Remove old generations and jobs of an agent, and request jobs for work that lost its own. Report failures."""
     try:
-        try:
+        with suppress(Superseded):  # a build began or ended meanwhile, or another process owns the indexes
             _keep_house(runtime, agent)
-        except Superseded:
-            _keep_house(runtime, agent)  # a build began or ended meanwhile
     except NoRoom as error:
         runtime.board.report(ConditionCode.NO_SPACE, agent=agent, error=str(error))  # as jobs report it, once
         runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent)
@@ -106,17 +103,18 @@ def keep_house(runtime: Runtime, agent: str) -> None:
 
 def _keep_house(runtime: Runtime, agent: str) -> None:
     with runtime.indexer(agent) as indexer:
-        indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
-        if takeover_token(runtime.settings, indexer.agent) is not None:
-            indexer.target()  # a fallback that took over needs its own generation
-            runtime.board.resolve(ConditionCode.NO_SPACE, agent=agent)
+        if runtime.owns():
+            indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
+            if indexer.generations.current() is not None:
+                indexer.target()  # begins the generation that other settings or another provider need
+                runtime.board.resolve(ConditionCode.NO_SPACE, agent=agent)
         if released := completing.release_refused(indexer):
             log.info("refused_again_asked", agent=agent, chunks=released)
         if indexer.supply.available and indexer.target().pending_chunks(1):
             runtime.queue.request_vectors(agent)
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)
-        BatchJobs(runtime).keep_house(indexer)
+        keep_batch_jobs(runtime, indexer)
 
 
 class Maintenance:

@@ -15,7 +15,7 @@ from schemas.conditions import ConditionCode
 from schemas.documents import Lane
 from schemas.errors import Transient
 from schemas.metrics import COMMITS, VECTORS
-from workers.batch_jobs import BatchJobs
+from workers.batch_jobs import note_batch_jobs, step_batch_jobs
 from workers.failure_policy import MOST_CRASHES, UNABLE_PAUSE_SECONDS, Postponed, ProviderFailed
 from workers.index_job import ALONE_PAUSE_SECONDS, TURN_SECONDS
 from workers.middleware.pulses import got_on
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 ALONE_TURN_SECONDS = 300.0
 
 
-def embed_turn(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
+def embed_turn(runtime: Runtime, agent: str, job: str) -> None:
     """Embed an agent's chunks without vectors, for one turn.
 
     Raises:
@@ -60,7 +60,7 @@ def embed_turn(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> No
             runtime.board.committed(agent)
             runtime.count(indexer)
 
-        turn = batches.turn(indexer)
+        turn = note_batch_jobs(runtime, indexer)
         got_on(waits_for=wanted)
         with CrashSafeRounds(runtime.queue.marks, agent, job) as rounds:
             rounds.refuse(target)
@@ -88,10 +88,10 @@ def embed_turn(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> No
         runtime.queue.request_completion(agent)
 
 
-def poll_batches(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
+def poll_batches(runtime: Runtime, agent: str) -> None:
     """Take an agent's batch jobs one step further. Raises Postponed while there are any."""
     with runtime.indexer(agent) as indexer:
-        seconds = batches.poll(indexer)
+        seconds = step_batch_jobs(runtime, indexer)
     if seconds is not None:
         raise Postponed("a batch job is under way", retry_in=seconds)
 

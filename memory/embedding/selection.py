@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from memory.embedding.gate import request_tokens
 from memory.embedding.providers.bedrock import BedrockProvider, family_of
 from memory.embedding.providers.gemini import TASKS, VERSION, GeminiProvider
 from memory.embedding.providers.local import E5Provider, GgufProvider, UnusableModel, UseProvider
@@ -23,6 +22,7 @@ from memory.embedding.providers.presets import BY_KEY, GEMINI_COMPATIBLE, OWN_SE
 from memory.embedding.providers.provider import EmbeddingProvider, ProviderLimits
 from memory.embedding.providers.stub import StubProvider
 from memory.embedding.providers.voyage import VoyageProvider
+from memory.embedding.rate_limit import request_tokens
 from schemas.settings import MemorySettings
 from schemas.settings_sections import Credentials
 

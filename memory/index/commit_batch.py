@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from memory.embedding.backlog import Ticket
+from memory.embedding.batcher import Ticket
 from memory.embedding.selection import NO_VECTORS
 from memory.index.difference import CutChunk
 from memory.store.reader import Vector

@@ -41,8 +41,6 @@ IMPATIENCE = {
     "workers.run:SWEEP_SECONDS": 1.0,
     "workers.queue.broker:HEARTBEAT_TIMEOUT_MS": 4_000,
     "workers.queue.job_queue:DOUBT_AFTER_SECONDS": 3.0,
-    "workers.limits.claims:LEASE_SECONDS": 4.0,
-    "workers.limits.claims:RENEWAL_SECONDS": 1.0,
     "producers.event_router:EPOCH_SECONDS": 1.0,
 }
 

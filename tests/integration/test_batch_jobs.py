@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from memory.embedding.batch_jobs import batch_step, file_batches
+from memory.embedding.batch_jobs import batch_step
+from memory.embedding.batch_jobs.batch_api import BatchApi, JobFile
 from memory.embedding.batch_jobs.batch_ledger import BatchJob, BatchLedger, Stage, ledger_path
 from schemas.conditions import ConditionCode, StopReason
 from schemas.documents import Lane
@@ -39,8 +40,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[BatchServer]:
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_batches, "_SHORTEST_PAUSE", 0.0)
-    monkeypatch.setattr(file_batches, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(batch_step, "SHORTEST_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(batch_step, "UNSEEN_SECONDS", 0.0)
     monkeypatch.setattr(batch_jobs, "FEWEST_TEXTS", 15)
     monkeypatch.setattr(failure_policy, "BACKOFF_SECONDS", 0.1)
@@ -122,6 +122,10 @@ def test_keywords_are_there_at_once_and_the_worker_is_free_while_a_job_runs(
         workers.mark("memory/today.md")
         wait_until(lambda: workers.counts().vectors_ready == 1, what="a live note does not wait for jobs")
         assert server.paid_inline == Counter(["A kingfisher came by."])
+        workers.write("memory/copy.md", "The heron number 7 stands in the reeds.")
+        workers.mark("memory/copy.md")
+        wait_until(lambda: workers.settled() and workers.counts().chunks == NOTES + 2)
+        assert server.paid_inline == Counter(["A kingfisher came by."]), "the job brings the vector of its text"
         server.open.set()
         wait_until(workers.complete)
         assert server.paid == texts + server.paid_inline
@@ -283,16 +287,14 @@ def test_a_job_that_is_taken_back_ends_and_its_texts_go_the_normal_way(
 def test_a_crash_around_a_submission_makes_nobody_pay_twice(
     make: Make, broker_server: BrokerServer, server: BatchServer, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    from memory.embedding.batch_jobs.file_batches import FileBatches
-
     crashes = ["once"]
-    create, save = FileBatches._created, BatchLedger.save
+    submit, save = BatchApi.submit, BatchLedger.save
 
-    def created(api: FileBatches, file_id: str, reference: str) -> str:
+    def submitted(api: BatchApi, file: JobFile, *, reference: str) -> str:
         if crashes and place == "before the job is made":
             crashes.pop()
             raise ZeroDivisionError(place)
-        found = create(api, file_id, reference)
+        found = submit(api, file, reference=reference)
         if crashes and place == "after the job is made":
             crashes.pop()
             raise ZeroDivisionError(place)
@@ -304,7 +306,7 @@ def test_a_crash_around_a_submission_makes_nobody_pay_twice(
             crashes.pop()
             raise ZeroDivisionError(place)
 
-    monkeypatch.setattr(FileBatches, "_created", created)
+    monkeypatch.setattr(BatchApi, "submit", submitted)
     monkeypatch.setattr(BatchLedger, "save", saved)
     settings = make()
     with Workers(settings) as workers:

@@ -14,6 +14,7 @@ import redis
 from memory.embedding import coordination
 from memory.embedding.batcher import EmbeddingBatcher
 from memory.index.indexer import Indexer
+from memory.index.provider_fallback import provider_of
 from memory.status.summary import build_status
 from memory.store.errors import NoRoom, StoreFull
 from memory.store.sqlite.writer import SqliteStore
@@ -28,7 +29,6 @@ from workers import maintenance, run
 from workers.failures import Failures
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
-from workers.limits.rate_limit import BrokerGate
 from workers.queue.broker import DoorbellBroker, make_broker, message
 from workers.queue.job_queue import BrokerJobQueue
 from workers.queue.names import EMBED_PENDING, INDEX_PENDING
@@ -68,9 +68,7 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
     broker_server: BrokerServer,
     server: EmbeddingServer,
     pauses: list[tuple[str, float]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(BrokerGate.__init__.__kwdefaults__, "probe_seconds", 0.2)
     server.fail_next(Failure(status=401, message="Incorrect API key: a-secret-key"), times=10_000)
     with Workers(remote) as workers:
         workers.write("memory/a.md", "The heron stands in the reeds.")
@@ -86,6 +84,9 @@ def test_a_refused_key_leaves_keywords_and_a_sentence_and_vectors_come_when_it_i
         wait_until(lambda: pauses)
         assert set(pauses) == {(EMBED_PENDING, 60.0)}
         server.recover()
+        provider = provider_of(remote, remote.agents[0]).provider
+        assert provider is not None
+        workers.board.ask_again(provider.account, provider.model)
         wait_until(workers.complete)
         wait_until(lambda: not workers.conditions())
 
@@ -289,7 +290,6 @@ def test_that_there_is_no_room_is_told_once_whoever_finds_out_and_until_there_is
     def full(_: Indexer) -> None:
         raise NoRoom("a new index beside the present one needs about 71 MB")
 
-    monkeypatch.setattr(maintenance, "takeover_token", lambda *_: "a fallback took over")
     monkeypatch.setattr(maintenance, "SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(maintenance, "HOUSEKEEPING_SECONDS", 0.05)
     with Workers(settings) as workers:

@@ -30,7 +30,7 @@ from schemas.ports import (
     Usage,
     VectorProgress,
 )
-from workers.health.account_state import endpoint_state, forget_pauses
+from workers.health.account_state import Account
 from workers.health.heartbeat import BEAT_SECONDS, read_signs
 from workers.health.stall_detector import StallDetector
 from workers.queue.broker_errors import refusal
@@ -94,12 +94,12 @@ class HealthStore:
             return 0.0
 
     def ask_again(self, account: str, model: str) -> None:
-        """Let one request to a provider's account leave at once, despite the backoff after failures.
+        """Let requests to a provider's account leave at once, despite the backoff after failures.
 
         A retry time that the provider named is kept.
         """
         with self._quietly():
-            forget_pauses(self._client, account, model)
+            Account(self._client, account, model).forget_backoff()
 
     def vector_progress(self, agent: str) -> VectorProgress:
         """Return the rate of new vectors."""
@@ -341,7 +341,7 @@ class HealthStore:
         if not account:
             return None
         try:
-            state = endpoint_state(self._client, account, model)
+            state = Account(self._client, account, model).status()
             return _unanswered(state, read_signs(self._client, self._keys), account, model)
         except redis.RedisError:
             return None

@@ -35,6 +35,8 @@ class Keys:
         self.heartbeats = f"{self.dramatiq}:__heartbeats__"
         self.agents = f"{self.prefix}:agents"
         self.inbox = f"{self.prefix}:inbox"
+        #: Set: agents with changes that producers have not queued yet.
+        self.held_back = f"{self.prefix}:held-back"
         self.epoch = f"{self.prefix}:epoch"
         self.sweeper = f"{self.prefix}:sweeper"
         #: String: the job that tries alone what was there at several crashes.
@@ -46,8 +48,6 @@ class Keys:
         #: Hashes: agent -> commits to its index; agent -> commits at the last count, and the figures.
         self.commits = f"{self.prefix}:commits"
         self.figures = f"{self.prefix}:figures"
-        #: Sorted set: owner of claims -> Unix time at which its lease expires.
-        self.claimants = f"{self.prefix}:claimants"
         #: Hash: process -> JSON of its heartbeat.
         self.processes = f"{self.prefix}:processes"
         #: Sorted set: process -> Unix time (the server's) of its last heartbeat.
@@ -107,9 +107,9 @@ class Keys:
         """Hash: "number|provider|model" -> count, on one day (UTC) or ever; agent "*" for all."""
         return f"{self.prefix}:usage:{day.isoformat() if day else 'ever'}:{agent}"
 
-    def claims(self, scope: str) -> str:
-        """Hash: text hash -> owner of its claim, among the processes that share a cache."""
-        return f"{self.prefix}:claims:{scope}"
+    def claim(self, scope: str, text_hash: str) -> str:
+        """String: name of the process that embeds a text, among the processes that share a cache."""
+        return f"{self.prefix}:claim:{scope}:{text_hash}"
 
     def queue(self, queue: str) -> str:
         """Dramatiq's list of the queue's messages that no worker has taken."""

@@ -9,7 +9,7 @@ from dramatiq.middleware import TimeLimitExceeded
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
-    SettingsOlder,
+    NotOwner,
     StoreBusy,
     StoreCorrupt,
     StoreFull,
@@ -31,7 +31,7 @@ TABLE = [
     (StoreFull("full"), 0, Decision(10.0, "store_full")),
     (StoreBusy("busy"), 1, Decision(4.0, "job_failed")),
     (Superseded("another generation"), 5, Decision(0.2)),
-    (SettingsOlder("older"), 5, Decision(2.0, "settings_older")),
+    (NotOwner("another process owns it"), 5, Decision(1.0, "settings_older")),
     (Paced("later", retry_after=3.0), 5, Decision(3.0)),
     (Terminal("bad key"), 5, Decision(60.0, "provider_refuses", fallback_after=0.0)),
     (ProviderFailed(Transient("503")), 0, Decision(2.0, "provider_fails", fallback_after=300.0)),
