@@ -55,7 +55,7 @@ def index_turn(runtime: Runtime, agent: str, lane: Lane, job: str) -> None:
             try:
                 report = turn.index(indexer)
             except TimeLimitExceeded:
-                # A document that takes for ever is as bad as one that crashes.
+                # A document that takes for ever counts like a crash.
                 queue.marks.recover_crashed(agent, job=job)
                 raise
             finally:

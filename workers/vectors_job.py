@@ -25,7 +25,7 @@ from workers.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-#: Seconds of a turn in which each text is embedded alone: long enough to reach the one that crashes workers.
+#: Seconds of a turn in which each text is embedded alone: long enough to reach the culprit.
 ALONE_TURN_SECONDS = 300.0
 
 

@@ -223,7 +223,7 @@ class PendingSet:
         return lane
 
     def claim(self, agent: str, *, lane: Lane, job: str, limit: int) -> Claim:
-        """Take up to `limit` waiting documents for a job, or one that was there at several crashes."""
+        """Take up to `limit` waiting documents for a job, or a single document after several crashes."""
         keys = self._keys
         why, *documents = self._claim(
             keys=[
