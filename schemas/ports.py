@@ -21,12 +21,14 @@ class Pending:
     """Backlog of an agent's index.
 
     `documents` counts documents that changed and are not yet committed (waiting and running);
-    `oldest_at` is the Unix time of the oldest such change, None when there is none.
+    `oldest_at` is the Unix time of the oldest such change, None when there is none. `held_back`: producers know of
+    changes that they have not queued yet, or would have to look for changes.
     """
 
     documents: int = 0
     running: int = 0
     oldest_at: float | None = None
+    held_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,9 @@ class JobQueue(Protocol):
         Raises:
             BrokerUnavailable: nothing was marked; the caller keeps the event.
         """
+
+    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
+        """Record that producers hold back changes of these agents, or do so no longer. Never raises."""
 
     def request_vectors(self, agent: str) -> None:
         """See to it that chunks without vectors get theirs."""

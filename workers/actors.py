@@ -22,7 +22,7 @@ from memory.index.vector_fill import MOST, Rounds, fill_vectors
 from memory.store.errors import (
     KeywordsUnavailable,
     NoRoom,
-    SettingsOlder,
+    NotOwner,
     StoreBusy,
     StoreCorrupt,
     StoreFull,
@@ -35,7 +35,7 @@ from schemas.conditions import OF_PROVIDER, Condition, ConditionCode
 from schemas.documents import Lane
 from schemas.errors import BrokerUnavailable, Paced, RecalldError, Terminal, Throttled, Transient, Waiting
 from schemas.metrics import COMMITS, JOBS, VECTORS
-from workers.batch_jobs import BatchJobs
+from workers.batch_jobs import note_batch_jobs, step_batch_jobs
 from workers.index_job import TURN_SECONDS, index_turn
 from workers.middleware.pulses import got_on
 from workers.queue.broker import TRACEPARENT
@@ -88,8 +88,6 @@ UNFORESEEN_PAUSE_MAX_SECONDS = 300.0
 def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
     """Declare every actor on the broker, working with `runtime`."""
 
-    batches = BatchJobs(runtime)
-
     # Both lanes share one actor: the message names the queue.
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
     def index_pending(agent: str, lane: str) -> None:
@@ -97,18 +95,18 @@ def declare_actors(broker: dramatiq.Broker, runtime: Runtime) -> None:
 
     @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS)
     def embed_pending(agent: str) -> None:
-        _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda job: _embed(runtime, batches, agent, job))
+        _guarded(runtime, EMBED_PENDING, agent, VECTORS_QUEUE, lambda job: _embed(runtime, agent, job))
 
     @dramatiq.actor(broker=broker, queue_name=VECTORS_QUEUE, time_limit=TIME_LIMIT_MS)
     def poll_batch_jobs(agent: str) -> None:
-        _guarded(runtime, POLL_BATCH_JOBS, agent, VECTORS_QUEUE, lambda _job: _poll(runtime, batches, agent))
+        _guarded(runtime, POLL_BATCH_JOBS, agent, VECTORS_QUEUE, lambda _job: _poll(runtime, agent))
 
     @dramatiq.actor(broker=broker, queue_name=Lane.BACKFILL.value, time_limit=TIME_LIMIT_MS)
     def complete_generation(agent: str) -> None:
         _guarded(runtime, COMPLETE_GENERATION, agent, Lane.BACKFILL.value, lambda _job: _complete(runtime, agent))
 
 
-def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
+def _embed(runtime: Runtime, agent: str, job: str) -> None:
     """Embed an agent's chunks without vectors, for one turn."""
     with runtime.indexer(agent) as indexer:
         target = indexer.target()
@@ -136,7 +134,7 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
             runtime.board.committed(agent)
             runtime.count(indexer)
 
-        turn = batches.turn(indexer)
+        turn = note_batch_jobs(runtime, indexer)
         got_on(waits_for=wanted)
         with RecordedRounds(runtime.queue.deaths, agent, job) as rounds:
             rounds.give_up(target)
@@ -164,10 +162,10 @@ def _embed(runtime: Runtime, batches: BatchJobs, agent: str, job: str) -> None:
         runtime.queue.request_completion(agent)
 
 
-def _poll(runtime: Runtime, batches: BatchJobs, agent: str) -> None:
+def _poll(runtime: Runtime, agent: str) -> None:
     """Take an agent's batch jobs one step further."""
     with runtime.indexer(agent) as indexer:
-        seconds = batches.poll(indexer)
+        seconds = step_batch_jobs(runtime, indexer)
     if seconds is not None:
         raise _again(runtime, POLL_BATCH_JOBS, agent, seconds)
 
@@ -278,7 +276,7 @@ def _attempt(
         board.replace(OF_PROVIDER, found, agent=agent)
         raise dramatiq.Retry(str(error), delay=int(TERMINAL_PAUSE_SECONDS * 1000)) from error
     except (Paced, Superseded) as error:
-        if isinstance(error, SettingsOlder) and _waits_for_long(runtime, agent):
+        if isinstance(error, NotOwner) and _waits_for_long(runtime, agent):
             board.report(ConditionCode.SETTINGS_OLDER, agent=agent, error=str(error))
         raise dramatiq.Retry(str(error), delay=int((error.retry_after or 1.0) * 1000)) from error
     except Transient as error:

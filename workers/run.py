@@ -16,7 +16,6 @@ import structlog
 from dramatiq.worker import Worker
 
 from memory.index import completion as completing
-from memory.index.provider_fallback import takeover_token
 from memory.status.pulses import Pulse, Pulses
 from memory.store.errors import NoRoom, Superseded
 from memory.telemetry.server import Route, TelemetryServer
@@ -26,7 +25,7 @@ from schemas.errors import RecalldError, UserError
 from schemas.ports import OutdatedState
 from schemas.settings import Settings
 from workers.actors import declare_actors
-from workers.batch_jobs import BatchJobs
+from workers.batch_jobs import keep_batch_jobs
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat
 from workers.health.stall_detector import StallDetector
@@ -215,10 +214,8 @@ def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
     for agent in runtime.settings.agents:
         pulse.busy(f"keeps the house of {agent.id}")
         try:
-            try:
+            with suppress(Superseded):  # a build began or ended meanwhile, or another process owns the indexes
                 _keep_house_of(runtime, agent.id)
-            except Superseded:
-                _keep_house_of(runtime, agent.id)  # a build began or ended meanwhile
         except NoRoom as error:
             runtime.board.report(ConditionCode.NO_SPACE, agent=agent.id, error=str(error))  # as jobs report it, once
             runtime.board.resolve(ConditionCode.HOUSEKEEPING_FAILED, agent=agent.id)
@@ -230,17 +227,18 @@ def _keep_house(runtime: Runtime, pulse: Pulse) -> None:
 
 def _keep_house_of(runtime: Runtime, agent: str) -> None:
     with runtime.indexer(agent) as indexer:
-        indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
-        if takeover_token(runtime.settings, indexer.agent) is not None:
-            indexer.target()  # a fallback that took over needs its own generation
-            runtime.board.resolve(ConditionCode.NO_SPACE, agent=agent)
+        if runtime.owns():
+            indexer.generations.sweep(older_than_seconds=OLD_GENERATION_SECONDS)
+            if indexer.generations.current() is not None:
+                indexer.target()  # begins the generation that other settings or another provider need
+                runtime.board.resolve(ConditionCode.NO_SPACE, agent=agent)
         if released := completing.release_refused(indexer):
             log.info("refused_again_asked", agent=agent, chunks=released)
         if indexer.supply.available and indexer.target().pending_chunks(1):
             runtime.queue.request_vectors(agent)
         if indexer.generations.next() is not None:
             runtime.queue.request_completion(agent)
-        BatchJobs(runtime).keep_house(indexer)
+        keep_batch_jobs(runtime, indexer)
 
 
 def give_back_large_blocks() -> None:

@@ -115,10 +115,15 @@ def hidden_notes(indexer: Indexer) -> list[DocumentKey]:
 
 
 def complete_generation(indexer: Indexer) -> bool:
-    """Make the generation under construction the answering one if nothing is missing from it; return True if it was."""
+    """Make the generation under construction the answering one if nothing is missing from it; return True if it was.
+
+    Raises:
+        NotOwner: nothing is missing, and another process owns the indexes.
+    """
     store = indexer.target()
     if indexer.generations.next() is None or differences(indexer) or hidden_notes(indexer):
         return False
+    indexer.generations.require_owner()
     carry_over(indexer, missing_transcripts(indexer))
     wanted = indexer.fingerprint()
     if embedding_of(wanted.description) != NO_VECTORS and store.pending_chunks(1):

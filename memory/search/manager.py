@@ -23,7 +23,6 @@ from memory.search.tools import SearchableMemory, with_corpora
 from memory.status.agent import agent_status
 from memory.status.sources import StatusSources
 from memory.store.errors import StoreCorrupt
-from memory.store.options import StoreOptions
 from memory.store.reader import StoreReader
 from schemas.documents import SESSIONS_SOURCE, DocumentKey
 from schemas.errors import BrokerUnavailable, Permanent, RecalldError, Transient
@@ -105,9 +104,7 @@ class SearchManager(SearchableMemory):
         self._inbox = inbox
         self._chosen = (takeover_token(settings, agent), self._resources.embedder(agent))
         self._files = AgentFiles.of(settings, agent)
-        self.generations = Generations(
-            settings.indexes_path / agent.id, StoreOptions.of(settings.store), shelf=self._resources.shelf
-        )
+        self.generations = Generations.of(settings, agent.id, shelf=self._resources.shelf)
         self._reader = SharedReader(self.generations, open_readers=self._resources.open_readers)
         freshness = Freshness(settings, agent, pending=pending, inbox=inbox, threads=self._resources.asking)
         self._searched = AgentSearch(

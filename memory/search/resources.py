@@ -15,7 +15,7 @@ from memory.index.provider_fallback import provider_for_queries, provider_of
 from memory.index.readers import OpenReaders
 from memory.search.answer_cache import AnswerCache
 from memory.search.query_vectors import QueryVectors
-from memory.store.sqlite.vector_cache import VectorShelf
+from memory.store.sqlite.vectors import VectorShelf
 from schemas.settings import AgentSettings, Settings
 
 #: Searches that read a store at a time. A thread that hangs in a read keeps its place until the read is over.

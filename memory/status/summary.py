@@ -25,7 +25,6 @@ from memory.status.processes import (
 )
 from memory.status.run_files import read_hooks_state
 from memory.status.sources import StatusSources
-from memory.store.options import StoreOptions
 from schemas.conditions import Condition, ConditionCode
 from schemas.ports import PendingReader
 from schemas.settings import AgentSettings, Settings
@@ -98,7 +97,7 @@ def _with(agent: AgentStatus, unwell: Sequence[TroubleState], *, watched: bool) 
 
 
 def _look_once(settings: Settings, agent: AgentSettings, pending: PendingReader | None, *, deep: bool) -> AgentStatus:
-    generations = Generations(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    generations = Generations.of(settings, agent.id)
     choice = provider_of(settings, agent)
     reader = SharedReader(generations)
     try:

@@ -18,7 +18,6 @@ from memory.index.generation_writer import GenerationWriter
 from memory.status.local_processes import is_alive
 from memory.status.private_broker import socket_path
 from memory.store.errors import StoreCorrupt
-from memory.store.options import StoreOptions
 from memory.transcripts.packing import beginnings
 from recalld.doctor.finding import Finding, Level
 from recalld.invocation import Invocation
@@ -187,7 +186,7 @@ def _unused(settings: Settings, agent: AgentSettings) -> Iterator[Finding]:
     if old:
 
         def sweep() -> str:
-            generations.sweep_unused(older_than_seconds=UNUSED_SECONDS)
+            generations.sweep(older_than_seconds=UNUSED_SECONDS, kept_corrupt=None)
             return f"{agent.id}: removed {len(old)} unused index files"
 
         yield Finding(
@@ -249,7 +248,7 @@ def _indexing(invocation: Invocation, agent: AgentSettings, *, fresh: bool, did:
 
 
 def _writer(settings: Settings, agent: AgentSettings) -> GenerationWriter:
-    return GenerationWriter(settings.indexes_path / agent.id, StoreOptions.of(settings.store))
+    return GenerationWriter.at(settings, agent.id)
 
 
 def _age(path: Path) -> float:

@@ -120,13 +120,14 @@ def test_a_first_index_that_was_begun_without_the_key_is_made_with_it_once_someb
         fill(workers)
         wait_until(workers.complete)
         assert made_with(workers) in {"local", "stub"}
-        with Workers(keyed):
-            workers.write("memory/0.md", "The heron flew away.\n")
-            workers.mark("memory/0.md")
-            workers.mark("memory/1.md", "memory/2.md")
-            wait_until(lambda: made_with(workers) == "openai" and workers.complete())
-        settled = names(settings)
-        # Alone again, the one without a key adds keywords and begins nothing.
+    with Workers(keyed) as workers:
+        workers.write("memory/0.md", "The heron flew away.\n")
+        workers.mark("memory/0.md")
+        workers.mark("memory/1.md", "memory/2.md")
+        wait_until(lambda: made_with(workers) == "openai" and workers.complete())
+    settled = names(settings)
+    # Alone again, workers without a key add keywords and begin nothing.
+    with Workers(keyless) as workers:
         workers.write("memory/3.md", "A stork came.\n")
         workers.mark("memory/3.md")
         wait_until(lambda: workers.finds("stork") and workers.settled())

@@ -290,7 +290,6 @@ def test_that_there_is_no_room_is_told_once_whoever_finds_out_and_until_there_is
     def full(_: Indexer) -> None:
         raise NoRoom("a new index beside the present one needs about 71 MB")
 
-    monkeypatch.setattr(run, "takeover_token", lambda *_: "a fallback took over")
     monkeypatch.setattr(run, "SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(run, "HOUSEKEEPING_SECONDS", 0.05)
     with Workers(settings) as workers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -123,6 +123,12 @@ class BrokerJobQueue:
             self._queue_once(INDEX_PENDING, lane.value, agent, lane.value)
         self._counters.add(CHANGES, len(documents), lane.value)
         self._counters.flush()
+
+    def hold_back(self, agents: Collection[str], *, held: bool) -> None:
+        """See `JobQueue.hold_back`."""
+        with suppress(redis.RedisError):
+            if agents:
+                (self._client.sadd if held else self._client.srem)(self._keys.held_back, *agents)
 
     def request_vectors(self, agent: str) -> None:
         """Queue a job for chunks without vectors."""

@@ -32,6 +32,8 @@ class Keys:
         self.heartbeats = f"{self.dramatiq}:__heartbeats__"
         self.agents = f"{self.prefix}:agents"
         self.inbox = f"{self.prefix}:inbox"
+        #: Set: agents with changes that producers have not queued yet.
+        self.held_back = f"{self.prefix}:held-back"
         self.epoch = f"{self.prefix}:epoch"
         self.sweeper = f"{self.prefix}:sweeper"
         #: String: the job that tries a document of a crashed job.

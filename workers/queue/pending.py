@@ -236,9 +236,13 @@ class PendingSet:
             pipe.hlen(self._keys.sequence(agent))
             pipe.hlen(self._keys.running(agent))
             pipe.zrange(self._keys.since(agent), 0, 0, withscores=True)
-            documents, running, oldest = pipe.execute()
+            pipe.sismember(self._keys.held_back, agent)
+            documents, running, oldest, held_back = pipe.execute()
         return Pending(
-            documents=int(documents), running=int(running), oldest_at=float(oldest[0][1]) if oldest else None
+            documents=int(documents),
+            running=int(running),
+            oldest_at=float(oldest[0][1]) if oldest else None,
+            held_back=bool(held_back),
         )
 
     def marked_before(self, agent: str, at: float) -> MarkedBefore:

@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from memory.embedding.providers.endpoint import ErrorReader, account_of, identity_of, normalised_url
 from memory.embedding.providers.exchange import Exchange, Oversized, answer_bytes, answer_nodes
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits, clean, cut_to_bytes
+from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent, RecalldError, Terminal, Transient
 
 if TYPE_CHECKING:
     import httpx2
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
 
 def no_embeddings() -> Transient:

@@ -204,7 +204,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 def rebuild(world: World, indexer: Indexer) -> Indexer:
     identity = indexer.fingerprint()
-    indexer.generations.start_rebuild(identity.digest, identity.description)
+    indexer.generations.begin(identity.digest, identity.description, force=True)
     return indexer
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from memory.index import generation_writer as generation_writing
 from memory.index.generation_writer import GenerationWriter
 from memory.index.generations import Generations
 from memory.store.errors import StoreCorrupt, StoreFull, StoreUnreadable
@@ -168,7 +167,7 @@ def test_a_rebuild_starts_afresh_although_the_fingerprint_is_the_same(
     [old] = writer.open_writer("f1", "first")
     old.write([document(NOTE, "gateway")])
     before = generations.current()
-    writer.start_rebuild("f1", "first")
+    writer.begin("f1", "first", force=True)
     target, current = writer.open_writer("f1", "first")
     assert (target.counts().files, current.counts().files) == (0, 1)
     assert generations.current() == before
@@ -193,7 +192,6 @@ def test_a_replaced_store_stays_usable_for_those_in_the_middle_of_something(writ
     writer.open_writer("f2", "second")
     writer.complete("f2")
     writer.open_writer("f2", "second")
-    assert old not in writer.open_stores()
     old.write([document(NOTE, "late")])
 
 
@@ -303,20 +301,6 @@ def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnreadable, match="cannot be changed"):
         GenerationWriter(tmp_path / "file" / "main", OPTIONS).open_writer("f1", "first")
-
-
-def test_stores_that_were_put_away_long_ago_are_closed(
-    writer: GenerationWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [old] = writer.open_writer("f1", "first")
-    monkeypatch.setattr(generation_writing, "RETIREMENT_SECONDS", 0.0)
-    writer.open_writer("f2", "second")
-    writer.complete("f2")
-    writer.open_writer("f2", "second")
-    writer.start_rebuild("f2", "second")
-    writer.open_writer("f2", "second")
-    with pytest.raises(StoreUnreadable, match="closed"):
-        old.counts()
 
 
 # Several processes -----------------------------------------------------------------------------------
@@ -450,7 +434,7 @@ def test_a_pointer_that_finds_no_space_leaves_the_old_one_and_the_next_try_goes_
 ) -> None:
     steps = {
         "begin": lambda: writer.open_writer("f2", "{}"),
-        "rebuild": lambda: writer.start_rebuild("f2", "{}"),
+        "rebuild": lambda: writer.begin("f2", "{}", force=True),
         "flip": lambda: writer.complete("f2"),
     }
     [old] = writer.open_writer("f1", "{}")
@@ -463,7 +447,7 @@ def test_a_pointer_that_finds_no_space_leaves_the_old_one_and_the_next_try_goes_
         def no_space(_descriptor: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patched.setattr("memory.index.generation_writer.os.fsync", no_space)
+        patched.setattr("memory.store.sqlite.folder_writer.os.fsync", no_space)
         with pytest.raises(StoreFull, match=r"no space left for .*; free some and indexing goes on"):
             steps[step]()
     assert (generations.current(), generations.next()) == before

@@ -24,7 +24,7 @@ from memory.search.resources import SearchResources
 from memory.search.retrieval import Wanted
 from memory.search.scope import is_long_term
 from memory.store.options import StoreOptions
-from memory.store.sqlite.vector_cache import VectorShelf
+from memory.store.sqlite.vectors import VectorShelf
 from memory.store.writer import DocumentDelete, Store
 from schemas.conditions import ConditionCode
 from schemas.errors import Transient
