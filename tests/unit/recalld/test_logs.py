@@ -122,7 +122,8 @@ def test_a_terminal_gets_no_json(configured: Any) -> None:
     logging.getLogger("httpx").warning("slow")
     said = logs.stream.getvalue()
     assert "documents_indexed" in said
-    assert "WARNING httpx: slow" in said
+    assert "httpx" in said
+    assert "slow" in said
     assert "{" not in said
 
 
