@@ -16,7 +16,7 @@ from memory.status.summary import build_status
 from schemas.settings import Settings
 from tests.waiting import wait_until
 from tests.working import Workers
-from workers import actors
+from workers import actors, vectors_job
 from workers.health import heartbeat as module
 from workers.health.health_store import HealthStore
 from workers.health.heartbeat import Heartbeat, forget_dead, read_signs
@@ -196,13 +196,13 @@ def test_a_job_that_waits_for_the_provider_says_so(
         update={"workers": settings.workers.model_copy(update={"stalled_after_seconds": 0.5})}
     )
     answers = threading.Event()
-    fill = actors.fill_vectors
+    fill = vectors_job.fill_vectors
 
     def hanging(*arguments: Any, **options: Any) -> Any:
         answers.wait()
         return fill(*arguments, **options)
 
-    monkeypatch.setattr(actors, "fill_vectors", hanging)
+    monkeypatch.setattr(vectors_job, "fill_vectors", hanging)
     with Workers(settings) as workers:
         workers.queue.request_vectors("main")
         said = wait_until(lambda: next((one for sign in board.processes() for one in sign.stuck), None))

@@ -209,6 +209,13 @@ class HealthStore:
             return ()
         return sorted(found, key=lambda condition: -(condition.since or 0.0))
 
+    def has_conditions(self, agent: str) -> bool:
+        """Return True if there are conditions of this agent; False without the broker."""
+        try:
+            return bool(self._client.exists(self._keys.conditions(agent)))
+        except redis.RedisError:
+            return False
+
     def report(self, code: ConditionCode, *, agent: str = "*", subject: str = "", **params: Param) -> None:
         """Report a condition; its first report is its beginning. Secrets are masked."""
         with self._quietly():

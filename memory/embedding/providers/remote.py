@@ -17,14 +17,16 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from memory.embedding.providers.endpoint import ErrorReader, account_of, identity_of, normalised_url
 from memory.embedding.providers.provider import EmbeddingProvider, Embeddings, ProviderLimits, clean, cut_to_bytes
+from memory.store.lazy_module import LazyModule
 from schemas.errors import Permanent, RecalldError, Terminal, Transient
 
 if TYPE_CHECKING:
     import httpx2
+    import numpy as np
+else:
+    np = LazyModule("numpy")
 
 
 #: Dimensions of an answer as long as a model's are not known; 4,096 is the most of models in wide use.
