@@ -69,6 +69,8 @@ class HealthStore:
         self._marks = PendingSet(client, keys)
         self._movement = StallDetector(client, keys)
         self._said: dict[tuple[str, str], Mapping[str, Param]] = {}
+        #: Keys of a day's usage whose expiry this process has set.
+        self._expiring: set[str] = set()
         #: Counters of this process, summed in the broker.
         self.counters = FleetCounters(client, keys)
 
@@ -279,10 +281,12 @@ class HealthStore:
                 if number:
                     pipe.hincrby(self._keys.usage(agent, None), field, number)
                     pipe.hincrby(self._keys.usage(agent, today), field, number)
-            for agent in {agent for agent, _ in counts}:
-                pipe.expire(self._keys.usage(agent, today), USAGE_DAY_KEPT_SECONDS)
+            for key in fresh:
+                pipe.expire(key, USAGE_DAY_KEPT_SECONDS)
 
+        fresh = {self._keys.usage(agent, today) for agent, _ in counts} - self._expiring
         add_once(self._client, fill)
+        self._expiring |= fresh
 
     def usage(self, agent: str, *, day: date | None = None) -> Sequence[Usage]:
         """Return the usage of an agent on one day (UTC), or ever; the provider and model with most requests first."""
