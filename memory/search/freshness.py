@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from memory.search.resources import on_thread
-from memory.status.processes import glanced_states, not_watched
+from memory.status.processes import known_processes, not_watched
 from memory.status.run_files import read_watch_state
 from memory.store.reader import StoreReader
 from schemas.conditions import Condition, ConditionCode
@@ -67,7 +67,7 @@ class Freshness:
         wanted = DEFAULT_WAIT_MS if wait_ms is None else wait_ms
         deadline = time.monotonic() + min(wanted / 1000, at_most_seconds)
         if wanted and self._inbox is not None and self._agent.sync.on_search:
-            moment = await on_thread(self._threads, lambda: self._flushed(deadline))
+            moment = await on_thread(self._threads, lambda: self._flushed(deadline, always=wait_ms is not None))
         else:
             moment = await on_thread(self._threads, self.moment)
         most = _BACKLOG_DOCUMENTS if wait_ms is None else math.inf
@@ -83,10 +83,12 @@ class Freshness:
 
     def moment(self) -> Moment:
         """Return what is pending now, and the reason why changed files are not noticed."""
-        if self._pending is None:
-            return Moment()
-        pending = self._pending.pending(self._agent.id)
-        return Moment(_state(pending), self._unwatched(self._pending)) if pending is not None else Moment(None)
+        return self._moment(self._pending.pending(self._agent.id)) if self._pending is not None else Moment()
+
+    def _moment(self, pending: Pending | None) -> Moment:
+        if pending is None or self._pending is None:
+            return Moment(None)
+        return Moment(_state(pending), self._unwatched(self._pending))
 
     def vectors_pending(self, reader: StoreReader, revision: object) -> int:
         """Return the number of chunks without a vector, counted once at each revision (`StoreReader.change_token`)."""
@@ -95,12 +97,19 @@ class Freshness:
             self._vectors = known = revision, reader.vectors_pending()
         return known[1]
 
-    def _flushed(self, deadline: float) -> Moment:
-        """Have the producers queue what they hold back, and return what is pending then."""
-        moment = self.moment()
-        # A producer watches the files, and would answer.
-        if moment.pending is None or read_watch_state(self._home, self._agent.id) is None or self._inbox is None:
-            return moment
+    def _flushed(self, deadline: float, *, always: bool) -> Moment:
+        """Have the producers queue what they hold back, and return what is pending then.
+
+        They are asked `always`, or only if they hold back changes, or if documents wait.
+        """
+        pending = self._pending.pending(self._agent.id) if self._pending is not None else None
+        if (
+            self._inbox is None
+            or pending is None
+            or not (always or pending.held_back or pending.documents)
+            or read_watch_state(self._home, self._agent.id) is None  # no producer would answer
+        ):
+            return self._moment(pending)
         self._inbox.ask(Event(kind="flush", agent=self._agent.id), deadline - time.monotonic())
         return self.moment()
 
@@ -110,7 +119,7 @@ class Freshness:
             return Condition(
                 ConditionCode.CHANGES_UNSEEN, params={"reason": facts.warning or "the broker is read-only"}
             )
-        return not_watched(glanced_states(queue.processes()))
+        return not_watched(known_processes(queue, wait=None))
 
 
 def _state(pending: Pending) -> PendingState:
