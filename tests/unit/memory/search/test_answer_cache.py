@@ -17,9 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from memory.embedding.providers.stub import StubProvider
 from memory.index.generation_writer import GenerationWriter
 from memory.search import engine
-from memory.search.answer_cache import AnswerCache, KeptAnswer, Question, question_of
+from memory.search.answers import AnswerCache, KeptAnswer, Passage, Question, question_of
 from memory.search.manager import SearchManager
-from memory.search.passages import Passage
 from memory.search.resources import SearchResources
 from memory.search.retrieval import Wanted
 from memory.search.scope import is_long_term
